@@ -1,0 +1,67 @@
+# Every target makes .venv when it is missing and installs what it needs, once per change of pyproject.toml.
+# Choose the interpreter with `make PYTHON=...`; pip's own settings (PIP_INDEX_URL, ...) are respected.
+
+ifndef PYTHON
+PYTHON := $(shell for p in python3.11 python3; do "$$p" -c "" 2>/dev/null && { echo "$$p"; break; }; done)
+endif
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet
+TORCH := $(shell sed -n 's/^ *"\(torch[<>=][^"]*\)".*/\1/p' pyproject.toml)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL: # two pips in one venv would race
+.PHONY: help demo test lint fmt types imports docs bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.stamp-demo ## Compare methods on a small federation and write a report
+	$(BIN)/fedquilt compare recipes/demo.toml
+
+test: $(VENV)/.stamp-dev ## Run the quick tests (others: .venv/bin/pytest -m slow)
+	$(BIN)/pytest
+
+lint: $(VENV)/.stamp-dev ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+fmt: $(VENV)/.stamp-dev ## Fix what lint can fix by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.stamp-dev ## Check types on src
+	$(BIN)/mypy
+
+imports: $(VENV)/.stamp-dev ## Check which room may import which
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.stamp-docs ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.stamp-demo ## Measure speed and memory
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/memory.py
+
+clean: ## Remove .venv, caches and built files (runs/ stays)
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "fedquilt needs Python 3.11 or newer, found '$(PYTHON)'. Try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+# torch goes in alone, so that its build is chosen by its own bound and not by what other packages ask for.
+$(VENV)/.stamp-torch: pyproject.toml | $(BIN)/python
+	$(PIP) "$(TORCH)"
+	@touch $@
+
+# dev, demo, docs: the extras of pyproject.toml
+$(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-torch
+	$(PIP) -e ".[$*]"
+	@touch $@

@@ -1,0 +1,106 @@
+"""Describe an object as data, and build it again: how a method reaches another process without pickle.
+
+A description is a record: a tree of plain values in which ``{"make": "module:Name", ...}`` is a call and
+``{"name": "module:Name"}`` a function or class. Frozen dataclasses, importable functions and
+``functools.partial`` describe themselves; anything else gives ``__describe__() -> (args, kwargs)``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+
+_SCALARS = (bool, int, float, str, bytes, type(None))
+
+
+def describe(value: Any, path: str = "method") -> Any:
+    """The description of an object; raises with the path of the part that has none."""
+    if isinstance(value, _SCALARS) or isinstance(value, Tensor):
+        return value
+    if isinstance(value, tuple | list):
+        items = [describe(v, f"{path}[{i}]") for i, v in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else {"list": items}
+    if isinstance(value, dict):
+        return {"dict": [[describe(k, path), describe(v, f"{path}[{k!r}]")] for k, v in value.items()]}
+    if isinstance(value, partial):
+        inner = {k: describe(v, f"{path}.{k}") for k, v in value.keywords.items()}
+        args = [describe(a, f"{path}[{i}]") for i, a in enumerate(value.args)]
+        return {"partial": describe(value.func, path), "args": args, "kwargs": inner}
+    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        return {"name": _name(value, path)}
+    maker = getattr(type(value), "__describe__", None)
+    if maker is not None:
+        args, kwargs = maker(value)
+    elif is_dataclass(value):
+        args, kwargs = (), {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+    else:
+        raise InputError(
+            f"{path} is a {type(value).__name__}, which another process cannot rebuild. Make it a frozen dataclass "
+            "or a module-level function, or use engine='local'."
+        )
+    return {
+        "make": _name(type(value), path),
+        "args": [describe(a, f"{path}[{i}]") for i, a in enumerate(args)],
+        "kwargs": {k: describe(v, f"{path}.{k}") for k, v in kwargs.items()},
+    }
+
+
+def build(description: Any) -> Any:
+    """The object of a description. Only for descriptions made by this program: it calls what they name."""
+    if isinstance(description, _SCALARS) or isinstance(description, Tensor):
+        return description
+    if "tuple" in description:
+        return tuple(build(v) for v in description["tuple"])
+    if "list" in description:
+        return [build(v) for v in description["list"]]
+    if "dict" in description:
+        return {build(k): build(v) for k, v in description["dict"]}
+    if "name" in description:
+        return find(description["name"])
+    args = [build(a) for a in description["args"]]
+    kwargs = {k: build(v) for k, v in description["kwargs"].items()}
+    if "partial" in description:
+        return partial(build(description["partial"]), *args, **kwargs)
+    return find(description["make"])(*args, **kwargs)
+
+
+def _name(value: Any, path: str) -> str:
+    module = "__main__" if value.__module__ == "__mp_main__" else value.__module__
+    owner = getattr(value, "__self__", None)
+    if isinstance(owner, type):  # a classmethod such as Model.from_pretrained
+        module = owner.__module__
+        name = f"{module}:{owner.__qualname__}.{value.__name__}"
+    else:
+        name = f"{module}:{value.__qualname__}"
+    try:
+        found = find(name)
+    except (ImportError, AttributeError, InputError):
+        found = None
+    if found is not value and found != value:
+        raise InputError(
+            f"{path} is {value.__qualname__!r} of {value.__module__}, which another process cannot import by name. "
+            "Define it at the top of a module (not as a lambda or inside a function), or use engine='local'."
+        )
+    return name
+
+
+def find(name: str) -> Any:
+    """The object called 'module:qualified.name'."""
+    module_name, _, path = name.partition(":")
+    value: Any = _module(module_name)
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _module(name: str) -> ModuleType:
+    loaded = sys.modules.get(name)
+    return loaded if loaded is not None else importlib.import_module(name)

@@ -1,0 +1,77 @@
+"""Every error a user can meet. A message says what was wrong, the value, and what to do."""
+
+from __future__ import annotations
+
+
+class FedquiltError(Exception):
+    """The root of all errors raised on purpose; ``exit_code`` is what the command returns."""
+
+    exit_code = 1
+
+
+class InputError(FedquiltError, ValueError):
+    """Something the user gave cannot be used: a value, a file, a shape."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A configuration with one or more problems, all of them listed."""
+
+    def __init__(self, problems: list[str], where: str = "configuration") -> None:
+        self.problems = problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__(f"{where}: {count}\n" + "\n".join(f"  - {p}" for p in problems))
+
+
+class FrameError(FedquiltError, ValueError):
+    """Bytes that are not a well-formed frame."""
+
+    exit_code = 3
+
+
+class StageError(FedquiltError):
+    """Raised inside local training to say which stage failed; engines turn it into ExchangeError."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        super().__init__(stage)
+
+
+class ExchangeError(FedquiltError):
+    """A method failed: names the method, the exchange, the stage, the client and the round."""
+
+    exit_code = 3
+
+    def __init__(
+        self, method: str, exchange: str, stage: str, client: object, round: int, reason: str, trace: str = ""
+    ) -> None:
+        self.method, self.exchange, self.stage = method, exchange, stage
+        self.client, self.round, self.reason, self.trace = client, round, reason, trace
+        who = "" if client is None else f", client {client!r}"
+        text = f"{method}, exchange '{exchange}', stage '{stage}'{who}, round {round}: {reason}"
+        super().__init__(text + (f"\n\nWhere it happened in the worker:\n{trace}" if trace else ""))
+
+
+class RoundError(FedquiltError):
+    """A round that cannot go on, for example because no client gave a usable reply."""
+
+    exit_code = 3
+
+
+class SnapshotError(FedquiltError):
+    """No readable snapshot, or one that belongs to another run."""
+
+    exit_code = 4
+
+
+class StorageError(FedquiltError, OSError):
+    """The run folder cannot be written: full, read-only, or gone."""
+
+    exit_code = 4
+
+
+class WorkerError(FedquiltError):
+    """A worker process could not be started, or died again and again."""
+
+    exit_code = 5

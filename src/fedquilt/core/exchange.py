@@ -1,0 +1,222 @@
+"""Exchanges: the shapes every method is made of.
+
+One exchange is a trip: the server speaks (``down``), the cohort works (``work``), the server listens
+(``up``). No function sees both the server's state and a client's data; the signatures forbid it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.params import Params
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch, ClientId, Site, in_order
+
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where in a run a piece of work happens: the round (from 0), the client (None on the server), a seed."""
+
+    round: int
+    client: ClientId | None
+    seed: Seed
+
+
+@dataclass(frozen=True)
+class Reply(Generic[U]):
+    """What one client answered. ``examples`` is how much data stands behind it."""
+
+    client: ClientId
+    examples: int
+    upload: U
+
+
+class Codec(Protocol):
+    """How an upload travels. ``sent`` is the download that both sides hold.
+
+    ``memory`` is the codec's own record at the client (a residual, say), kept with the client's state; a codec
+    without memory returns what it was given.
+    """
+
+    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+        """(upload, ...) -> (what travels, new memory)."""
+        ...
+
+    def decode(self, wire: Any, sent: Any) -> Any:
+        """What the server sees."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The codec that changes nothing."""
+
+    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+        """The upload as it is."""
+        return upload, memory
+
+    def decode(self, wire: Any, sent: Any) -> Any:
+        """The upload as it is."""
+        return wire
+
+
+plain = Plain()
+
+Cohort = Callable[[Any, Sequence[ClientId], Seed], Sequence[ClientId]]
+
+
+def everyone(state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+    """Ask every client."""
+    return ids
+
+
+@dataclass(frozen=True)
+class fraction:  # noqa: N801
+    """Ask ``max(1, int(share * N))`` clients, drawn without replacement, anew each round."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise InputError(f"fraction needs a share in (0, 1], got {self.share}.")
+
+    def __call__(self, state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+        return at_random(max(1, int(self.share * len(ids))))(state, ids, seed)
+
+
+@dataclass(frozen=True)
+class at_random:  # noqa: N801
+    """Ask ``count`` clients (or all, if there are fewer), drawn without replacement, anew each round."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise InputError(f"at_random needs a count of at least 1, got {self.count}.")
+
+    def __call__(self, state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+        if self.count >= len(ids):
+            return ids
+        chosen = seed.numpy().choice(len(ids), size=self.count, replace=False)
+        return in_order([ids[i] for i in chosen])
+
+
+def anything(state: Any, upload: Any) -> None:
+    """Accept every upload; see ``Exchange.check``."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One trip.
+
+    Args:
+        name: A Python identifier; on a Flower federation it is also the message action.
+        down: ``(server_state, client_id) -> download``. Server side.
+        work: ``(download, client_state, site, turn) -> (client_state, upload)``. Client side; usually a ``Train``.
+        up: ``(server_state, replies, turn) -> server_state``. Server side; replies stream in ascending client id.
+        codec: How the upload travels.
+        cohort: ``(server_state, ids, seed) -> ids`` who is asked. Two exchanges of one round with the same rule
+            ask the same clients.
+        check: ``(server_state, upload) -> None``, raises when an upload cannot belong here (wrong names or
+            shapes). The client is then left out of the round, with the reason in the ledger.
+    """
+
+    name: str
+    down: Callable[[Any, ClientId], Any]
+    work: Callable[[Any, Any, Site, Turn], tuple[Any, Any]]
+    up: Callable[[Any, Iterable[Reply[Any]], Turn], Any]
+    codec: Codec = plain
+    cohort: Cohort = everyone
+    check: Callable[[Any, Any], None] = anything
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise InputError(f"An exchange's name must be a Python identifier, got {self.name!r}.")
+
+
+class Method(Protocol):
+    """What an engine asks of a method. All answers are pure functions of the arguments."""
+
+    def init_server(self, seed: Seed) -> Any:
+        """The server's state before the first round: a record."""
+        ...
+
+    def init_client(self, seed: Seed) -> Any:
+        """A client's state before its first visit: a record."""
+        ...
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Every trip this method ever makes."""
+        ...
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        """The names of the trips of this round, in order."""
+        ...
+
+    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+        """Hear the last evaluation; returns the server's state."""
+        ...
+
+    def global_model(self, state: Any) -> Params | None:
+        """What a stranger would be given, or None when there is no such model."""
+        ...
+
+    def personal_model(self, download: Any, client: Any) -> Params:
+        """What this client would use now."""
+        ...
+
+    def predict(self, params: Params, batch: Batch) -> Tensor:
+        """Class scores [rows, classes] of a model that ``global_model`` or ``personal_model`` gave."""
+        ...
+
+
+class OnBase:
+    """Answers every question of :class:`Method` by asking ``self.base``, unless the class answers itself.
+
+    ``plan`` is the exception: by default a round makes all of the method's own exchanges, in order.
+    """
+
+    base: Any
+
+    def init_server(self, seed: Seed) -> Any:
+        """As the base."""
+        return self.base.init_server(seed)
+
+    def init_client(self, seed: Seed) -> Any:
+        """As the base."""
+        return self.base.init_client(seed)
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """As the base."""
+        trips: tuple[Exchange, ...] = self.base.exchanges()
+        return trips
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        """Every exchange, every round."""
+        return tuple(e.name for e in self.exchanges())
+
+    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+        """As the base."""
+        return self.base.observe(state, metrics)
+
+    def global_model(self, state: Any) -> Params | None:
+        """As the base."""
+        model: Params | None = self.base.global_model(state)
+        return model
+
+    def personal_model(self, download: Any, client: Any) -> Params:
+        """As the base."""
+        model: Params = self.base.personal_model(download, client)
+        return model
+
+    def predict(self, params: Params, batch: Batch) -> Tensor:
+        """As the base."""
+        scores: Tensor = self.base.predict(params, batch)
+        return scores

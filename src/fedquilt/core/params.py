@@ -1,0 +1,216 @@
+"""Algebra on named tensors. Nothing here changes its input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+
+Params = dict[str, Tensor]
+Names = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class under:  # noqa: N801 - reads as a word: Parts(private=under("head"))
+    """The names at or below one of these prefixes: ``under("head")`` holds head.weight, head.bias."""
+
+    prefixes: tuple[str, ...]
+
+    def __init__(self, *prefixes: str) -> None:
+        object.__setattr__(self, "prefixes", prefixes)
+
+    def __call__(self, name: str) -> bool:
+        return any(name == p or name.startswith(p + ".") for p in self.prefixes)
+
+    def __describe__(self) -> tuple[tuple[object, ...], dict[str, object]]:
+        return self.prefixes, {}
+
+
+@dataclass(frozen=True)
+class everything_but:  # noqa: N801
+    """All names that another choice does not take."""
+
+    other: Names
+
+    def __call__(self, name: str) -> bool:
+        return not self.other(name)
+
+
+def everything(name: str) -> bool:
+    """All names."""
+    return True
+
+
+def nothing(name: str) -> bool:
+    """No name."""
+    return False
+
+
+def pick(names: Names, params: Mapping[str, Tensor]) -> Params:
+    """The part of ``params`` whose names are chosen, in the same order."""
+    return {n: t for n, t in params.items() if names(n)}
+
+
+def same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str = "params") -> None:
+    """Raise unless both hold the same names with the same shapes and dtypes."""
+    if a.keys() != b.keys():
+        missing, extra = sorted(a.keys() - b.keys()), sorted(b.keys() - a.keys())
+        raise InputError(f"{what}: names differ; missing {missing[:5]}, unexpected {extra[:5]}.")
+    for name, tensor in a.items():
+        other = b[name]
+        if tensor.shape != other.shape or tensor.dtype != other.dtype:
+            raise InputError(
+                f"{what}: '{name}' should be {tuple(tensor.shape)} {tensor.dtype}, "
+                f"got {tuple(other.shape)} {other.dtype}."
+            )
+
+
+def zip_with(f: Callable[..., Tensor], first: Mapping[str, Tensor], *rest: Mapping[str, Tensor]) -> Params:
+    """Apply ``f`` name by name; every operand must hold the names of the first."""
+    return {n: f(t, *(r[n] for r in rest)) for n, t in first.items()}
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> Params:
+    """a + scale * b."""
+    return zip_with(lambda x, y: _flip(x, y) if x.dtype == torch.bool else x + y if scale == 1.0 else x + scale * y, a, b)
+
+
+def sub(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """a - b over the names of a: what changed, when a is after and b is before."""
+    return zip_with(lambda x, y: _flip(x, y) if x.dtype == torch.bool else x - y, a, b)
+
+
+def _flip(x: Tensor, y: Tensor) -> Tensor:
+    return x ^ y  # for truth values, both the change and its undoing
+
+
+def scale(a: Mapping[str, Tensor], factor: float) -> Params:
+    """factor * a; integer tensors stay as they are."""
+    return {n: t * factor if t.is_floating_point() else t for n, t in a.items()}
+
+
+def lerp(a: Mapping[str, Tensor], b: Mapping[str, Tensor], weight: float) -> Params:
+    """a + weight * (b - a) for float tensors; integer tensors of a."""
+    return zip_with(lambda x, y: torch.lerp(x, y, weight) if x.is_floating_point() else x, a, b)
+
+
+def zeros_like(a: Mapping[str, Tensor]) -> Params:
+    """Zeros of the same names, shapes and dtypes."""
+    return {n: torch.zeros_like(t) for n, t in a.items()}
+
+
+def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Inner product over all entries of a's names, in float64."""
+    return math.fsum(float(t.double().flatten() @ b[n].double().flatten()) for n, t in a.items())
+
+
+def norm(a: Mapping[str, Tensor]) -> float:
+    """Euclidean norm over all entries."""
+    return math.sqrt(dot(a, a))
+
+
+def cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Cosine of the angle between two params; 0 when either is zero."""
+    length = norm(a) * norm(b)
+    return dot(a, b) / length if length > 0 else 0.0
+
+
+def flatten(a: Mapping[str, Tensor]) -> Tensor:
+    """All float entries as one vector, names in order."""
+    parts = [t.flatten() for t in a.values() if t.is_floating_point()]
+    return torch.cat(parts) if parts else torch.zeros(0)
+
+
+def finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether every float entry is a finite number."""
+    floats = [t for t in tensors if t.is_floating_point() and t.numel()]
+    if not floats:
+        return True
+    # A norm is finite exactly when all entries are, up to overflow; only then look closely.
+    norms = torch._foreach_norm(floats, ord=1)
+    if all(bool(torch.isfinite(n)) for n in norms):
+        return True
+    return all(bool(torch.isfinite(t).all()) for t in floats)
+
+
+def numel(a: Mapping[str, Tensor]) -> int:
+    """How many numbers."""
+    return sum(t.numel() for t in a.values())
+
+
+def nbytes(a: Mapping[str, Tensor]) -> int:
+    """How many bytes the numbers take."""
+    return sum(t.numel() * t.element_size() for t in a.values())
+
+
+class Mean:
+    """A weighted mean that is fed one operand at a time.
+
+    Float tensors are summed in float64 in the order they arrive (engines deliver replies in ascending
+    client id) and cast back at the end. Integer tensors, such as BatchNorm's batch counter, are never
+    averaged: the largest is kept.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._floats: Params = {}
+        self._largest: Params = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, params: Mapping[str, Tensor], weight: float) -> None:
+        """Take in one operand."""
+        for name, tensor in params.items():
+            if not tensor.is_floating_point():
+                old = self._largest.get(name)
+                self._largest[name] = tensor if old is None else torch.maximum(old, tensor)
+            elif name in self._floats:
+                self._floats[name].add_(tensor, alpha=weight)
+            else:
+                self._floats[name] = tensor.double() * weight
+                self._dtypes[name] = tensor.dtype
+        self.weight += weight
+
+    def value(self) -> Params:
+        """The mean of what came in; empty when nothing did."""
+        means = {n: (t / self.weight).to(self._dtypes[n]) for n, t in self._floats.items()}
+        return {**means, **self._largest}
+
+
+def weighted_mean(operands: Iterable[tuple[float, Mapping[str, Tensor]]]) -> Params:
+    """The mean of (weight, params) pairs; see :class:`Mean`."""
+    total = Mean()
+    for weight, params in operands:
+        total.add(params, weight)
+    return total.value()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which names travel and which stay home. Every name must be in exactly one part.
+
+    Args:
+        shared: Names that are sent and aggregated (float buffers by their mean).
+        private: Names that live in the client's own state and never leave it.
+
+    Example:
+        >>> personal_head = Parts(shared=everything_but(under("head")), private=under("head"))
+    """
+
+    shared: Names = everything
+    private: Names = nothing
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise unless shared and private together cover every name exactly once."""
+        for name in names:
+            if self.shared(name) and self.private(name):
+                raise InputError(f"Parts put '{name}' in both parts. Leave it in shared or in private.")
+            if not self.shared(name) and not self.private(name):
+                raise InputError(
+                    f"Parts leave '{name}' in no part. Add it to shared or private, "
+                    "for example Parts(shared=everything_but(under('head')), private=under('head'))."
+                )

@@ -1,0 +1,212 @@
+"""Local training: the one kind of work that engines understand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import FedquiltError, InputError, StageError
+from fedquilt.core.exchange import Turn
+from fedquilt.core.net import Net
+from fedquilt.core.params import Names, Params, everything
+from fedquilt.core.record import record
+from fedquilt.core.table import Batch, Site
+
+Term = Callable[[Any, Params, Mapping[str, Any], Batch], Tensor]
+Schedule = Callable[[int], float]
+
+
+@record
+class Memory:
+    """An optimiser's memory: steps taken, and per kind of memory one tensor per trained weight."""
+
+    steps: int = 0
+    slots: tuple[tuple[Tensor, ...], ...] = ()
+
+
+class Optimizer(Protocol):
+    """One step of descent, in place, on the engine's own copies of the weights."""
+
+    @property
+    def lr(self) -> float:
+        """The learning rate before any schedule."""
+        ...
+
+    def init(self, weights: list[Tensor]) -> tuple[list[Tensor], ...]:
+        """Fresh memory, one list of tensors per kind."""
+        ...
+
+    def step(
+        self, weights: list[Tensor], grads: list[Tensor], memory: tuple[list[Tensor], ...], lr: float, count: int
+    ) -> None:
+        """Change ``weights`` and ``memory``; ``count`` is the number of this step, from 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a client is about to train.
+
+    Args:
+        params: The whole model it starts from; training changes copies.
+        fixed: What the objective reads and nothing changes. ``fixed["start"]`` is by convention the shared part
+            of the model the client began from.
+        memo: Anything else ``finish`` needs; never sent.
+        rate: Multiplies the learning rate of this visit.
+        epochs: Replaces the epochs of the ``Train``, for this visit.
+        memory: The optimiser's memory to go on with, from an earlier ``Trained``; None starts afresh.
+    """
+
+    params: Params
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    memo: Any = None
+    rate: float = 1.0
+    epochs: int | None = None
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training left behind: the model, the last step's gradient, how many steps, their mean loss, memory."""
+
+    params: Params
+    gradient: Params
+    steps: int
+    loss: float
+    lr: float
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One forward pass, then a sum of terms ``(out, params, fixed, batch) -> scalar``.
+
+    Example:
+        >>> from fedquilt.pieces.objectives import cross_entropy, prox
+        >>> objective = Objective(Net.of(torch.nn.Linear, 4, 2), (cross_entropy, prox(0.1)))
+    """
+
+    net: Net
+    terms: tuple[Term, ...]
+
+    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+        out = self.net(params, batch, train=True)
+        total = self.terms[0](out, params, fixed, batch)
+        for term in self.terms[1:]:
+            total = total + term(out, params, fixed, batch)
+        return total
+
+    def plus(self, *terms: Term) -> Objective:
+        """The same objective with more terms."""
+        return replace(self, terms=(*self.terms, *terms))
+
+
+def constant(round: int) -> float:
+    """The schedule that changes nothing."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Train:
+    """Local training. Calling it is its definition; engines may only make it faster.
+
+    Args:
+        start: ``(download, client_state, site) -> Job``. Any Python.
+        objective: ``(params, fixed, batch) -> scalar``. Pure: the only hot code.
+        finish: ``(job, trained, client_state, site) -> (client_state, upload)``. Any Python.
+        optimizer: How a step is made.
+        epochs: Passes over the client's training rows.
+        steps: If set, exactly so many steps instead of passes.
+        batch_size: Rows per step; the last batch of a pass may be smaller.
+        schedule: Factor on the learning rate by round.
+        clip: Largest Euclidean norm of a step's gradient over all tensors, or None.
+        only: Which parameters are trained here; the others stay as they are.
+    """
+
+    start: Callable[[Any, Any, Site], Job]
+    objective: Objective
+    finish: Callable[[Job, Trained, Any, Site], tuple[Any, Any]]
+    optimizer: Optimizer
+    epochs: int = 1
+    steps: int | None = None
+    batch_size: int = 32
+    schedule: Schedule = constant
+    clip: float | None = None
+    only: Names = everything
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.steps is not None and self.steps < 1:
+            raise InputError(f"steps must be at least 1, got {self.steps}.")
+
+    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+        client, upload, _, _ = self.run(download, client, site, turn)
+        return client, upload
+
+    def run(
+        self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None
+    ) -> tuple[Any, Any, Job, Trained]:
+        """As calling it, and also what it began with and what it left behind, for engines that measure."""
+        stage = "start"
+        try:
+            job = self.start(download, client, site)
+            stage = "objective"
+            trained = self._descend(job, site, turn, device)
+            stage = "finish"
+            client, upload = self.finish(job, trained, client, site)
+        except FedquiltError:
+            raise
+        except Exception as error:
+            raise StageError(stage) from error
+        return client, upload, job, trained
+
+    def _descend(self, job: Job, site: Site, turn: Turn, device: torch.device | None) -> Trained:
+        params = self.objective.net.own(job.params, device)
+        fixed = job.fixed if device is None or device.type == "cpu" else _moved(job.fixed, device)
+        names = [n for n in self.objective.net.trainable if n in params and self.only(n)]
+        weights = [params[n].requires_grad_() for n in names]
+        memory = job.memory or Memory()
+        slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(weights)
+        slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
+        lr = self.optimizer.lr * self.schedule(turn.round) * job.rate
+        batches = site.train.batches(
+            self.batch_size, job.epochs or self.epochs, turn.seed.fold("batches"), self.steps
+        )
+        losses, grads, count = torch.zeros((), device=device), [], 0
+        with turn.seed.fold("ambient").ambient():
+            for batch in batches:
+                if device is not None and device.type != "cpu":
+                    batch = Batch({n: c.to(device, non_blocking=True) for n, c in batch.columns.items()})
+                loss = self.objective(params, fixed, batch)
+                grads = list(torch.autograd.grad(loss, weights, materialize_grads=True))
+                if self.clip is not None:
+                    _clip(grads, self.clip)
+                count += 1
+                with torch.no_grad():
+                    self.optimizer.step(weights, grads, slots, lr, memory.steps + count)
+                    losses += loss.detach()
+        home = {n: t.detach().cpu() for n, t in params.items()}
+        gradient = {n: g.cpu() for n, g in zip(names, grads, strict=False)}
+        kept = Memory(memory.steps + count, tuple(tuple(t.cpu() for t in s) for s in slots))
+        return Trained(home, gradient, count, float(losses) / max(count, 1), lr, kept)
+
+
+def _clip(grads: list[Tensor], limit: float) -> None:
+    total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    torch._foreach_mul_(grads, torch.clamp(limit / (total + 1e-6), max=1.0))
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {k: _moved(v, device) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_moved(v, device) for v in value)
+    return value

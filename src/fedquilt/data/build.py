@@ -1,0 +1,192 @@
+"""How a federation comes about: from arrays per client, from one data set and a partition, or from row numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Columns, Prepare
+from fedquilt.data.checks import check_fractions, client_id, count_classes, few, label_column, ordered_ids, pair_columns
+from fedquilt.data.partitions import IID, Partition, by_user, check_clients, check_parts
+from fedquilt.data.prepare import Pixels
+from fedquilt.data.rows import Ints, Rows, merged, split
+
+SPLITS = ("train", "valid", "test")
+Pair = tuple[Any, Any]
+Given = Mapping[Any, Pair | Mapping[str, Pair]]
+
+
+@dataclass(frozen=True, eq=False)
+class Holdings:
+    """What a federation is made of: the columns, and whose rows are whose."""
+
+    columns: Columns
+    ids: tuple[ClientId, ...]
+    train: Rows
+    valid: Rows
+    test: Rows
+    global_columns: Columns | None = None
+    classes: int | None = None
+    prepare: Prepare | None = None
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What every way of making a federation takes beside the rows."""
+
+    global_test: Pair | None = None
+    classes: int | None = None
+    prepare: Prepare | None = None
+    drop_empty: bool = False
+
+    def complete(self, made: Holdings) -> dict[str, Any]:
+        """Check the whole, add the global test set, the number of classes and the preparation: a federation's parts."""
+        x, prepare = made.columns["x"], self.prepare
+        if prepare is None and x.dtype == torch.uint8:
+            prepare = Pixels()
+        if isinstance(prepare, Pixels):
+            prepare.check(x)
+        wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test")
+        if wide is not None:
+            _same_kind(x, wide["x"], "global_test")
+        labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
+        classes = count_classes(labels, self.classes) if labels else self.classes
+        whole = replace(made, global_columns=wide, classes=classes, prepare=prepare)
+        kept = _without_empty(whole, self.drop_empty)
+        return {**vars(kept), "examined": kept.ids, "exam_valid": kept.valid}
+
+
+def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Extras) -> dict[str, Any]:
+    """One entry for each client: (x, y), which is split by the fractions, or a pair for each split."""
+    check_fractions(test, valid)
+    ids = ordered_ids(clients)
+    given = {client_id(name): value for name, value in clients.items()}
+    pieces: list[Columns] = []
+    parts: dict[str, list[Ints]] = {name: [] for name in ("whole", *SPLITS)}
+    end = 0
+    for client in ids:
+        own = dict(_pieces(client, given[client]))
+        for name, rows in parts.items():
+            count = len(own[name]["y"]) if name in own else 0
+            rows.append(np.arange(end, end + count))
+            end += count
+            pieces += [own[name]] if count else []
+    if not pieces:
+        raise InputError(f"None of {len(ids)} clients has a row. Give data to at least one: {{'a': (x, y)}}.")
+    whole, *fixed = (Rows.of(p) for p in parts.values())
+    draws = [seed.fold("split", c).numpy().random(len(p)) for c, p in zip(ids, parts["whole"], strict=True)]
+    cut = split(whole, test, valid, np.concatenate(draws))
+    train, held, exam = (merged(a, b) for a, b in zip(cut, fixed, strict=True))
+    return extras.complete(Holdings(_stacked(pieces), ids, train, held, exam))
+
+
+def of_arrays(
+    pair: Pair, partition: Partition | None, clients: int | None, user: Any, fractions: Pair, seed: Seed, extras: Extras
+) -> dict[str, Any]:
+    """One data set, divided by a partition or by who each row comes from."""
+    check_fractions(*fractions)
+    columns = pair_columns(*pair, "data")
+    if not len(columns["y"]):
+        raise InputError("data: x and y are empty. Give at least one row.")
+    if user is not None:
+        if partition is not None:
+            raise InputError("Both partition and user say who holds which row. Give one of them.")
+        ids, parts = by_user(user, len(columns["y"]), clients, seed)
+    else:
+        many = 20 if clients is None else clients
+        check_clients(len(columns["y"]), many)
+        ids, parts = tuple(range(many)), (partition or IID())(columns["y"].numpy(), many, seed.fold("partition"))
+        check_parts(parts, many, len(columns["y"]))
+    rows = Rows.of(parts)
+    cut = split(rows, *fractions, seed.fold("split").numpy().random(len(rows.index)))
+    return extras.complete(Holdings(columns, ids, *cut))
+
+
+def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, Any]], extras: Extras) -> dict[str, Any]:
+    """Row numbers for each client and split, into columns that are ready."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if "x" not in columns or len(set(lengths.values())) != 1:
+        raise InputError(f"The columns must be of one length and include x; they have {lengths} rows.")
+    if "y" in columns:
+        columns = {**columns, "y": label_column(columns["y"], "columns")}
+    ids = ordered_ids(clients)
+    given = {client_id(name): value for name, value in clients.items()}
+    for client, splits in given.items():
+        _check_splits(client, splits)
+    parts = [[np.asarray(given[c].get(name, ()), np.int64).reshape(-1) for c in ids] for name in SPLITS]
+    train, held, exam = (Rows.of(p) for p in parts)
+    _check_rows((train, held, exam), ids, lengths["x"])
+    return extras.complete(Holdings(columns, ids, train, held, exam))
+
+
+def _check_rows(made: Sequence[Rows], ids: Sequence[ClientId], length: int) -> None:
+    """Every row number exists, and no client has one twice: a test row must not be a training row."""
+    flat = np.concatenate([r.index.numpy() for r in made])
+    if len(flat) and not 0 <= flat.min() <= flat.max() < length:
+        raise InputError(f"Row numbers go from {flat.min()} to {flat.max()}, but the columns have {length} rows.")
+    seen, times = np.unique(np.concatenate([r.owners() for r in made]) * length + flat, return_counts=True)
+    if (times > 1).any():
+        client, row = divmod(int(seen[times > 1][0]), length)
+        raise InputError(f"Client {ids[client]!r} has row {row} twice. A row is in one split of a client, once.")
+
+
+def _pieces(client: ClientId, value: Any) -> Iterator[tuple[str, Columns]]:
+    if isinstance(value, Mapping):
+        _check_splits(client, value)
+        for name, pair in value.items():
+            yield name, _piece(pair, f"client {client!r}, {name}")
+    else:
+        yield "whole", _piece(value, f"client {client!r}")
+
+
+def _piece(pair: Any, where: str) -> Columns:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InputError(
+            f"{where}: expected (x, y), got {type(pair).__name__}. Give (x, y) or "
+            "{'train': (x, y), 'valid': (x, y), 'test': (x, y)}."
+        )
+    x, y = pair
+    return pair_columns(x, y, where)
+
+
+def _check_splits(client: ClientId, splits: Mapping[str, Any]) -> None:
+    odd = [name for name in splits if name not in SPLITS]
+    if odd:
+        raise InputError(f"Client {client!r} has a split {odd[0]!r}. The splits are train, valid and test.")
+
+
+def _stacked(pieces: Sequence[Columns]) -> Columns:
+    for number, piece in enumerate(pieces):
+        _same_kind(pieces[0]["x"], piece["x"], f"piece {number + 1} of the clients' data")
+    return {name: torch.cat([p[name] for p in pieces]) for name in ("x", "y")}
+
+
+def _same_kind(like: Tensor, x: Tensor, where: str) -> None:
+    if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
+        raise InputError(
+            f"{where}: rows of x are {tuple(x.shape[1:])} {x.dtype}, but elsewhere they are "
+            f"{tuple(like.shape[1:])} {like.dtype}. All clients need inputs of one shape and type."
+        )
+
+
+def _without_empty(made: Holdings, drop: bool) -> Holdings:
+    has = made.train.counts() > 0
+    if not len(has):
+        raise InputError("There are no clients. Give at least one.")
+    if has.all():
+        return made
+    empty = [c for c, ok in zip(made.ids, has, strict=True) if not ok]
+    if not drop or not has.any():
+        raise InputError(
+            f"{len(empty)} of {len(made.ids)} clients have no training rows: {few(empty)}. Give them data, or "
+            "leave them out with drop_empty=True."
+        )
+    ids = tuple(c for c, ok in zip(made.ids, has, strict=True) if ok)
+    return replace(made, ids=ids, **{name: getattr(made, name).keep(has) for name in SPLITS})

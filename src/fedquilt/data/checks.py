@@ -1,0 +1,154 @@
+"""What a federation accepts: arrays turned into columns, ids and fractions checked, each with a plain sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Columns, in_order
+
+_CHANNELS = (1, 3, 4)
+
+
+def pair_columns(x: Any, y: Any, where: str) -> Columns:
+    """The columns of inputs and labels of equal length; ``where`` names them in errors."""
+    inputs, labels = input_column(x, where), label_column(y, where)
+    if len(inputs) != len(labels):
+        raise InputError(f"{where}: x has {len(inputs)} rows but y has {len(labels)}. Give one label for each row.")
+    return {"x": inputs, "y": labels}
+
+
+def input_column(x: Any, where: str) -> Tensor:
+    """Inputs as they are stored: floats as float32, whole numbers as int64, byte images as uint8, channels first.
+
+    Memory is shared with the caller's array where type and layout allow it.
+    """
+    tensor = _tensor(x, "x", where)
+    if tensor.dim() == 0:
+        raise InputError(f"{where}: x is a single number. Give an array with one row for each example.")
+    if tensor.dtype == torch.uint8:
+        return channels_first(tensor).contiguous()
+    if tensor.is_complex():
+        raise InputError(f"{where}: x holds complex numbers. Give real ones, for example x.real and x.imag.")
+    if not (tensor.is_floating_point() or tensor.dtype == torch.bool):
+        return tensor.to(torch.int64).contiguous()
+    floats = tensor.to(torch.float32).contiguous()
+    _refuse_holes(floats, where)
+    return floats
+
+
+def channels_first(images: Tensor) -> Tensor:
+    """Byte images [n, height, width] or [n, height, width, channels] as [n, channels, height, width]."""
+    if images.dim() == 3:
+        return images.unsqueeze(1)
+    if images.dim() == 4 and images.shape[-1] in _CHANNELS and images.shape[1] not in _CHANNELS:
+        return images.permute(0, 3, 1, 2)
+    return images
+
+
+def label_column(y: Any, where: str) -> Tensor:
+    """Labels as int64, whole and not negative, one for each row."""
+    tensor = _tensor(y, "y", where)
+    if tensor.numel() == 0:
+        return torch.zeros(0, dtype=torch.int64)  # an empty list has no type to complain about
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise InputError(
+            f"{where}: y holds {str(tensor.dtype).removeprefix('torch.')}, but labels are whole numbers from 0. "
+            "If these are class numbers, give y.astype('int64')."
+        )
+    if tensor.dim() != 1:
+        raise InputError(f"{where}: y has shape {tuple(tensor.shape)}. Give one label for each row: y.reshape(-1).")
+    labels = tensor.to(torch.int64).contiguous()
+    if int(labels.min()) < 0:
+        raise InputError(
+            f"{where}: y has the negative label {int(labels.min())} ({int((labels < 0).sum())} rows). "
+            "Labels count from 0; drop or relabel those rows."
+        )
+    return labels
+
+
+def _tensor(values: Any, name: str, where: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufc":
+        cure = "np.unique(y, return_inverse=True)[1] numbers text labels" if name == "y" else "give numbers"
+        raise InputError(f"{where}: {name} holds {array.dtype}, not numbers; {cure}.")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    if not array.flags.writeable or any(s < 0 for s in array.strides) or not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+    return torch.from_numpy(array)
+
+
+def _refuse_holes(floats: Tensor, where: str) -> None:
+    rows = ~torch.isfinite(floats).flatten(1).all(1) if floats.dim() > 1 else ~torch.isfinite(floats)
+    count = int(rows.sum())
+    if count:
+        first = int(rows.nonzero()[0])
+        raise InputError(
+            f"{where}: x has NaN or infinite values in {count} of {len(floats)} rows (the first is row {first}). "
+            "Fill them in or drop those rows."
+        )
+
+
+def client_id(value: Any) -> ClientId:
+    """A client id in its one form: an int, a string, or a tuple of them."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, tuple):
+        return tuple(client_id(part) for part in value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise InputError(
+        f"A client id must be an int, a string, or a tuple of them, got {value!r} ({type(value).__name__}). "
+        "Rename the client, for example with str(id)."
+    )
+
+
+def ordered_ids(values: Iterable[Any]) -> tuple[ClientId, ...]:
+    """Ids in their one form and order; twice the same is refused."""
+    ids = in_order([client_id(v) for v in values])
+    for before, after in pairwise(ids):
+        if before == after:
+            raise InputError(f"Two clients have the id {after!r}. Give every client its own.")
+    return ids
+
+
+def check_fractions(test: float, valid: float) -> None:
+    """Raise unless both fractions are in [0, 1) and leave something to train on."""
+    for name, value in (("test", test), ("valid", valid)):
+        if not (isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1):
+            raise InputError(f"{name} must be a fraction from 0 to below 1, got {value!r}. 0 means no such split.")
+    if test + valid >= 1:
+        raise InputError(f"test + valid is {test + valid:g}, which leaves nothing to train on. Keep it below 1.")
+
+
+def count_classes(labels: Iterable[Tensor], classes: int | None) -> int:
+    """How many classes there are: as given, or the largest label plus one."""
+    largest = max((int(y.max()) for y in labels if len(y)), default=-1)
+    if classes is None:
+        return largest + 1
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes <= largest:
+        raise InputError(f"classes is {classes!r}, but y has the label {largest}. Give {largest + 1} or more.")
+    return classes
+
+
+def as_seed(seed: int | Seed) -> Seed:
+    """A seed from a plain number."""
+    return seed if isinstance(seed, Seed) else Seed(int(seed))
+
+
+def few(ids: Sequence[ClientId]) -> str:
+    """The first ids, for an error message."""
+    return ", ".join(map(repr, ids[:5])) + (", ..." if len(ids) > 5 else "")

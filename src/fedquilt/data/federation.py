@@ -1,0 +1,195 @@
+"""Federation: all clients and their data. Columns are stored once; a client is a set of row numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
+from fedquilt.data import build, look, sharing
+from fedquilt.data.build import Extras, Given, Pair
+from fedquilt.data.checks import as_seed, few
+from fedquilt.data.npz import Arrays, arrays_of, load
+from fedquilt.data.partitions import Partition
+from fedquilt.data.rows import Ints, Rows
+from fedquilt.data.sources import read
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Federation:
+    """The data of all clients, as engines see it (a :class:`fedquilt.core.table.Source`).
+
+    Make one with a ``from_`` method; these check what they are given. Bytes (uint8) are taken for images, stored
+    channels first and prepared with ``Pixels()`` unless ``prepare`` says otherwise; floats are stored as float32,
+    other numbers as int64.
+
+    Args:
+        columns: Tensors of equal length, shared by all clients: x, y and any others.
+        ids: The clients that train, ascending: ints, strings or tuples of them.
+        train, valid: Their rows.
+        examined: The clients whose models are scored, ascending.
+        exam_valid, test: The rows of those.
+        global_columns: A test set that belongs to no client, or None.
+        classes: How many classes there are, or None without labels.
+        prepare: Turns stored rows into what a network takes; a frozen dataclass, so that other processes can have it.
+
+    Example:
+        >>> import numpy as np
+        >>> x, y = np.random.default_rng(0).normal(size=(100, 4)), np.arange(100) % 2
+        >>> data = Federation.from_clients({"oslo": (x[:60], y[:60]), "bergen": (x[60:], y[60:])})
+        >>> data.ids, data.size("oslo")
+        (('bergen', 'oslo'), 42)
+    """
+
+    columns: Mapping[str, Tensor]
+    ids: tuple[ClientId, ...]
+    train: Rows
+    valid: Rows
+    examined: tuple[ClientId, ...]
+    exam_valid: Rows
+    test: Rows
+    global_columns: Columns | None = None
+    classes: int | None = None
+    prepare: Prepare | None = None
+
+    @classmethod
+    def from_clients(
+        cls, clients: Given, test: float = 0.2, valid: float = 0.1, seed: int | Seed = 0, *,
+        classes: int | None = None, global_test: Pair | None = None, prepare: Prepare | None = None,
+        drop_empty: bool = False,
+    ) -> Federation:  # fmt: skip
+        """From each client's own data: ``(x, y)``, split by the fractions, or a pair for each of train, valid, test."""
+        extras = Extras(global_test, classes, prepare, drop_empty)
+        return cls(**build.of_clients(clients, test, valid, as_seed(seed), extras))
+
+    @classmethod
+    def from_arrays(
+        cls, x: Any, y: Any, partition: Partition | None = None, clients: int | None = None, test: float = 0.2,
+        valid: float = 0.1, seed: int | Seed = 0, *, global_test: Pair | None = None, user: Any = None,
+        classes: int | None = None, prepare: Prepare | None = None, drop_empty: bool = False,
+    ) -> Federation:  # fmt: skip
+        """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
+
+        With ``user``, every distinct user is a client, or ``clients`` of them drawn at random. Each client's rows
+        are then split by the fractions. The arrays are not copied where type and layout allow it.
+        """
+        extras = Extras(global_test, classes, prepare, drop_empty)
+        return cls(**build.of_arrays((x, y), partition, clients, user, (test, valid), as_seed(seed), extras))
+
+    @classmethod
+    def from_source(cls, source: str | Arrays, *args: Any, natural: bool = False, **options: Any) -> Federation:
+        """From a named data set (see :func:`fedquilt.data.available`); then as ``from_arrays``.
+
+        With ``natural``, the clients are the people the rows come from, where the data set says so.
+        """
+        arrays = read(source) if isinstance(source, str) else source
+        if natural and arrays.user is None:
+            raise InputError(f"{arrays.name} does not say who its rows come from. Give a partition instead of natural.")
+        given = {"global_test": arrays.global_test, "classes": arrays.classes} | (
+            {"user": arrays.user} if natural else {}
+        )
+        return cls.from_arrays(arrays.x, arrays.y, *args, **{**given, **options})
+
+    @classmethod
+    def from_npz(cls, path: str | Path, *args: Any, user: str | None = None, **options: Any) -> Federation:
+        """From an .npz with x and y, or x_train, y_train, x_test, y_test (the global test); then as ``from_arrays``.
+
+        ``user`` names a column (user, or user_train) whose values are the natural clients.
+        """
+        arrays = arrays_of(load(Path(path)), str(path), user)
+        return cls.from_source(arrays, *args, natural=user is not None, **options)
+
+    @classmethod
+    def from_rows(
+        cls, columns: Columns, clients: Mapping[Any, Mapping[str, Any]], *, global_test: Pair | None = None,
+        classes: int | None = None, prepare: Prepare | None = None, drop_empty: bool = False,
+    ) -> Federation:  # fmt: skip
+        """From ready tensors and the row numbers of each client: ``{"a": {"train": [0, 1], "test": [2]}}``."""
+        return cls(**build.of_rows(columns, clients, Extras(global_test, classes, prepare, drop_empty)))
+
+    def site(self, client: ClientId, round: int) -> Site:
+        """The client's training and validation rows; the same in every round."""
+        place = self.place(client)
+        valid = self.valid[place]
+        return Site(self._table(self.train[place]), self._table(valid) if len(valid) else None)
+
+    def exam(self, client: ClientId, split: str) -> Table | None:
+        """The client's 'valid' or 'test' rows, or None when it has none."""
+        if split not in ("valid", "test"):
+            raise InputError(f"A model is examined on 'valid' or 'test', got {split!r}.")
+        rows = (self.test if split == "test" else self.exam_valid)[self.place(client, examined=True)]
+        return self._table(rows) if len(rows) else None
+
+    def size(self, client: ClientId) -> int:
+        """How many training rows the client has."""
+        return len(self.train[self.place(client)])
+
+    @property
+    def global_test(self) -> Table | None:
+        """The test set that belongs to no client."""
+        return None if self.global_columns is None else Table(self.global_columns, None, self.prepare)
+
+    def labels(self, client: ClientId, split: str = "train") -> Tensor:
+        """The client's labels in 'train', 'valid' or 'test'."""
+        return look.labels(self, client, split)
+
+    def label_counts(self, split: str = "train") -> Ints:
+        """How many rows of each class each client has: [clients, classes]."""
+        return look.label_counts(self, split)
+
+    def majority(self) -> look.Majority:
+        """How well answering the most frequent training label does: the least any method must beat."""
+        return look.majority(self)
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and sizes, as plain values."""
+        return look.summary(self)
+
+    def fingerprint(self) -> str:
+        """What data this is: sha256 over columns, rows and ids. Equal data give equal prints, on any machine."""
+        return look.fingerprint(self)
+
+    def pooled(self) -> Federation:
+        """The same with one training client, 'pooled', for all train and all valid rows; exams stay as they are."""
+        return replace(self, ids=("pooled",), train=self.train.together(), valid=self.valid.together())
+
+    def columns_for_sharing(self) -> dict[str, Tensor]:
+        """Every tensor under a flat name; with :meth:`layout` this is the whole federation but ``prepare``."""
+        return sharing.tensors(self)
+
+    def layout(self) -> dict[str, Any]:
+        """The rest, as plain values that can be packed."""
+        return sharing.layout(self)
+
+    @classmethod
+    def from_shared(
+        cls, tensors: Mapping[str, Tensor], layout: Mapping[str, Any], prepare: Prepare | None
+    ) -> Federation:
+        """The federation on these very tensors; nothing is copied."""
+        return cls(**sharing.parts(tensors, layout), prepare=prepare)
+
+    def __repr__(self) -> str:
+        return f"Federation({len(self.ids)} clients, {len(self.train.index)} training rows, {self.classes} classes)"
+
+    @cached_property
+    def places(self) -> tuple[dict[ClientId, int], ...]:
+        """Where each client stands in ``ids``, and in ``examined``."""
+        return tuple({client: i for i, client in enumerate(ids)} for ids in (self.ids, self.examined))
+
+    def place(self, client: ClientId, examined: bool = False) -> int:
+        """Where the client stands in ``ids`` (or ``examined``), and so in the rows."""
+        found = self.places[examined].get(client)
+        if found is None:
+            ids = self.examined if examined else self.ids
+            raise InputError(f"There is no client {client!r} in this federation of {len(ids)}: {few(ids)}.")
+        return found
+
+    def _table(self, rows: Tensor) -> Table:
+        return Table(self.columns, rows, self.prepare)

@@ -1,0 +1,130 @@
+"""Looking at a federation: label counts, the majority baseline, a summary, and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.table import ClientId
+from fedquilt.data.rows import Floats, Ints, Rows
+
+if TYPE_CHECKING:
+    from fedquilt.data.federation import Federation
+
+
+@dataclass(frozen=True, eq=False)
+class Majority:
+    """The accuracy of answers that need no model: always the most frequent training label (the smallest on a tie).
+
+    Args:
+        clients: Each examined client's own label on its own test rows; NaN where there are none.
+        personal: The same over all clients' test rows together; NaN without any.
+        overall: One label for all, the most frequent of the whole federation, on all clients' test rows.
+        global_test: That label on the global test set, or None without one.
+    """
+
+    clients: Floats
+    personal: float
+    overall: float
+    global_test: float | None
+
+
+def labels_of(data: Federation) -> Tensor:
+    """The label column."""
+    if "y" not in data.columns:
+        raise InputError(f"This federation has no labels: its columns are {sorted(data.columns)}.")
+    return data.columns["y"]
+
+
+def labels(data: Federation, client: ClientId, split: str) -> Tensor:
+    """The client's labels in one split."""
+    if split not in ("train", "valid", "test"):
+        raise InputError(f"The splits are train, valid and test, got {split!r}.")
+    if split == "test" or (split == "valid" and client not in data.places[0]):
+        rows = (data.test if split == "test" else data.exam_valid)[data.place(client, examined=True)]
+    else:
+        rows = (data.train if split == "train" else data.valid)[data.place(client)]
+    return labels_of(data).index_select(0, rows)
+
+
+def label_counts(data: Federation, split: str) -> Ints:
+    """How many rows of each class each client has: [clients, classes]."""
+    kinds = {"train": data.train, "valid": data.valid, "test": data.test}
+    if split not in kinds:
+        raise InputError(f"The splits are train, valid and test, got {split!r}.")
+    rows, classes = kinds[split], data.classes or 0
+    owned = rows.owners() * classes + labels_of(data).numpy()[rows.index.numpy()]
+    return np.bincount(owned, minlength=len(rows) * classes).reshape(len(rows), classes)
+
+
+def majority(data: Federation) -> Majority:
+    """See :class:`Majority`."""
+    y = labels_of(data).numpy()
+    common = _most_frequent(data.train.together(), y)[0]
+    own = dict(zip(data.ids, _most_frequent(data.train, y).tolist(), strict=True))
+    answers = np.array([own.get(client, common) for client in data.examined], np.int64)
+    owners, truth = data.test.owners(), y[data.test.index.numpy()]
+    right = np.bincount(owners[answers[owners] == truth], minlength=len(answers))
+    asked = data.test.counts()
+    per_client = np.where(asked > 0, right / np.maximum(asked, 1), np.nan)
+    wide = None if data.global_columns is None else _share(data.global_columns["y"].numpy() == common)
+    return Majority(per_client, _share(answers[owners] == truth), _share(truth == common), wide)
+
+
+def _most_frequent(rows: Rows, y: Ints) -> Ints:
+    """The label each client has most often, the smallest on a tie; every client has a row."""
+    width = int(y.max()) + 1
+    kinds, counts = np.unique(rows.owners() * width + y[rows.index.numpy()], return_counts=True)
+    order = np.lexsort((kinds, -counts, kinds // width))
+    _, first = np.unique(kinds[order] // width, return_index=True)
+    labels: Ints = kinds[order][first] % width
+    return labels
+
+
+def _share(right: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
+    return float(right.mean()) if len(right) else float("nan")
+
+
+def summary(data: Federation) -> dict[str, Any]:
+    """Counts and sizes, as plain values."""
+    sizes, held = data.train.counts(), [*data.columns.values(), *(data.global_columns or {}).values()]
+    facts: dict[str, Any] = {
+        "clients": len(data.ids),
+        "classes": data.classes,
+        "shape": list(data.columns["x"].shape[1:]),
+        "rows": {"train": len(data.train.index), "valid": len(data.valid.index), "test": len(data.test.index)},
+        "global_test": 0 if data.global_columns is None else len(data.global_columns["x"]),
+        "training rows per client": {
+            "least": int(sizes.min()),
+            "median": float(np.median(sizes)),
+            "most": int(sizes.max()),
+        },
+        "bytes": sum(t.numel() * t.element_size() for t in held),
+    }
+    if "y" in data.columns:
+        kinds = _kinds_per_client(data)
+        facts["classes per client"] = {"least": int(kinds.min()), "mean": float(kinds.mean()), "most": int(kinds.max())}
+    return facts
+
+
+def _kinds_per_client(data: Federation) -> Ints:
+    width = max(data.classes or 1, 1)
+    owned = np.unique(data.train.owners() * width + labels_of(data).numpy()[data.train.index.numpy()])
+    return np.bincount(owned // width, minlength=len(data.train))
+
+
+def fingerprint(data: Federation) -> str:
+    """sha256 over every tensor (name, type, shape, bytes) and every id."""
+    digest = hashlib.sha256(repr((data.ids, data.examined)).encode())
+    for name, tensor in sorted(data.columns_for_sharing().items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        flat = tensor.detach().contiguous().reshape(-1)
+        if len(flat):
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

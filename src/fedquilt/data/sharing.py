@@ -1,0 +1,71 @@
+"""A federation as flat tensors and a plain layout, so that worker processes can hold it without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.table import ClientId
+from fedquilt.data.rows import Rows
+
+if TYPE_CHECKING:
+    from fedquilt.data.federation import Federation
+
+
+def tensors(data: Federation) -> dict[str, Tensor]:
+    """Every tensor: columns.NAME, global.NAME, and index and offsets of each kind of rows."""
+    found = {f"columns.{name}": column for name, column in data.columns.items()}
+    found |= {f"global.{name}": column for name, column in (data.global_columns or {}).items()}
+    for kind in _kinds(data):
+        rows: Rows = getattr(data, kind)
+        found |= {f"{kind}.index": rows.index, f"{kind}.offsets": rows.offsets}
+    return found
+
+
+def layout(data: Federation) -> dict[str, Any]:
+    """Ids, column names and the number of classes, as plain values."""
+    return {
+        "ids": list(data.ids),
+        "examined": None if data.examined is data.ids else list(data.examined),
+        "columns": list(data.columns),
+        "global": None if data.global_columns is None else list(data.global_columns),
+        "classes": data.classes,
+    }
+
+
+def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, Any]) -> dict[str, Any]:
+    """What a federation is made of, on these tensors."""
+    try:
+        ids = tuple(map(_id, layout["ids"]))
+        train, valid, test = (_rows(tensors, kind) for kind in ("train", "valid", "test"))
+        wide = layout["global"]
+        return {
+            "columns": {name: tensors[f"columns.{name}"] for name in layout["columns"]},
+            "ids": ids,
+            "train": train,
+            "valid": valid,
+            "examined": ids if layout["examined"] is None else tuple(map(_id, layout["examined"])),
+            "exam_valid": _rows(tensors, "exam_valid") if "exam_valid.index" in tensors else valid,
+            "test": test,
+            "global_columns": None if wide is None else {name: tensors[f"global.{name}"] for name in wide},
+            "classes": layout["classes"],
+        }
+    except KeyError as error:
+        raise InputError(
+            f"The shared federation lacks {error}. Give all of columns_for_sharing() and layout()."
+        ) from error
+
+
+def _kinds(data: Federation) -> tuple[str, ...]:
+    return ("train", "valid", "test") + (() if data.exam_valid is data.valid else ("exam_valid",))
+
+
+def _rows(tensors: Mapping[str, Tensor], kind: str) -> Rows:
+    return Rows(tensors[f"{kind}.index"], tensors[f"{kind}.offsets"])
+
+
+def _id(value: Any) -> ClientId:
+    return tuple(map(_id, value)) if isinstance(value, list | tuple) else value  # JSON has no tuples

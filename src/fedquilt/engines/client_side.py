@@ -1,0 +1,205 @@
+"""What happens at a client, the same on every engine: unpack, work, pack; and scoring a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import ExchangeError, FedquiltError, StageError
+from fedquilt.core.exchange import Exchange, Method, Turn
+from fedquilt.core.params import Params
+from fedquilt.core.record import pack, record, unpack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch, ClientId, Source, Table
+from fedquilt.core.train import Train
+
+Predict = Callable[[Params, Batch], Tensor]
+Score = Callable[[Predict, Params, Table], Any]
+
+
+@record
+class Slot:
+    """All that a client keeps between visits: the method's state, and the codecs' memories by exchange."""
+
+    state: Any
+    memory: dict[str, Any]
+
+
+@record
+class Wire:
+    """What travels up: the encoded upload and how many examples stand behind it."""
+
+    examples: int
+    upload: Any
+
+
+@record
+class Task:
+    """One visit to make. ``slot`` is None before a client's first visit; ``measure`` asks for scores of the
+    model before and after local training."""
+
+    exchange: str
+    client: Any
+    round: int
+    down: bytes | None
+    slot: bytes | None
+    measure: bool = False
+
+
+@record
+class Outcome:
+    """What a visit gave: the upload's frame, the new slot (None when nothing changed), and measurements."""
+
+    upload: bytes
+    slot: bytes | None
+    seconds: float
+    steps: int = 0
+    loss: float | None = None
+    before: Any = None
+    after: Any = None
+
+
+@record
+class Exam:
+    """One client to examine: its deployed model, and the global one if ``whole`` is given."""
+
+    client: Any
+    down: bytes | None
+    slot: bytes | None
+    whole: bytes | None
+    splits: tuple[str, ...]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums depend on how many threads share them: every engine computes with one, so that all agree."""
+    before = torch.get_num_threads()
+    if before != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before != 1:
+            torch.set_num_threads(before)
+
+
+@dataclass
+class ClientSide:
+    """The client's half of an engine: it makes visits and exams for any client of a source."""
+
+    method: Method
+    source: Source
+    seed: Seed
+    score: Score | None = None
+    device: torch.device | None = None
+
+    def __post_init__(self) -> None:
+        self.exchanges: dict[str, Exchange] = {e.name: e for e in self.method.exchanges()}
+        self._first: tuple[bytes | None, bytes | None, Params] | None = None
+        self._whole: tuple[bytes, Params] | None = None
+
+    def first_slot(self, client: ClientId) -> Slot:
+        """A client's slot before its first visit: a pure function of the run's seed and the client's id."""
+        return Slot(self.method.init_client(self.seed.fold("client", client)), {})
+
+    def visit(self, task: Task) -> Outcome:
+        """Do the client's part of an exchange."""
+        began = time.perf_counter()
+        exchange, client = self.exchanges[task.exchange], task.client
+        stage = "unpack"
+        try:
+            sent = unpack(_given(task.down))
+            before = pack(self.first_slot(client)) if task.slot is None else task.slot
+            slot: Slot = unpack(before)
+            site = self.source.site(client, task.round)
+            turn = Turn(task.round, client, self.seed.fold("work", task.exchange, task.round, client))
+            stage = "work"
+            state, upload, notes = self._work(exchange, sent, slot.state, site, turn, task.measure)
+            stage = "encode"
+            memory = slot.memory.get(exchange.name)
+            wire, kept = exchange.codec.encode(upload, sent, memory, turn.seed.fold("codec"))
+            memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
+            frame = pack(Wire(site.examples, wire))
+            after = pack(Slot(state, memories))
+        except StageError as error:
+            raise self._failed(task, error.stage, error.__cause__ or error) from error.__cause__
+        except ExchangeError:
+            raise
+        except Exception as error:
+            raise self._failed(task, stage, error) from error
+        changed = None if after == before else after
+        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - began, **notes)
+
+    def _work(
+        self, exchange: Exchange, sent: Any, state: Any, site: Any, turn: Turn, measure: bool
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        if not isinstance(exchange.work, Train):
+            state, upload = exchange.work(sent, state, site, turn)
+            return state, upload, {}
+        state, upload, job, trained = exchange.work.run(sent, state, site, turn, self.device)
+        notes: dict[str, Any] = {"steps": trained.steps, "loss": trained.loss}
+        test = self.source.exam(turn.client, "test") if measure and turn.client is not None else None
+        if test is not None and self.score is not None:
+            notes["before"] = self.score(self.method.predict, job.params, test)
+            notes["after"] = self.score(self.method.predict, trained.params, test)
+        return state, upload, notes
+
+    def exam(self, exam: Exam) -> dict[str, Any]:
+        """Scores of the client's deployed model, and of the global one, on its own held-out rows."""
+        if self.score is None:
+            return {}
+        model = self._deployed(exam)
+        whole = None if exam.whole is None else self._shared_model(exam.whole)
+        scores: dict[str, Any] = {"deployed": {}, "global": {}}
+        equal = whole is not None and _equal(model, whole)
+        for split in exam.splits:
+            table = self.source.exam(exam.client, split)
+            if table is None:
+                continue
+            scores["deployed"][split] = self.score(self.method.predict, model, table)
+            if whole is not None:
+                scores["global"][split] = (
+                    scores["deployed"][split] if equal else self.score(self.method.predict, whole, table)
+                )
+        return scores
+
+    def _deployed(self, exam: Exam) -> Params:
+        """The client's model; equal download and slot give the very same object, so that it stays bound."""
+        slot = pack(self.first_slot(exam.client)) if exam.slot is None else exam.slot
+        if self._first is not None and self._first[0] is exam.down and self._first[1] == slot:
+            return self._first[2]
+        try:
+            state = unpack(slot).state
+            model = self.method.personal_model(unpack(_given(exam.down)), state)
+        except FedquiltError:
+            raise
+        except Exception as error:
+            raise ExchangeError(type(self.method).__name__, "evaluation", "personal_model", exam.client, -1,
+                                f"{type(error).__name__}: {error}") from error  # fmt: skip
+        self._first = (exam.down, slot, model)
+        return model
+
+    def _shared_model(self, frame: bytes) -> Params:
+        if self._whole is None or self._whole[0] is not frame:
+            self._whole = (frame, unpack(frame))
+        return self._whole[1]
+
+    def _failed(self, task: Task, stage: str, error: BaseException) -> ExchangeError:
+        name = type(self.method).__name__
+        return ExchangeError(name, task.exchange, stage, task.client, task.round, f"{type(error).__name__}: {error}")
+
+
+def _given(frame: bytes | None) -> bytes:
+    if frame is None:
+        raise AssertionError("a task reached a client without its download")
+    return frame
+
+
+def _equal(a: Params, b: Params) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(t, b[n]) for n, t in a.items())

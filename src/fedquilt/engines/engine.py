@@ -1,0 +1,49 @@
+"""What every engine offers the round loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedquilt.core.exchange import Method
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Source
+from fedquilt.engines.client_side import Exam, Outcome, Score, Task
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A visit that gave no answer, and why."""
+
+    reason: str
+
+
+class Engine(Protocol):
+    """Carries tasks to clients and brings outcomes back in the order asked for."""
+
+    name: str
+
+    def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
+        """Get ready for a run; an engine can serve several runs, one after another."""
+        ...
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """Make a visit to each client; outcomes come in the order of ``clients``, as they are ready."""
+        ...
+
+    def exams(
+        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
+    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+        """Score each client's model; results come in the order of ``clients``."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What to record about this engine: processes, devices, their peak memory."""
+        ...
+
+    def close(self) -> None:
+        """Give back processes and memory. An engine can be closed twice."""
+        ...

@@ -1,0 +1,61 @@
+"""The reference engine: one client after another, in this process. It defines the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from fedquilt.core.exchange import Method
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Source
+from fedquilt.engines.client_side import ClientSide, Exam, Outcome, Score, Task
+from fedquilt.engines.engine import Lost
+
+
+class Local:
+    """Runs every visit here. A failure raises at once and names method, exchange, stage, client and round.
+
+    Args:
+        device: Where local training runs; None is the CPU.
+    """
+
+    name = "local"
+
+    def __init__(self, device: str | None = None) -> None:
+        self.device = None if device is None else torch.device(device)
+        self._side: ClientSide | None = None
+
+    @property
+    def side(self) -> ClientSide:
+        """The client's half; there once a run has begun."""
+        if self._side is None:
+            raise AssertionError("begin() comes before visits")
+        return self._side
+
+    def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
+        """Get ready for a run."""
+        self._side = ClientSide(method, source, seed, score, self.device)
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """One after another."""
+        for client in clients:
+            yield client, self.side.visit(task(client))
+
+    def exams(
+        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
+    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+        """One after another."""
+        for client in clients:
+            yield client, self.side.exam(exam(client))
+
+    def facts(self) -> dict[str, Any]:
+        """One process, this one."""
+        return {"engine": self.name, "processes": 1, "device": str(self.device or "cpu")}
+
+    def close(self) -> None:
+        """Forget the last run."""
+        self._side = None

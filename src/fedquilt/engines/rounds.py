@@ -1,0 +1,301 @@
+"""The round loop: the server's half of every engine, and the definition of a round."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Protocol
+
+from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
+from fedquilt.core.exchange import Exchange, Method, Reply, Turn
+from fedquilt.core.params import finite
+from fedquilt.core.record import pack, same, tensors_in, unpack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Source, in_order
+from fedquilt.engines.client_side import Exam, Outcome, Score, Task, Wire, one_thread
+from fedquilt.engines.engine import Engine, Lost
+
+MOST_EXAMPLES = 10**9
+
+
+class Slots(Protocol):
+    """Where clients' states live between visits, as frames."""
+
+    def get(self, client: ClientId) -> bytes | None:
+        """The client's frame; None before its first change."""
+        ...
+
+    def put(self, client: ClientId, frame: bytes) -> None:
+        """Keep a new frame."""
+        ...
+
+    def digests(self) -> Mapping[ClientId, str]:
+        """The sha256 of every frame kept."""
+        ...
+
+
+class MemorySlots:
+    """Slots in this process's memory."""
+
+    def __init__(self) -> None:
+        self.frames: dict[ClientId, bytes] = {}
+
+    def get(self, client: ClientId) -> bytes | None:
+        """The client's frame."""
+        return self.frames.get(client)
+
+    def put(self, client: ClientId, frame: bytes) -> None:
+        """Keep a new frame."""
+        self.frames[client] = frame
+
+    def digests(self) -> Mapping[ClientId, str]:
+        """The sha256 of every frame kept."""
+        return {c: hashlib.sha256(f).hexdigest() for c, f in self.frames.items()}
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The record of one visit: bytes of the real frames, time, and what local training said of itself."""
+
+    exchange: str
+    client: ClientId
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    examples: int
+    steps: int = 0
+    loss: float | None = None
+    before: Any = None
+    after: Any = None
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A reply that was left out, and why."""
+
+    round: int
+    exchange: str
+    client: ClientId
+    reason: str
+
+
+@dataclass
+class RoundLog:
+    """What happened in one round."""
+
+    round: int
+    visits: list[Visit] = field(default_factory=list)
+    quarantined: list[Quarantine] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def left_out(self) -> set[ClientId]:
+        """The clients whose replies were quarantined."""
+        return {q.client for q in self.quarantined}
+
+
+class Rounds:
+    """A run in progress: the server's state, the clients' slots, and the number of rounds done.
+
+    Args:
+        method, source, engine, seed: What is run, on which data, where, and from which seed.
+        slots: Where clients' states live.
+        state, done: To go on from an earlier point; by default a fresh start.
+        min_replies: A round with fewer usable replies stops the run.
+    """
+
+    def __init__(
+        self, method: Method, source: Source, engine: Engine, seed: Seed, *, slots: Slots | None = None,
+        state: Any = None, done: int = 0, score: Score | None = None, min_replies: int = 1,
+    ) -> None:  # fmt: skip
+        self.method, self.source, self.engine, self.seed = method, source, engine, seed
+        self.slots: Slots = slots if slots is not None else MemorySlots()
+        self.exchanges = {e.name: e for e in method.exchanges()}
+        self.done, self.min_replies = done, min_replies
+        with one_thread():
+            self.state = method.init_server(seed.fold("server")) if state is None else state
+        engine.begin(method, source, seed, score)
+
+    def digest(self) -> str:
+        """A sha256 of everything that makes up the state of the run; equal runs have equal digests."""
+        total = hashlib.sha256(pack(self.state))
+        total.update(str(self.done).encode())
+        digests = self.slots.digests()
+        for client in in_order(list(digests)):
+            total.update(f"{client!r}={digests[client]};".encode())
+        return total.hexdigest()
+
+    # One round
+
+    def play(self, measure: bool = False) -> RoundLog:
+        """Play the next round: its exchanges in order."""
+        began, log = time.perf_counter(), RoundLog(self.done)
+        with one_thread():
+            for name in self._plan():
+                self.state = self._trip(self.exchanges[name], log, measure)
+        self.done += 1
+        log.seconds = time.perf_counter() - began
+        return log
+
+    def _plan(self) -> tuple[str, ...]:
+        names = self.method.plan(self.state, self.done)
+        for name in names:
+            if name not in self.exchanges:
+                raise InputError(
+                    f"{self._name}.plan() names the exchange {name!r} in round {self.done}, "
+                    f"but exchanges() has only {sorted(self.exchanges)}."
+                )
+        return names
+
+    @property
+    def _name(self) -> str:
+        return type(self.method).__name__
+
+    def _trip(self, exchange: Exchange, log: RoundLog, measure: bool) -> Any:
+        cohort = self._cohort(exchange, log)
+        if not cohort:
+            return self.state
+        sender = _Sender(lambda client: self._down(exchange, client))
+        accepted: list[ClientId] = []
+
+        def task(client: ClientId) -> Task:
+            return Task(exchange.name, client, self.done, sender.frame(client), self.slots.get(client), measure)
+
+        def replies() -> Iterator[Reply[Any]]:
+            for client, outcome in self.engine.visits(cohort, task):
+                reply = self._receive(exchange, client, sender, outcome, log)
+                if reply is not None:
+                    accepted.append(client)
+                    yield reply
+
+        stream = replies()
+        turn = Turn(self.done, None, self.seed.fold("up", exchange.name, self.done))
+        try:
+            state = exchange.up(self.state, stream, turn)
+            for _ in stream:  # a server that does not listen must not stop the work
+                pass
+        except FedquiltError:
+            raise
+        except Exception as error:
+            raise self._failed(exchange, "up", None, error) from error
+        self._enough(exchange, cohort, accepted, log)
+        return state
+
+    def _cohort(self, exchange: Exchange, log: RoundLog) -> tuple[ClientId, ...]:
+        try:
+            asked = exchange.cohort(self.state, self.source.ids, self.seed.fold("cohort", self.done))
+        except Exception as error:
+            raise self._failed(exchange, "cohort", None, error) from error
+        left_out = log.left_out
+        return in_order([c for c in asked if c not in left_out])
+
+    def _down(self, exchange: Exchange, client: ClientId) -> Any:
+        try:
+            return exchange.down(self.state, client)
+        except Exception as error:
+            raise self._failed(exchange, "down", client, error) from error
+
+    def _receive(
+        self, exchange: Exchange, client: ClientId, sender: _Sender, outcome: Outcome | Lost, log: RoundLog
+    ) -> Reply[Any] | None:
+        """The reply, once it has passed every check; only then does the client's new slot count."""
+        try:
+            if isinstance(outcome, Lost):
+                raise ValueError(outcome.reason)
+            wire = unpack(outcome.upload)
+            if not isinstance(wire, Wire):
+                raise ValueError("malformed: not an upload")
+            if not isinstance(wire.examples, int) or not 0 < wire.examples <= MOST_EXAMPLES:
+                raise ValueError(f"absurd weight: {wire.examples!r} examples")
+            upload = exchange.codec.decode(wire.upload, sender.sent(client))
+            if not (finite(tensors_in(upload)) and _finite_scalars(upload)):
+                raise ValueError("non-finite numbers in the upload; did training diverge? Try a smaller learning rate")
+            exchange.check(self.state, upload)
+        except Exception as error:
+            log.quarantined.append(Quarantine(self.done, exchange.name, client, str(error) or type(error).__name__))
+            return None
+        if outcome.slot is not None:
+            self.slots.put(client, outcome.slot)
+        log.visits.append(
+            Visit(exchange.name, client, len(sender.frame(client)), len(outcome.upload), outcome.seconds,
+                  wire.examples, outcome.steps, outcome.loss, outcome.before, outcome.after)
+        )  # fmt: skip
+        return Reply(client, wire.examples, upload)
+
+    def _enough(self, exchange: Exchange, cohort: Sequence[ClientId], accepted: list[ClientId], log: RoundLog) -> None:
+        if len(accepted) < self.min_replies:
+            reasons = "; ".join(f"client {q.client!r}: {q.reason}" for q in log.quarantined[:3])
+            raise RoundError(
+                f"round {self.done}, exchange '{exchange.name}': {len(accepted)} of {len(cohort)} clients gave a "
+                f"usable reply, at least {self.min_replies} needed. {reasons}"
+            )
+
+    def _failed(self, exchange: Exchange, stage: str, client: ClientId | None, error: Exception) -> ExchangeError:
+        return ExchangeError(self._name, exchange.name, stage, client, self.done, f"{type(error).__name__}: {error}")
+
+    # Scoring
+
+    def examine(
+        self, clients: Sequence[ClientId], splits: tuple[str, ...] = ("valid", "test"), with_global: bool = True
+    ) -> dict[ClientId, dict[str, Any]]:
+        """Score the model each client would use now, and the global one, on each client's own rows.
+
+        Every client's score is a pure function of its model and its own rows: batches never span clients, so that
+        all engines give the same numbers.
+        """
+        with one_thread():
+            plan = self.method.plan(self.state, self.done)
+            if not plan:
+                return {}
+            exchange = self.exchanges[plan[0]]
+            whole = self.method.global_model(self.state) if with_global else None
+            frame = None if whole is None else pack(whole)
+            sender = _Sender(lambda client: self._down(exchange, client))
+
+            def exam(client: ClientId) -> Exam:
+                return Exam(client, sender.frame(client), self.slots.get(client), frame, splits)
+
+            return dict(self.engine.exams(list(clients), exam))
+
+
+class _Sender:
+    """Packs downloads, once for all clients that are sent the very same thing."""
+
+    def __init__(self, down: Callable[[ClientId], Any]) -> None:
+        self._down = down
+        self._kept: list[tuple[Any, bytes]] = []
+        self._by_client: dict[ClientId, int] = {}
+
+    def _place(self, client: ClientId) -> int:
+        place = self._by_client.get(client)
+        if place is None:
+            record = self._down(client)
+            place = next((i for i, (kept, _) in enumerate(self._kept) if same(kept, record)), None)
+            if place is None:
+                place = len(self._kept)
+                self._kept.append((record, pack(record)))
+            self._by_client[client] = place
+        return place
+
+    def frame(self, client: ClientId) -> bytes:
+        """The frame this client is sent."""
+        return self._kept[self._place(client)][1]
+
+    def sent(self, client: ClientId) -> Any:
+        """The record this client is sent."""
+        return self._kept[self._place(client)][0]
+
+
+def _finite_scalars(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(_finite_scalars(getattr(value, f.name)) for f in fields(value))
+    if isinstance(value, dict):
+        return all(_finite_scalars(v) for v in value.values())
+    if isinstance(value, tuple | list):
+        return all(_finite_scalars(v) for v in value)
+    return True

@@ -1,0 +1,140 @@
+"""The program of a worker process: ``python -m fedquilt.engines.worker SOCKET``."""
+
+from __future__ import annotations
+
+import resource
+import runpy
+import signal
+import socket
+import sys
+import traceback
+import types
+from typing import Any
+
+import torch
+
+from fedquilt.core.describe import build, find
+from fedquilt.core.errors import ExchangeError, FedquiltError
+from fedquilt.core.record import record
+from fedquilt.core.seed import Seed
+from fedquilt.engines.client_side import ClientSide, Exam, Task
+from fedquilt.engines.pipe import Pipe, mapped
+
+
+@record
+class Begin:
+    """A run begins: what to build here, and where the data are."""
+
+    method: Any
+    source: str
+    prepare: Any
+    layout: Any
+    index: Any
+    score: Any
+    seed: int
+    main: str | None
+    path: list[str]
+    device: str | None
+
+
+@record
+class Job:
+    """A task or an exam, numbered. A download equal to the last one is left out."""
+
+    number: int
+    what: Any
+    whole: bytes | None = None
+
+
+@record
+class Done:
+    """The result of a job."""
+
+    number: int
+    result: Any
+
+
+@record
+class Failed:
+    """A job that raised: where, and what it said."""
+
+    number: int
+    stage: str
+    reason: str
+    trace: str
+    told: bool
+
+
+def serve(pipe: Pipe) -> None:
+    """Answer jobs until the other side goes away."""
+    side: ClientSide | None = None
+    down: bytes | None = None
+    whole: bytes | None = None
+    while True:
+        try:
+            message = pipe.receive()
+        except (EOFError, ConnectionError):
+            return
+        if isinstance(message, Begin):
+            descriptor = pipe.receive_descriptor()
+            try:
+                side, down, whole = _begin(message, descriptor), None, None
+            except Exception as error:
+                pipe.send(Failed(-1, "begin", f"{type(error).__name__}: {error}", traceback.format_exc(), True))
+                continue
+            pipe.send(Done(-1, None))
+        elif isinstance(message, Job) and side is not None:
+            what = message.what
+            down = what.down if what.down is not None else down
+            whole = message.whole if message.whole is not None else whole
+            pipe.send(_answer(side, message, down, whole))
+        else:
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            pipe.send(Done(-2, {"peak_kilobytes": memory}))
+
+
+def _begin(message: Begin, descriptor: int) -> ClientSide:
+    sys.path[:] = [p for p in message.path if p not in sys.path] + sys.path
+    if message.main is not None and "__mp_main__" not in sys.modules:
+        _adopt_main(message.main)
+    tensors = mapped(descriptor, message.index)
+    source = find(message.source).from_shared(tensors, message.layout, build(message.prepare))
+    device = None if message.device is None else torch.device(message.device)
+    return ClientSide(build(message.method), source, Seed(message.seed), build(message.score), device)
+
+
+def _adopt_main(path: str) -> None:
+    """Run the user's script under another name, so that what it defines can be found here too."""
+    module = types.ModuleType("__mp_main__")
+    sys.modules["__mp_main__"] = sys.modules["__main__"] = module
+    module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+
+
+def _answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) -> Done | Failed:
+    what = job.what
+    try:
+        if isinstance(what, Task):
+            task = Task(what.exchange, what.client, what.round, down, what.slot, what.measure)
+            return Done(job.number, side.visit(task))
+        exam = Exam(what.client, down, what.slot, whole, what.splits)
+        return Done(job.number, side.exam(exam))
+    except ExchangeError as error:
+        return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False)
+    except Exception as error:
+        told = isinstance(error, FedquiltError)
+        text = str(error) if told else f"{type(error).__name__}: {error}"
+        return Failed(job.number, "evaluation", text, traceback.format_exc(), told)
+
+
+def main() -> None:
+    """Serve on the socket whose number is the first argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    torch.set_num_threads(1)
+    serve(Pipe(socket.socket(fileno=int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    # Records are found by the module they were defined in, so serve from the imported module, not from this one.
+    from fedquilt.engines import worker
+
+    worker.main()

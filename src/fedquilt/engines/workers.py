@@ -1,0 +1,286 @@
+"""The default engine on a machine with several cores: persistent processes, bit-identical to ``local``."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import selectors
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fedquilt.core.describe import describe
+from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, WorkerError
+from fedquilt.core.exchange import Method
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Source
+from fedquilt.engines.client_side import Exam, Outcome, Score, Task
+from fedquilt.engines.engine import Lost
+from fedquilt.engines.pipe import Pipe, SharedTensors
+from fedquilt.engines.worker import Begin, Done, Failed, Job
+
+_WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
+_shared: WeakKeyDictionary[Any, SharedTensors] = WeakKeyDictionary()
+
+
+class _Worker:
+    """One process and our end of its socket."""
+
+    def __init__(self, device: str | None) -> None:
+        self.device = device
+        ours, theirs = socket.socketpair()
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "FEDQUILT_WORKER": "1",
+            "MALLOC_MMAP_THRESHOLD_": "268435456",  # keep freed blocks: about 5 % faster for small CNNs
+            "MALLOC_TRIM_THRESHOLD_": "268435456",
+        }
+        command = [sys.executable, "-m", "fedquilt.engines.worker", str(theirs.fileno())]
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+        self.pipe = Pipe(ours)
+        self.down: bytes | None = None
+        self.whole: bytes | None = None
+        self.job: int | None = None
+
+    def begin(self, message: Begin, descriptor: int) -> None:
+        self.pipe.send(replace(message, device=self.device))
+        self.pipe.send_descriptor(descriptor)
+        self.down = self.whole = self.job = None
+
+    def give(self, number: int, what: Task | Exam) -> None:
+        """Send a job, leaving out the parts this worker already has."""
+        known, self.down = what.down is self.down, what.down
+        whole = what.whole if isinstance(what, Exam) and what.whole is not self.whole else None
+        if isinstance(what, Exam):
+            self.whole = what.whole
+            what = replace(what, whole=None)
+        self.job = number
+        self.pipe.send(Job(number, replace(what, down=None) if known else what, whole))
+
+    def end(self) -> None:
+        self.pipe.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def fate(self) -> str:
+        """Why the process ended, in words."""
+        code = self.process.wait()
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+class Workers:
+    """Runs visits in persistent processes, one torch thread each; client data are shared, not copied.
+
+    Visits go to whichever worker is free, larger clients first. A worker that dies is restarted and its visit is
+    made once more; if that kills a worker again, the client is left out of the round, with the reason.
+
+    Args:
+        processes: How many; by default one per core.
+        devices: For example ["cuda:0", "cuda:1"]; workers are mapped to them round-robin.
+    """
+
+    name = "workers"
+
+    def __init__(self, processes: int | None = None, devices: Sequence[str] | None = None) -> None:
+        count = processes if processes is not None else (os.cpu_count() or 1)
+        if count < 1:
+            raise InputError(f"The workers engine needs at least 1 process, got {processes}.")
+        if not hasattr(socket, "send_fds"):
+            raise InputError("The workers engine needs a Unix system (Linux or macOS). Use engine='local' here.")
+        if "FEDQUILT_WORKER" in os.environ:
+            raise InputError(
+                "A worker process tried to start workers of its own, because it had to import the script that started "
+                "the run. In that script, put the call below 'if __name__ == \"__main__\":'."
+            )
+        self.devices = list(devices or [])
+        self.count = count
+        self._workers: list[_Worker] = []
+        self._begin: Begin | None = None
+        self._data: SharedTensors | None = None
+        self._source: Source | None = None
+        self._method = ""
+
+    def _device(self, place: int) -> str | None:
+        return self.devices[place % len(self.devices)] if self.devices else None
+
+    def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
+        """Start the processes, if they are not there yet, and tell them what this run is."""
+        self._method, self._source = type(method).__name__, source
+        share = getattr(source, "columns_for_sharing", None)
+        if share is None:
+            raise InputError(f"The workers engine cannot share a {type(source).__name__}. Use engine='local'.")
+        self._data = _shared.get(source)
+        if self._data is None:
+            self._data = _shared[source] = SharedTensors(share())
+        shared: Any = source
+        description, main = describe(method), _main_file()
+        if main is None and "'__main__:" in repr(description):
+            raise InputError(
+                "The workers engine cannot find what was defined in an interactive session. Put the method into a "
+                "module or a script, or use engine='local'."
+            )
+        self._begin = Begin(
+            method=description, source=f"{type(source).__module__}:{type(source).__qualname__}",
+            prepare=describe(shared.prepare, "prepare"), layout=shared.layout(), index=self._data.index,
+            score=describe(score, "score"), seed=seed.value, main=main, path=list(sys.path), device=None,
+        )  # fmt: skip
+        while len(self._workers) < self.count:
+            self._workers.append(_Worker(self._device(len(self._workers))))
+        for worker in self._workers:
+            worker.begin(self._begin, self._data.descriptor)
+        for worker in self._workers:
+            self._ready(worker)
+
+    def _ready(self, worker: _Worker) -> None:
+        try:
+            answer = worker.pipe.receive()
+        except (EOFError, ConnectionError) as error:
+            fate = worker.fate()
+            self.close()
+            raise WorkerError(
+                f"A worker process {fate} before it was ready. If a script of yours starts the run, put the call "
+                "below 'if __name__ == \"__main__\":', or use engine='local'."
+            ) from error
+        if isinstance(answer, Failed):
+            self.close()
+            raise WorkerError(f"A worker could not rebuild the run: {answer.reason}\n\n{answer.trace}")
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """Visits by all workers; outcomes in the order of ``clients``."""
+        for client, result in self._jobs(clients, task):
+            if isinstance(result, Failed):
+                asked = task(client)
+                raise ExchangeError(
+                    self._method, asked.exchange, result.stage, client, asked.round, result.reason, result.trace
+                )
+            yield client, result
+
+    def exams(
+        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
+    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+        """Exams by all workers; results in the order of ``clients``."""
+        for client, result in self._jobs(clients, exam):
+            if isinstance(result, Failed):
+                raise (FedquiltError if result.told else WorkerError)(f"client {client!r}: {result.reason}")
+            if isinstance(result, Lost):
+                raise WorkerError(f"client {client!r} could not be examined: {result.reason}")
+            yield client, result
+
+    def _jobs(
+        self, clients: Sequence[ClientId], what: Callable[[ClientId], Any]
+    ) -> Iterator[tuple[ClientId, Any]]:
+        """Give out jobs within a window, larger clients first; hand back results in order."""
+        results: dict[int, Any] = {}
+        waiting: list[tuple[int, int]] = []
+        retried: set[int] = set()
+        idle, opened, wanted = deque(self._workers), 0, 0
+        with selectors.DefaultSelector() as selector, self._settled():
+            for worker in self._workers:
+                selector.register(worker.pipe, selectors.EVENT_READ, worker)
+            while wanted < len(clients):
+                while opened < min(len(clients), wanted + _WINDOW):
+                    heapq.heappush(waiting, (-self._size(clients[opened]), opened))
+                    opened += 1
+                while idle and waiting:
+                    worker, (_, number) = idle.popleft(), heapq.heappop(waiting)
+                    try:
+                        worker.give(number, what(clients[number]))
+                    except (BrokenPipeError, ConnectionError):
+                        worker.job = number  # found dead below, where the socket reports its end
+                for key, _ in selector.select():
+                    worker = key.data
+                    number = worker.job
+                    result = self._collect(worker)
+                    if result is None:  # the worker died
+                        selector.unregister(worker.pipe)
+                        fate = worker.fate()
+                        worker = self._replace(worker)
+                        selector.register(worker.pipe, selectors.EVENT_READ, worker)
+                        if number is not None and number in retried:
+                            results[number] = Lost(f"the worker process {fate} twice during this visit")
+                        elif number is not None:
+                            retried.add(number)
+                            heapq.heappush(waiting, (0, number))
+                    elif number is not None:
+                        results[number] = result
+                    idle.append(worker)
+                while wanted in results:
+                    yield clients[wanted], results.pop(wanted)
+                    wanted += 1
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """However the block ends, wait for the answers still under way, so that the next job finds quiet pipes."""
+        try:
+            yield
+        finally:
+            for worker in self._workers:
+                if worker.job is not None:
+                    self._collect(worker)
+
+    def _size(self, client: ClientId) -> int:
+        return self._source.size(client) if self._source is not None else 0
+
+    def _collect(self, worker: _Worker) -> Any:
+        try:
+            answer = worker.pipe.receive()
+        except (EOFError, OSError):
+            return None
+        worker.job = None
+        return answer.result if isinstance(answer, Done) else answer
+
+    def _replace(self, dead: _Worker) -> _Worker:
+        place = self._workers.index(dead)
+        dead.pipe.close()
+        fresh = self._workers[place] = _Worker(self._device(place))
+        if self._begin is None or self._data is None:
+            raise AssertionError("a worker died before the run began")
+        fresh.begin(self._begin, self._data.descriptor)
+        self._ready(fresh)
+        return fresh
+
+    def facts(self) -> dict[str, Any]:
+        """Processes, devices, and the peak resident size of each worker."""
+        peaks = []
+        for worker in self._workers:
+            worker.pipe.send(None)
+            peaks.append(worker.pipe.receive().result["peak_kilobytes"] * 1024)
+        facts = {"engine": self.name, "processes": self.count, "peak_bytes_of_workers": peaks}
+        return {**facts, "devices": self.devices or ["cpu"]}
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _main_file() -> str | None:
+    """The user's script, when there is one that other processes must also run to know its classes."""
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    if main is None or path is None or getattr(main, "__spec__", None) is not None:
+        return None  # an interactive session, or a module that is imported by its own name
+    return str(path) if str(path).endswith(".py") else None

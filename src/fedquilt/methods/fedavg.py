@@ -1,0 +1,152 @@
+"""FedAvg, and the records most methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from fedquilt.core.exchange import Codec, Cohort, Exchange, Reply, Turn, everyone, plain
+from fedquilt.core.net import Net, logits_of
+from fedquilt.core.params import Names, Params, Parts, everything, pick, same_names, sub
+from fedquilt.core.record import record
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch, ClientId, Site
+from fedquilt.core.train import Job, Objective, Optimizer, Schedule, Train, Trained, constant
+from fedquilt.pieces.aggregators import Aggregator, mean
+from fedquilt.pieces.objectives import cross_entropy
+from fedquilt.pieces.optimizers import SGD
+
+
+@record
+class Server:
+    """The server's state: the shared part of the model."""
+
+    shared: Params
+
+
+@record
+class Client:
+    """A client's state: the private part of the model."""
+
+    private: Params
+
+
+@record
+class Download:
+    """What a client is sent: the shared part of the model."""
+
+    shared: Params
+
+
+@record
+class Upload:
+    """What a client answers: how the shared part changed, after minus before."""
+
+    delta: Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Average what is shared; what is private stays home.
+
+    w <- w + sum_i n_i (w_i - w) / sum_i n_i, where w_i is client i's model after local training from w.
+    With ``parts``, the private names are kept by each client and never sent.
+
+    Args:
+        objective: The network and the terms of the local loss; a bare ``Net`` means cross-entropy.
+        optimizer: For local work.
+        parts: Which names are shared and which private.
+        aggregate: How the changes are merged; ``mean`` weighs clients by examples.
+        codec: How uploads travel.
+        cohort: Who is asked each round.
+        epochs, steps, batch_size, schedule, clip, only: See :class:`fedquilt.core.train.Train`.
+
+    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017.
+    """
+
+    objective: Objective | Net
+    optimizer: Optimizer = SGD(0.05)
+    parts: Parts = Parts()
+    aggregate: Aggregator = mean
+    codec: Codec = plain
+    cohort: Cohort = everyone
+    epochs: int = 1
+    steps: int | None = None
+    batch_size: int = 32
+    schedule: Schedule = constant
+    clip: float | None = None
+    only: Names = everything
+
+    @property
+    def loss(self) -> Objective:
+        """The objective, also when only a net was given."""
+        return Objective(self.objective, (cross_entropy,)) if isinstance(self.objective, Net) else self.objective
+
+    @property
+    def net(self) -> Net:
+        """The network."""
+        return self.loss.net
+
+    def init_server(self, seed: Seed) -> Any:
+        """The shared part of a fresh model."""
+        self.parts.check(self.net.names)
+        return Server(shared=pick(self.parts.shared, self.net.init(seed)))
+
+    def init_client(self, seed: Seed) -> Any:
+        """The private part of a fresh model; every client starts with its own."""
+        if not any(self.parts.private(n) for n in self.net.names):
+            return Client(private={})
+        return Client(private=pick(self.parts.private, self.net.init(seed)))
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """One trip a round: train."""
+        work = Train(
+            start=self.start, objective=self.loss, finish=self.finish, optimizer=self.optimizer,
+            epochs=self.epochs, steps=self.steps, batch_size=self.batch_size,
+            schedule=self.schedule, clip=self.clip, only=self.only,
+        )  # fmt: skip
+        return (Exchange("train", self.down, work, self.up, self.codec, self.cohort, self.check),)
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        """The same every round."""
+        return ("train",)
+
+    def down(self, state: Any, client_id: ClientId) -> Any:
+        """The shared part, the same for everyone."""
+        return Download(shared=state.shared)
+
+    def start(self, download: Any, client: Any, site: Site) -> Job:
+        """Begin from the shared part and one's own private part."""
+        return Job(params={**download.shared, **client.private}, fixed={"start": download.shared})
+
+    def finish(self, job: Job, trained: Trained, client: Any, site: Site) -> tuple[Any, Any]:
+        """Keep the private part, send the change of the shared one."""
+        delta = sub(pick(self.parts.shared, trained.params), job.fixed["start"])
+        return replace(client, private=pick(self.parts.private, trained.params)), Upload(delta=delta)
+
+    def check(self, state: Any, upload: Any) -> None:
+        """A change has the names and shapes of what it changes."""
+        same_names(state.shared, upload.delta, "upload")
+
+    def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+        """Merge the changes."""
+        return replace(state, shared=self.aggregate(state.shared, replies, turn))
+
+    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+        """Metrics change nothing."""
+        return state
+
+    def global_model(self, state: Any) -> Params | None:
+        """The shared part, if it is a whole model."""
+        return state.shared if state.shared.keys() >= set(self.net.names) else None
+
+    def personal_model(self, download: Any, client: Any) -> Params:
+        """The shared part with the client's own private part."""
+        return {**download.shared, **client.private}
+
+    def predict(self, params: Params, batch: Batch) -> Tensor:
+        """The network's class scores."""
+        return logits_of(self.net(params, batch))

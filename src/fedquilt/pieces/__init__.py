@@ -1,0 +1,1 @@
+"""Small choices of a few shapes: objective terms, aggregators, optimisers, schedules."""

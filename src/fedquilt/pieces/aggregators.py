@@ -1,0 +1,66 @@
+"""Aggregators: ``(current, replies, turn) -> params``. Uploads carry ``delta``, what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.params import Mean, Params, add
+
+
+class Aggregator(Protocol):
+    """The shape of every aggregator."""
+
+    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+        """The next shared values; ``current`` when there is no reply."""
+        ...
+
+
+def mean(current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+    """w + sum n_i delta_i / sum n_i: every client counts by its number of examples."""
+    return _apply(current, ((r.examples, r.upload.delta) for r in replies))
+
+
+def uniform_mean(current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+    """w + mean of delta_i: every client counts the same."""
+    return _apply(current, ((1, r.upload.delta) for r in replies))
+
+
+def _apply(current: Params, weighted: Iterable[tuple[float, Params]]) -> Params:
+    total = Mean()
+    for weight, delta in weighted:
+        total.add(delta, weight)
+    return add(current, total.value()) if total.weight > 0 else current
+
+
+@dataclass(frozen=True)
+class noised:  # noqa: N801
+    """Another aggregator, then N(0, (scale * std(tensor))^2) on every float tensor.
+
+    The deviation is the (n-1)-normalised one of the aggregated tensor; a tensor of one number has none and stays.
+    There is no clipping and no accounting: this is a baseline, NOT differential privacy.
+    """
+
+    scale: float
+    then: Aggregator = mean
+
+    def __post_init__(self) -> None:
+        if self.scale < 0:
+            raise InputError(f"noised needs scale >= 0, got {self.scale}.")
+
+    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+        merged = self.then(current, replies, turn)
+        if merged is current or self.scale == 0:
+            return merged
+        generator, noisy = turn.seed.fold("noise").torch(), {}
+        for name, tensor in merged.items():
+            if tensor.is_floating_point() and tensor.numel() > 1:
+                draw = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+                tensor = tensor + draw * (self.scale * tensor.std())
+            noisy[name] = tensor
+        return noisy

@@ -1,0 +1,1 @@
+"""Runs: configuration, folders, snapshots, evaluation, comparison. The only room that writes files."""

@@ -1,0 +1,334 @@
+"""A run as a configuration: TOML in, checked settings out, every problem reported at once."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.runs.registry import did_you_mean, lookup
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Kinded(BaseModel):
+    """A choice by name with options of its own; the options are checked against what the choice takes."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    kind: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class Data(_Section):
+    """Which data, and how they are divided among clients."""
+
+    source: str = "digits"
+    path: str | None = None
+    clients: Positive = 20
+    partition: Kinded = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
+    by_user: bool = False
+    test: Share = 0.2
+    valid: Share = 0.1
+    limit: Positive | None = None
+    mean: float | list[float] = 0.0
+    std: float | list[float] = 1.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Training(_Section):
+    """Local work, the same for every method of a comparison."""
+
+    epochs: Positive = 1
+    steps: Positive | None = None
+    batch_size: Positive = 32
+    optimizer: Kinded = Kinded(kind="sgd", lr=0.05)  # type: ignore[call-arg]
+    schedule: Kinded | None = None
+    clip: Annotated[float, Field(gt=0)] | None = None
+
+
+class Participation(_Section):
+    """Who is asked each round: a fraction, or a number, of the clients."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    count: Positive | None = None
+
+
+class EngineChoice(_Section):
+    """Where clients' work runs. Results do not depend on it."""
+
+    kind: Literal["auto", "local", "workers"] = "auto"
+    processes: Positive | None = None
+    devices: list[str] = []
+
+
+class Evaluation(_Section):
+    """When models are scored, and on how many clients."""
+
+    every: Positive = 1
+    clients: Positive | None = None
+    local: bool = False
+
+
+class Stop(_Section):
+    """Stop when validation accuracy has not grown by min_delta for ``patience`` evaluations."""
+
+    patience: Positive | None = None
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Snapshots(_Section):
+    """After every so many rounds, but not more often than so many seconds."""
+
+    every: Positive = 1
+    seconds: Annotated[float, Field(ge=0)] = 5.0
+
+
+class Output(_Section):
+    """Where runs go, and whether personal models are saved."""
+
+    folder: str = "runs"
+    personal_models: bool = False
+
+
+class Comparison(_Section):
+    """Methods and seeds of ``fedquilt compare``."""
+
+    methods: list[str | Kinded] = ["fedavg", "fedprox", "local_only"]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0, 1, 2]
+
+
+class Config(_Section):
+    """All settings of a run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    seed: Annotated[int, Field(ge=0)] = 0
+    rounds: Positive = 20
+    data: Data = Data()
+    model: Kinded = Kinded(kind="mlp")
+    method: Kinded = Kinded(kind="fedavg")
+    train: Training = Training()
+    cohort: Participation = Participation()
+    engine: EngineChoice = EngineChoice()
+    evaluate: Evaluation = Evaluation()
+    stop: Stop = Stop()
+    snapshot: Snapshots = Snapshots()
+    output: Output = Output()
+    compare: Comparison = Comparison()
+
+    def identity(self) -> str:
+        """A short hash of everything that can change the numbers, and of nothing else."""
+        asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare"})
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def folder_name(self) -> str:
+        """The run's folder below ``output.folder``."""
+        return f"{self.name}-{self.identity()}"
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file, apply ``key=value`` overrides, and check everything."""
+    file = Path(path)
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file '{file}'. Give the path of a recipe, for example recipes/demo.toml.") from error
+    except IsADirectoryError as error:
+        raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
+    return parse(apply(raw, overrides), str(file))
+
+
+def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The settings with dotted overrides, for example ``train.optimizer.lr=0.1``."""
+    settings: dict[str, Any] = json.loads(json.dumps(raw, default=str))
+    problems = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            problems.append(f"override {text!r} is not of the form key=value")
+            continue
+        *parents, leaf = key.strip().split(".")
+        place = settings
+        for name in parents:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                problems.append(f"override {text!r}: '{name}' is not a section")
+                place = {}
+        place[leaf] = _value(value.strip())
+    if problems:
+        raise ConfigError(problems, "command line")
+    return settings
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def parse(raw: Mapping[str, Any], where: str = "configuration") -> Config:
+    """Check settings; raises one error that lists every problem."""
+    problems: list[str] = []
+    try:
+        config = Config.model_validate(dict(raw))
+    except ValidationError as error:
+        problems = [_explain(e) for e in error.errors()]
+        config = None
+    problems += _check_choices(raw)
+    if problems or config is None:
+        raise ConfigError(problems, where)
+    return config
+
+
+def _explain(error: Any) -> str:
+    path = ".".join(str(p) for p in error["loc"])
+    if error["type"] == "extra_forbidden":
+        *parents, leaf = error["loc"]
+        return f"{path}: unknown key{did_you_mean(str(leaf), _known(parents))}"
+    if error["type"] == "missing":
+        return f"{path}: missing"
+    return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"
+
+
+def _known(parents: Sequence[Any]) -> list[str]:
+    model: Any = Config
+    for name in parents:
+        info = getattr(model, "model_fields", {}).get(name)
+        model = info.annotation if info is not None else None
+        inner = [a for a in typing.get_args(model) if isinstance(a, type) and issubclass(a, BaseModel)]
+        model = inner[0] if inner else model
+    return list(getattr(model, "model_fields", {}))
+
+
+def _check_choices(raw: Mapping[str, Any]) -> list[str]:
+    """Problems of the sections that are chosen by kind."""
+    problems: list[str] = []
+    choices: list[tuple[str, str, Any]] = [
+        ("method", "method", raw.get("method")),
+        ("optimizer", "train.optimizer", _inner(raw, "train", "optimizer")),
+        ("schedule", "train.schedule", _inner(raw, "train", "schedule")),
+        ("partition", "data.partition", _inner(raw, "data", "partition")),
+    ]
+    listed = _inner(raw, "compare", "methods")
+    for i, item in enumerate(listed if isinstance(listed, list) else []):
+        choices.append(("method", f"compare.methods.{i}", {"kind": item} if isinstance(item, str) else item))
+    for table, path, given in choices:
+        if isinstance(given, Mapping) and isinstance(given.get("kind"), str):
+            options = {k: v for k, v in given.items() if k != "kind"}
+            problems += check_options(table, given["kind"], options, path)[1]
+    return problems
+
+
+def _inner(raw: Mapping[str, Any], section: str, key: str) -> Any:
+    inner = raw.get(section)
+    return inner.get(key) if isinstance(inner, Mapping) else None
+
+
+def check_options(
+    table: str, kind: str, options: Mapping[str, Any], path: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The options of a choice, converted to the types it takes, and every problem with them."""
+    try:
+        takes = _schema(table, kind)
+    except InputError as error:
+        return {}, [f"{path}.kind: {error}"]
+    try:
+        made = takes.model_validate(dict(options))
+    except ValidationError as error:
+        problems = []
+        for e in error.errors():
+            leaf = str(e["loc"][0]) if e["loc"] else ""
+            if e["type"] == "extra_forbidden":
+                problems.append(f"{path}.{leaf}: unknown key for {kind!r}{did_you_mean(leaf, takes.model_fields)}")
+            else:
+                problems.append(f"{path}." + _explain(e))
+        return {}, problems
+    given = {name: getattr(made, name) for name in made.model_fields_set}
+    try:
+        if table != "method":  # pieces check their own ranges when they are made
+            lookup(table, kind).load()(**given)
+    except (InputError, ValueError, TypeError) as error:
+        return {}, [f"{path}: {error}"]
+    return given, []
+
+
+_PLAIN = (bool, int, float, str)
+
+
+def _schema(table: str, kind: str) -> type[BaseModel]:
+    """A model of the plain options that a choice takes, from its signature."""
+    maker = lookup(table, kind).load()
+    target = maker.__init__ if inspect.isclass(maker) else maker
+    hints = typing.get_type_hints(target, include_extras=True)
+    taken: dict[str, Any] = {}
+    for name, parameter in inspect.signature(maker).parameters.items():
+        kind_of = hints.get(name)
+        if table == "method" and name in COMMON or not _is_plain(kind_of):
+            continue
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        taken[name] = (kind_of, default)
+    if table == "method":
+        taken["aggregate"] = (Literal["mean", "uniform_mean"], "mean")
+    return create_model(f"{kind} options", __config__=ConfigDict(extra="forbid"), **taken)
+
+
+COMMON = ("optimizer", "epochs", "steps", "batch_size", "schedule", "clip", "cohort")
+
+
+def _is_plain(hint: Any) -> bool:
+    if hint in _PLAIN or hint is type(None):
+        return True
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return True
+    if typing.get_origin(hint) is Annotated:
+        return _is_plain(parts[0])
+    return bool(parts) and all(p is Ellipsis or _is_plain(p) for p in parts)
+
+
+def dump(config: Config) -> str:
+    """The resolved settings as TOML."""
+    lines: list[str] = []
+    _write_table(config.model_dump(mode="json", exclude_none=True), "", lines)
+    return "\n".join(lines) + "\n"
+
+
+def _write_table(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
+    inner = {k: v for k, v in table.items() if isinstance(v, dict)}
+    if path:
+        lines += ["", f"[{path}]"]
+    lines += [f"{k} = {_toml(v)}" for k, v in table.items() if k not in inner]
+    for name, value in inner.items():
+        _write_table(value, f"{path}.{name}" if path else name, lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+    return repr(value)

@@ -1,0 +1,93 @@
+"""The names a configuration may use. Nothing here imports torch: objects are found only when they are needed."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from fedquilt.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name, where its object is ('module:name'), and one line about it."""
+
+    name: str
+    where: str
+    about: str
+    reference: str = ""
+
+    def load(self) -> Any:
+        """The object itself."""
+        module, _, path = self.where.partition(":")
+        value: Any = importlib.import_module(module)
+        for part in path.split("."):
+            value = getattr(value, part)
+        return value
+
+
+def _table(*entries: Entry) -> dict[str, Entry]:
+    return {e.name: e for e in entries}
+
+
+METHODS = _table(
+    Entry("fedavg", "fedquilt.methods.fedavg:FedAvg", "average what clients learned, weighted by examples",
+          "McMahan et al. 2017"),
+    Entry("fedprox", "fedquilt.methods.fedprox:fedprox", "FedAvg with a pull towards the round's starting model",
+          "Li et al. 2020"),
+    Entry("local_only", "fedquilt.methods.local_only:local_only", "every client alone; the lower frame"),
+    Entry("centralised", "fedquilt.methods.centralised:Centralised", "one model on pooled data; the upper frame"),
+    Entry("fedavg_noise", "fedquilt.methods.fedavg_noise:fedavg_noise",
+          "FedAvg (unweighted) with noise on the average; a baseline, not private", "Localize-and-Stitch baseline"),
+)  # fmt: skip
+OPTIMIZERS = _table(
+    Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
+    Entry("adam", "fedquilt.pieces.optimizers:Adam", "Adam", "Kingma and Ba 2015"),
+    Entry("adamw", "fedquilt.pieces.optimizers:AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"),
+)
+SCHEDULES = _table(
+    Entry("exponential", "fedquilt.pieces.schedules:exponential", "gamma ** round"),
+    Entry("step_down", "fedquilt.pieces.schedules:step_down", "times factor at each milestone"),
+    Entry("cosine", "fedquilt.pieces.schedules:cosine", "half a cosine down to a floor"),
+    Entry("warm_up", "fedquilt.pieces.schedules:warm_up", "linear over the first rounds"),
+)
+PARTITIONS = _table(
+    Entry("iid", "fedquilt.data.partitions:IID", "every client a random equal share"),
+    Entry("dirichlet", "fedquilt.data.partitions:Dirichlet", "per class, shares drawn from a Dirichlet"),
+    Entry("class_groups", "fedquilt.data.partitions:ClassGroups", "disjoint groups of classes"),
+    Entry("shards", "fedquilt.data.partitions:Shards", "label-sorted shards dealt out"),
+)
+AGGREGATORS = _table(
+    Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
+    Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),
+)
+_TABLES = {
+    "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
+    "aggregate": AGGREGATORS,
+}  # fmt: skip
+
+
+def entries(table: str) -> Mapping[str, Entry]:
+    """The names of one table; installed packages add theirs by the entry point group 'fedquilt.<table>s'."""
+    found = dict(_TABLES[table])
+    for point in entry_points(group=f"fedquilt.{table}s"):
+        found.setdefault(point.name, Entry(point.name, point.value, f"from {point.dist and point.dist.name}"))
+    return found
+
+
+def lookup(table: str, name: str) -> Entry:
+    """The entry of a name; an unknown one is an error that says what was perhaps meant."""
+    known = entries(table)
+    if name in known:
+        return known[name]
+    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)}. Known: {', '.join(sorted(known))}.")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?' or nothing."""
+    close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
