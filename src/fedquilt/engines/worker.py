@@ -95,7 +95,7 @@ def serve(pipe: Pipe) -> None:
 
 def _begin(message: Begin, descriptor: int) -> ClientSide:
     sys.path[:] = [p for p in message.path if p not in sys.path] + sys.path
-    if message.main is not None and "__mp_main__" not in sys.modules:
+    if message.main is not None and getattr(sys.modules["__main__"], "__file__", None) != message.main:
         _adopt_main(message.main)
     tensors = mapped(descriptor, message.index)
     source = find(message.source).from_shared(tensors, message.layout, build(message.prepare))

@@ -127,8 +127,10 @@ class Workers:
         if self._data is None:
             self._data = _shared[source] = SharedTensors(share())
         shared: Any = source
-        description, main = describe(method), _main_file()
-        if main is None and "'__main__:" in repr(description):
+        description = describe(method)
+        uses_script = any(f"{q}__main__:" in repr((description, type(source))) for q in "'\"")
+        main = _main_file() if uses_script else None
+        if uses_script and main is None:
             raise InputError(
                 "The workers engine cannot find what was defined in an interactive session. Put the method into a "
                 "module or a script, or use engine='local'."
