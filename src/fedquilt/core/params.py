@@ -76,8 +76,14 @@ def zip_with(f: Callable[..., Tensor], first: Mapping[str, Tensor], *rest: Mappi
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> Params:
-    """a + scale * b."""
-    return zip_with(lambda x, y: _flip(x, y) if x.dtype == torch.bool else x + y if scale == 1.0 else x + scale * y, a, b)
+    """a + scale * b for float tensors; integers take the whole of b, so that a counter stays a counter."""
+
+    def plus(x: Tensor, y: Tensor) -> Tensor:
+        if x.dtype == torch.bool:
+            return _flip(x, y)
+        return x + scale * y if scale != 1.0 and x.is_floating_point() else x + y
+
+    return zip_with(plus, a, b)
 
 
 def sub(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
@@ -133,7 +139,7 @@ def finite(tensors: Iterable[Tensor]) -> bool:
         return True
     # A norm is finite exactly when all entries are, up to overflow; only then look closely.
     norms = torch._foreach_norm(floats, ord=1)
-    if all(bool(torch.isfinite(n)) for n in norms):
+    if all(math.isfinite(float(n)) for n in norms):
         return True
     return all(bool(torch.isfinite(t).all()) for t in floats)
 

@@ -30,6 +30,7 @@ _DTYPES = {
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _SIZES = {code: torch.empty((), dtype=dtype).element_size() for code, dtype in _DTYPES.items()}
 _RECORDS: dict[str, type] = {}
+_FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 def _type_name(cls: type) -> str:
@@ -79,8 +80,26 @@ def _bytes_of(tensor: Tensor) -> memoryview | bytes:
     return memoryview(flat.view(torch.uint8).numpy())
 
 
-def _key(name: str) -> str:
-    return name.replace("%", "%25").replace("/", "%2F") if "/" in name or "%" in name else name
+def _key(name: Any) -> str:
+    """A dict key as one step of a path: never empty, and no two keys of a dict alike (1 and '1' are two)."""
+    if not isinstance(name, str):
+        return "%" + _key(repr(name))
+    return name.replace("%", "%25").replace("/", "%2F") or "%"
+
+
+def _name(key: str) -> str:
+    return "" if key == "%" else key.replace("%2F", "/").replace("%25", "%")
+
+
+def _place(key: Any) -> str:
+    return _key(key) if isinstance(key, str) else "#" + _key(repr(key))  # 1 and "1" are two keys
+
+
+def _names(cls: type) -> tuple[str, ...]:
+    found = _FIELDS.get(cls)
+    if found is None:
+        found = _FIELDS[cls] = tuple(f.name for f in fields(cast(Any, cls)))
+    return found
 
 
 def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -97,7 +116,7 @@ def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         name = _type_name(type(value))
         if _RECORDS.get(name) is None:
             raise InputError(f"{type(value).__name__} at '{path or 'top'}' is not a record. Mark it with @record.")
-        inner = {f.name: _write(getattr(value, f.name), f"{path}/{f.name}", tensors) for f in fields(value)}
+        inner = {n: _write(getattr(value, n), f"{path}/{n}", tensors) for n in _names(type(value))}
         return {"R": name, "v": inner}
     if isinstance(value, tuple | list):
         items = [_write(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]
@@ -108,10 +127,7 @@ def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             for name, tensor in value.items():
                 _put(tensor, f"{path}/{_key(name)}", tensors)
             return {"P": prefix}
-        pairs = [
-            [_write(k, "", {}), _write(v, f"{path}/{_key(str(k))}", tensors)] for k, v in value.items()
-        ]
-        return {"D": pairs}
+        return {"D": [[_write(k, "", {}), _write(v, f"{path}/{_place(k)}", tensors)] for k, v in value.items()]}
     if isinstance(value, np.generic):
         return _write(value.item(), path, tensors)
     if isinstance(value, np.ndarray):
@@ -139,7 +155,7 @@ def unpack(frame: bytes | bytearray) -> Any:
         entries, tree, start = _header(buffer)
         reader = _Reader(buffer, entries, start)
         value = reader.read(tree)
-    except (KeyError, TypeError, AttributeError, IndexError, RecursionError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, ValueError) as error:
         if isinstance(error, FrameError):
             raise
         raise FrameError(f"malformed frame: {type(error).__name__}: {error}") from error
@@ -192,7 +208,7 @@ class _Reader:
         for name in [n for n in self.unread if n.startswith(lead)]:
             rest = name[len(lead) :]
             if "/" not in rest:
-                yield rest.replace("%2F", "/").replace("%25", "%"), self.tensor(name)
+                yield _name(rest), self.tensor(name)
 
     def read(self, node: Any) -> Any:
         if not isinstance(node, dict):
@@ -221,7 +237,7 @@ class _Reader:
         cls = _RECORDS.get(name)
         if cls is None:
             raise FrameError(f"unknown record type {name!r}. Import the module that defines it, marked with @record.")
-        expected = [f.name for f in fields(cast(Any, cls))]
+        expected = list(_names(cls))
         if sorted(values) != sorted(expected):
             raise FrameError(f"{name} has fields {expected}, the frame has {sorted(values)}.")
         return cls(**{k: self.read(v) for k, v in values.items()})
@@ -240,7 +256,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
         return False
     if is_dataclass(a):
-        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+        return all(same(getattr(a, n), getattr(b, n)) for n in _names(type(a)))
     if isinstance(a, tuple | list):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
@@ -253,8 +269,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif is_dataclass(value) and not isinstance(value, type):
-        for f in fields(value):
-            yield from tensors_in(getattr(value, f.name))
+        for name in _names(type(value)):
+            yield from tensors_in(getattr(value, name))
     elif isinstance(value, tuple | list):
         for item in value:
             yield from tensors_in(item)

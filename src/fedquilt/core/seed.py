@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedquilt.core.errors import InputError
+
 _MASK = (1 << 63) - 1
 
 
@@ -31,9 +33,13 @@ class Seed:
 
     value: int
 
+    def __post_init__(self) -> None:
+        if self.value < 0:
+            raise InputError(f"A seed must be 0 or larger, got {self.value}.")
+
     def fold(self, *keys: Any) -> Seed:
         """A new seed from this one and any keys (ints, strings, tuples of them)."""
-        text = repr((self.value, *keys)).encode()
+        text = repr((self.value, *(_plain(k) for k in keys))).encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return Seed(int.from_bytes(digest, "little") & _MASK)
 
@@ -55,10 +61,19 @@ class Seed:
         before = torch.get_rng_state()
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
         cuda = [torch.cuda.get_rng_state(d) for d in devices]
-        torch.manual_seed(self.value)  # noqa: TID251
+        torch.default_generator.manual_seed(self.value)
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(self.value)
         try:
             yield
         finally:
             torch.set_rng_state(before)
             for device, state in zip(devices, cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)
+
+
+def _plain(key: Any) -> Any:
+    """A key whose text is the same for equal keys: numpy's numbers become Python's."""
+    if isinstance(key, tuple):
+        return tuple(_plain(part) for part in key)
+    return key.item() if isinstance(key, np.generic) else key

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 
 ClientId = Hashable  # in practice an int, a string, or a tuple of them
@@ -79,15 +80,17 @@ class Table:
     def blocks(self, size: int) -> Iterator[Batch]:
         """All rows once, in order, in blocks of at most ``size``."""
         rows = self.all_rows()
-        for low in range(0, len(rows), size):
-            yield self.rows(rows[low : low + size])
+        count = len(rows)
+        for low in range(0, count, size):
+            yield self.rows(rows if count <= size else rows[low : low + size])
 
     def batches(self, size: int, epochs: int, seed: Seed, steps: int | None = None) -> Iterator[Batch]:
         """Shuffled batches: ``epochs`` passes, or exactly ``steps`` batches over as many passes as needed."""
         rows, generator, made, epoch = self.all_rows(), seed.torch(), 0, 0
-        while len(rows) and (epoch < epochs if steps is None else made < steps):
-            order = rows[torch.randperm(len(rows), generator=generator)]
-            for low in range(0, len(rows), size):
+        count = len(rows)
+        while count and (epoch < epochs if steps is None else made < steps):
+            order = rows[torch.randperm(count, generator=generator)]
+            for low in range(0, count, size):
                 if steps is not None and made == steps:
                     return
                 yield self.rows(order[low : low + size])
@@ -140,10 +143,10 @@ def in_order(ids: Sequence[ClientId]) -> tuple[ClientId, ...]:
 
 
 def _order(client: ClientId) -> tuple[int, object]:
-    if isinstance(client, int):
+    if isinstance(client, int) and not isinstance(client, bool):
         return (0, client)
     if isinstance(client, str):
         return (1, client)
     if isinstance(client, tuple):
         return (2, tuple(_order(part) for part in client))
-    raise TypeError(f"A client id must be an int, a string, or a tuple of them, got {client!r}.")
+    raise InputError(f"A client id must be an int, a string, or a tuple of them, got {client!r}.")

@@ -171,14 +171,16 @@ class Train:
         fixed = job.fixed if device is None or device.type == "cpu" else _moved(job.fixed, device)
         names = [n for n in self.objective.net.trainable if n in params and self.only(n)]
         weights = [params[n].requires_grad_() for n in names]
+        bare = [w.detach() for w in weights]  # the same memory, seen without autograd
         memory = job.memory or Memory()
-        slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(weights)
+        slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
         slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
         lr = self.optimizer.lr * self.schedule(turn.round) * job.rate
         batches = site.train.batches(
             self.batch_size, job.epochs or self.epochs, turn.seed.fold("batches"), self.steps
         )
-        losses, grads, count = torch.zeros((), device=device), [], 0
+        losses: list[Tensor] = []
+        grads: list[Tensor] = []
         with turn.seed.fold("ambient").ambient():
             for batch in batches:
                 if device is not None and device.type != "cpu":
@@ -187,14 +189,14 @@ class Train:
                 grads = list(torch.autograd.grad(loss, weights, materialize_grads=True))
                 if self.clip is not None:
                     _clip(grads, self.clip)
-                count += 1
-                with torch.no_grad():
-                    self.optimizer.step(weights, grads, slots, lr, memory.steps + count)
-                    losses += loss.detach()
+                losses.append(loss.detach())
+                self.optimizer.step(bare, grads, slots, lr, memory.steps + len(losses))
+        count = len(losses)
+        mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
         home = {n: t.detach().cpu() for n, t in params.items()}
         gradient = {n: g.cpu() for n, g in zip(names, grads, strict=False)}
         kept = Memory(memory.steps + count, tuple(tuple(t.cpu() for t in s) for s in slots))
-        return Trained(home, gradient, count, float(losses) / max(count, 1), lr, kept)
+        return Trained(home, gradient, count, mean_loss, lr, kept)
 
 
 def _clip(grads: list[Tensor], limit: float) -> None:

@@ -50,17 +50,13 @@ def load(path: Path, only: str | None = None) -> dict[str, Array]:
     """Every array of an .npz file, or one of them."""
     if not path.is_file():
         raise InputError(f"There is no file {path}. Check the path; relative ones start at {Path.cwd()}.")
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path} cannot be read as .npz: it is something else, or cut short. Write it with np.savez.")
     try:
         with np.load(path, allow_pickle=False) as found:
-            if not isinstance(found, np.lib.npyio.NpzFile):
-                raise InputError(
-                    f"{path} is a single array, not an .npz. Save it with np.savez({path.stem!r}, x=..., y=...)."
-                )
             return {name: found[name] for name in found.files if only in (None, name)}
     except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        if "pickle" in str(error) and zipfile.is_zipfile(path):
+        if "allow_pickle" in str(error):
             raise InputError(
                 f"{path} holds Python objects, which are never loaded: reading them can run code. Save plain numbers "
                 "instead, for example x.astype('float32') with equal row lengths."
@@ -105,7 +101,7 @@ def arrays_of(found: Mapping[str, Array], where: str, user: str | None = None) -
         x, y = _with_val(found, "x", where), _with_val(found, "y", where)
         test = (found["x_test"], found["y_test"]) if {"x_test", "y_test"} <= found.keys() else None
     else:
-        raise InputError(f"{where} has the keys {sorted(found)}. It needs {_WANTED}; save it again under those names.")
+        raise InputError(f"{where} has the keys {_listed(found)}. It needs {_WANTED}; save it again so.")
     x_test, y_test = test or (None, None)
     return Arrays(x, y, x_test, y_test, _users(found, where, user), name=where)
 
@@ -126,5 +122,10 @@ def _users(found: Mapping[str, Array], where: str, user: str | None) -> Array | 
         if name in found:
             return found[name]
     if user:
-        raise InputError(f"{where} has no column {user!r} or '{user}_train'. Its keys are {sorted(found)}.")
+        raise InputError(f"{where} has no column {user!r} or '{user}_train'. Its keys are {_listed(found)}.")
     return None
+
+
+def _listed(found: Mapping[str, Array]) -> str:
+    names = sorted(found)
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") if names else "(none)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def read(name: str) -> Arrays:
 
 def available() -> list[dict[str, Any]]:
     """Every data set that has a name, whether it is here, and where to put it when it is not. Reads no big array."""
-    own = [_describe_own(name, path) for name, path in _own_files().items() if name not in KNOWN]
+    own = [e for name, path in _own_files().items() if name not in KNOWN for e in _describe_own(name, path)]
     return [_describe(known) for known in _ALL] + own
 
 
@@ -100,20 +100,20 @@ def _describe(known: Known) -> dict[str, Any]:
     }
 
 
-def _describe_own(name: str, path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = {"name": name, "shape": None, "count": None, "classes": None, "present": True}
+def _describe_own(name: str, path: Path) -> Iterator[dict[str, Any]]:
+    """One entry, or none for a file that is not a data set."""
     try:
         found = headers(path)
-        key = "x" if {"x", "y"} <= found.keys() else "x_train"
-        if not {key, key.replace("x", "y")} <= found.keys():
-            raise InputError(f"{path} has the keys {sorted(found)}; it needs x and y, or {_KEYS}")
-        shape = torch.empty(found[key].shape, device="meta")
-        stored = channels_first(shape) if found[key].dtype == np.uint8 else shape
-        labels = load(path, only=key.replace("x", "y"))
-        facts |= {"shape": tuple(stored.shape[1:]), "count": len(stored), "classes": _classes(*labels.values())}
-    except InputError as error:
-        return {**facts, "present": False, "licence": "not stated", "where": str(error)}
-    return {**facts, "licence": "not stated", "where": ""}
+        part = "" if {"x", "y"} <= found.keys() else "_train"
+        if not {f"x{part}", f"y{part}"} <= found.keys():
+            return
+        labels = load(path, only=f"y{part}")[f"y{part}"]
+    except InputError:
+        return
+    x = torch.empty(found[f"x{part}"].shape, device="meta")
+    shape = (channels_first(x) if found[f"x{part}"].dtype == np.uint8 else x).shape[1:]
+    facts = {"name": name, "shape": tuple(shape), "count": len(x), "classes": _classes(labels), "present": True}
+    yield {**facts, "licence": "not stated", "where": ""}
 
 
 def _classes(*labels: Array | None) -> int | None:

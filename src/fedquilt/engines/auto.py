@@ -16,6 +16,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
 
 WORTH_SECONDS = 10.0
+LOOK_SECONDS = 2.0
 
 
 class Auto:
@@ -30,11 +31,12 @@ class Auto:
         self.processes = processes or os.cpu_count() or 1
         self._inner: Engine = Local()
         self._run: tuple[Method, Source, Seed, Score | None] | None = None
+        self._watched = (0.0, 0)
         self._settled = self.processes < 2 or "FEDQUILT_WORKER" in os.environ
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """Get ready for a run."""
-        self._run = (method, source, seed, score)
+        self._run, self._watched = (method, source, seed, score), (0.0, 0)
         try:
             self._inner.begin(*self._run)
         except InputError:
@@ -44,9 +46,11 @@ class Auto:
             self._inner, self._settled = Local(), True
             self._inner.begin(*self._run)
 
-    def expect(self, seconds: float) -> None:
-        """Hear how long the rest of the run will take here, and move if that is worth it."""
-        if self._settled or seconds < WORTH_SECONDS or self._run is None:
+    def expect(self, seconds: float, left: int) -> None:
+        """Hear how long a round took and how many are left; move if that is worth it."""
+        spent, rounds = self._watched[0] + seconds, self._watched[1] + 1
+        self._watched = (spent, rounds)
+        if self._settled or self._run is None or spent < LOOK_SECONDS or spent / rounds * left < WORTH_SECONDS:
             return
         self._settled = True
         workers: Engine = Workers(self.processes)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedquilt.core.errors import ExchangeError, FedquiltError, StageError
 from fedquilt.core.exchange import Exchange, Method, Turn
 from fedquilt.core.params import Params
-from fedquilt.core.record import pack, record, unpack
+from fedquilt.core.record import pack, record, same, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Source, Table
 from fedquilt.core.train import Train
@@ -101,8 +101,9 @@ class ClientSide:
 
     def __post_init__(self) -> None:
         self.exchanges: dict[str, Exchange] = {e.name: e for e in self.method.exchanges()}
-        self._first: tuple[bytes | None, bytes | None, Params] | None = None
+        self._last: tuple[bytes | None, Slot | bytes, Params] | None = None
         self._whole: tuple[bytes, Params] | None = None
+        self._compared: tuple[Params, Params, bool] | None = None
 
     def first_slot(self, client: ClientId) -> Slot:
         """A client's slot before its first visit: a pure function of the run's seed and the client's id."""
@@ -115,8 +116,7 @@ class ClientSide:
         stage = "unpack"
         try:
             sent = unpack(_given(task.down))
-            before = pack(self.first_slot(client)) if task.slot is None else task.slot
-            slot: Slot = unpack(before)
+            slot: Slot = self.first_slot(client) if task.slot is None else unpack(task.slot)
             site = self.source.site(client, task.round)
             turn = Turn(task.round, client, self.seed.fold("work", task.exchange, task.round, client))
             stage = "work"
@@ -126,15 +126,23 @@ class ClientSide:
             wire, kept = exchange.codec.encode(upload, sent, memory, turn.seed.fold("codec"))
             memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
             frame = pack(Wire(site.examples, wire))
-            after = pack(Slot(state, memories))
+            changed = self._changed(task, slot, Slot(state, memories))
         except StageError as error:
             raise self._failed(task, error.stage, error.__cause__ or error) from error.__cause__
         except ExchangeError:
             raise
         except Exception as error:
             raise self._failed(task, stage, error) from error
-        changed = None if after == before else after
         return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - began, **notes)
+
+    def _changed(self, task: Task, before: Slot, after: Slot) -> bytes | None:
+        """The frame of the new slot, or None when it is what it was."""
+        if same(before, after):
+            return None
+        frame = pack(after)
+        if task.slot is None:  # a first slot is a function of the seed; it is stored only once it differs
+            return None if frame == pack(self.first_slot(task.client)) else frame
+        return None if frame == task.slot else frame
 
     def _work(
         self, exchange: Exchange, sent: Any, state: Any, site: Any, turn: Turn, measure: bool
@@ -157,7 +165,7 @@ class ClientSide:
         model = self._deployed(exam)
         whole = None if exam.whole is None else self._shared_model(exam.whole)
         scores: dict[str, Any] = {"deployed": {}, "global": {}}
-        equal = whole is not None and _equal(model, whole)
+        equal = whole is not None and self._equal(model, whole)
         for split in exam.splits:
             table = self.source.exam(exam.client, split)
             if table is None:
@@ -169,20 +177,25 @@ class ClientSide:
                 )
         return scores
 
+    def _equal(self, model: Params, whole: Params) -> bool:
+        if self._compared is None or self._compared[0] is not model or self._compared[1] is not whole:
+            self._compared = (model, whole, _equal(model, whole))
+        return self._compared[2]
+
     def _deployed(self, exam: Exam) -> Params:
         """The client's model; equal download and slot give the very same object, so that it stays bound."""
-        slot = pack(self.first_slot(exam.client)) if exam.slot is None else exam.slot
-        if self._first is not None and self._first[0] is exam.down and self._first[1] == slot:
-            return self._first[2]
+        slot = self.first_slot(exam.client) if exam.slot is None else exam.slot
+        if self._last is not None and self._last[0] is exam.down and same(self._last[1], slot):
+            return self._last[2]
         try:
-            state = unpack(slot).state
+            state = unpack(slot).state if isinstance(slot, bytes) else slot.state
             model = self.method.personal_model(unpack(_given(exam.down)), state)
         except FedquiltError:
             raise
         except Exception as error:
             raise ExchangeError(type(self.method).__name__, "evaluation", "personal_model", exam.client, -1,
                                 f"{type(error).__name__}: {error}") from error  # fmt: skip
-        self._first = (exam.down, slot, model)
+        self._last = (exam.down, slot, model)
         return model
 
     def _shared_model(self, frame: bytes) -> Params:

@@ -54,6 +54,8 @@ class MLP(_Flat):
     """Linear layers with ReLU between them; the last hidden layer is the feature vector."""
 
     def __init__(self, features: int, classes: int, hidden: Sequence[int] = (200,)) -> None:
+        if not isinstance(hidden, Sequence):
+            raise InputError(f"hidden must be one width for each hidden layer, like (200,), got {hidden!r}.")
         _check_counts(features=features, classes=classes, **{f"hidden[{i}]": h for i, h in enumerate(hidden)})
         widths = (features, *hidden)
         layers: list[nn.Module] = [nn.Flatten()]

@@ -31,17 +31,39 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _numbers(scores: Sequence[Any]) -> dict[str, float]:
-    accuracy = np.array([s.accuracy for s in scores])
-    rows = sum(s.rows for s in scores)
+    table = _table(scores)
     return {
-        "accuracy": float(accuracy.mean()),
-        "accuracy_pooled": sum(int(s.correct.sum()) for s in scores) / rows,
-        "accuracy_std": float(accuracy.std()),
-        "accuracy_worst10": worst_tenth(accuracy),
-        "balanced_accuracy": float(np.mean([s.balanced_accuracy for s in scores])),
-        "macro_f1": float(np.mean([s.macro_f1 for s in scores])),
-        "loss": float(np.mean([s.loss for s in scores])),
+        "accuracy": float(table["accuracy"].mean()),
+        "accuracy_pooled": float((table["accuracy"] * table["rows"]).sum() / table["rows"].sum()),
+        "accuracy_std": float(table["accuracy"].std()),
+        "accuracy_worst10": worst_tenth(table["accuracy"]),
+        "balanced_accuracy": float(table["balanced_accuracy"].mean()),
+        "macro_f1": float(table["macro_f1"].mean()),
+        "loss": float(table["loss"].mean()),
     }
+
+
+def _table(scores: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """The measures of :class:`fedquilt.metrics.classify.Scores` for many clients at once."""
+    support, correct, called = (_stacked([getattr(s, n) for s in scores]) for n in ("support", "correct", "called"))
+    rows = np.array([s.rows for s in scores], dtype=np.float64)
+    both = support + called
+    return {
+        "rows": rows,
+        "accuracy": correct.sum(1) / rows,
+        "balanced_accuracy": _mean_where(correct / np.maximum(support, 1), support > 0),
+        "macro_f1": _mean_where(2 * correct / np.maximum(both, 1), both > 0),
+        "loss": np.array([s.loss_sum for s in scores]) / rows,
+    }
+
+
+def _stacked(counts: Sequence[Any]) -> np.ndarray[Any, Any]:
+    width = max(len(c) for c in counts)
+    return np.stack([np.pad(c.numpy(), (0, width - len(c))) if len(c) < width else c.numpy() for c in counts])
+
+
+def _mean_where(values: np.ndarray[Any, Any], here: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return (values * here).sum(1) / np.maximum(here.sum(1), 1)
 
 
 def worst_tenth(accuracy: np.ndarray[Any, Any]) -> float:
@@ -52,17 +74,18 @@ def worst_tenth(accuracy: np.ndarray[Any, Any]) -> float:
 
 def client_rows(round: int, exams: Mapping[ClientId, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row per client, model and split."""
-    rows = []
+    keys, scores = [], []
     for client, exam in exams.items():
         for model in MODELS:
             for split, score in exam.get(model, {}).items():
-                rows.append({"round": round, "client": client, "model": model, "split": split, **score_row(score)})
-    return rows
+                keys.append({"round": round, "client": client, "model": model, "split": split})
+                scores.append(score)
+    if not scores:
+        return []
+    table = {name: column.tolist() for name, column in _table(scores).items()}
+    return [{**key, **{name: column[i] for name, column in table.items()}} for i, key in enumerate(keys)]
 
 
-def score_row(score: Any) -> dict[str, Any]:
+def score_row(score: Any) -> dict[str, float]:
     """A score as plain numbers."""
-    return {
-        "rows": score.rows, "accuracy": score.accuracy, "balanced_accuracy": score.balanced_accuracy,
-        "macro_f1": score.macro_f1, "loss": score.loss,
-    }  # fmt: skip
+    return {name: float(column[0]) for name, column in _table([score]).items()}

@@ -154,7 +154,7 @@ class Run:
                 log = rounds.play(measure=due and self.evaluation.local)
                 snapshot = self._record(rounds, log, due)
                 if isinstance(self.engine, Auto):
-                    self.engine.expect(snapshot.metrics["seconds"] * (self.total - rounds.done))
+                    self.engine.expect(snapshot.metrics["seconds"], self.total - rounds.done)
                 finished = rounds.done == self.total or self.progress["stopped"]
                 since = time.monotonic() - saved_at
                 wanted = rounds.done % self.snapshots.every == 0 and since >= self.snapshots.seconds

@@ -1,0 +1,196 @@
+"""Bytes from strangers: a frame is refused with FrameError, or gives a record; nothing else can happen."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedquilt.core.errors import FrameError
+from fedquilt.core.record import pack, record, tensors_in, unpack
+
+
+@record
+class Memo:
+    words: Any
+    numbers: Any
+
+
+SMALL = pack(Memo(("x", 1.5, b"hi"), {"a": torch.tensor([1.0, 2.0]), "n": torch.tensor([[3], [4]])}))
+SCALARS = (bool, int, float, str, bytes, type(None), torch.Tensor)
+
+
+def well_typed(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(well_typed, value))
+    if isinstance(value, dict):
+        return all(well_typed(k) and well_typed(v) for k, v in value.items())
+    if is_dataclass(value):
+        return all(well_typed(getattr(value, f.name)) for f in fields(value))
+    return isinstance(value, SCALARS)
+
+
+def survives(frame: bytes) -> bool:
+    """Whether the frame was decoded; then it must be well-typed and hold no more than came in."""
+    try:
+        value = unpack(frame)
+    except FrameError:
+        return False
+    assert well_typed(value)
+    assert sum(t.numel() * t.element_size() for t in tensors_in(value)) <= len(frame)
+    return True
+
+
+def made(header: Any, data: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def tree(node: Any, data: bytes = b"", **entries: Any) -> bytes:
+    return made({"__metadata__": {"fedquilt": json.dumps(node)}, **entries}, data)
+
+
+def entry(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def test_the_helper_makes_good_frames():
+    assert unpack(tree({"T": "a"}, bytes(8), a=entry())).tolist() == [0, 0]
+
+
+def test_every_truncation_is_refused():
+    assert not any(survives(SMALL[:n]) for n in range(len(SMALL)))
+    assert not survives(SMALL + b"\0")
+
+
+def test_every_flipped_bit_is_refused_or_gives_a_record():
+    """Flips in the data or in a text are not seen here (snapshots have checksums); no flip may do worse."""
+    decoded = 0
+    for place in range(len(SMALL)):
+        for bit in range(8):
+            broken = bytearray(SMALL)
+            broken[place] ^= 1 << bit
+            decoded += survives(bytes(broken))
+    # 26 bytes of data: 2 floats, 2 int64, 2 bytes. Each of their 208 flips decodes, and most header flips must not.
+    assert 208 <= decoded < 8 * len(SMALL) / 2
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**12, len(SMALL) - 7])
+def test_a_header_longer_than_the_frame_is_refused_without_allocating(length):
+    frame = length.to_bytes(8, "little") + SMALL[8:]
+    tracemalloc.start()
+    try:
+        with pytest.raises(FrameError, match=f"claims {length} bytes"):
+            unpack(frame)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+LIES = {
+    "shape too large": tree({"T": "a"}, bytes(8), a=entry(shape=[3])),
+    "shape enormous": tree({"T": "a"}, bytes(8), a=entry(shape=[2**40, 2**40])),
+    "shape negative": tree({"T": "a"}, bytes(8), a=entry(shape=[-1, -2])),
+    "shape of floats": tree({"T": "a"}, bytes(8), a=entry(shape=[2.0])),
+    "shape of truths": tree({"T": "a"}, bytes(4), a=entry(shape=[True], offsets=[0, 4])),
+    "dtype wider": tree({"T": "a"}, bytes(8), a=entry(dtype="F64")),
+    "dtype unknown": tree({"T": "a"}, bytes(8), a=entry(dtype="F128")),
+    "dtype a list": tree({"T": "a"}, bytes(8), a=entry(dtype=["F32"])),
+    "offsets beyond": tree({"T": "a"}, bytes(8), a=entry(offsets=[8, 16])),
+    "offsets reversed": tree({"T": "a"}, bytes(8), a=entry(offsets=[8, 0])),
+    "offsets negative": tree({"T": "a"}, bytes(8), a=entry(offsets=[-8, 0])),
+    "offsets one": tree({"T": "a"}, bytes(8), a=entry(offsets=[0])),
+    "offsets texts": tree({"T": "a"}, bytes(8), a=entry(offsets=["0", "8"])),
+    "offsets vast": tree({"T": "a"}, bytes(8), a=entry(offsets=[0.0, 10**400])),
+    "overlap": tree({"U": [{"T": "a"}, {"T": "b"}]}, bytes(8), a=entry(), b=entry()),
+    "a hole": tree({"U": [{"T": "a"}, {"T": "b"}]}, bytes(24), a=entry(), b=entry(offsets=[16, 24])),
+    "data left over": tree({"T": "a"}, bytes(9), a=entry()),
+    "no dtype": tree({"T": "a"}, bytes(8), a={"shape": [2], "data_offsets": [0, 8]}),
+    "entry a number": tree({"T": "a"}, a=3),
+}
+
+
+@pytest.mark.parametrize("frame", LIES.values(), ids=LIES)
+def test_a_lie_about_a_tensor_is_found_before_any_tensor_is_made(frame, monkeypatch):
+    def forbidden(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a tensor was made")
+
+    monkeypatch.setattr(torch, "frombuffer", forbidden)
+    monkeypatch.setattr(torch, "empty", forbidden)
+    with pytest.raises(FrameError):
+        unpack(frame)
+
+
+KIND = f"{Memo.__module__}:{Memo.__qualname__}"
+NONSENSE = {
+    "empty": b"",
+    "seven bytes": bytes(7),
+    "no header": bytes(8),
+    "not JSON": made(b"{"),
+    "not text": made(b"\xff\xfe"),
+    "a list": made([1]),
+    "a number": made(3),
+    "no metadata": made({}),
+    "metadata null": made({"__metadata__": None}),
+    "no tree": made({"__metadata__": {}}),
+    "tree not JSON": made({"__metadata__": {"fedquilt": "{"}}),
+    "tree a dict": made({"__metadata__": {"fedquilt": {"U": []}}}),
+    "bare list": tree([1, 2]),
+    "unknown node": tree({"Z": 1}),
+    "empty node": tree({}),
+    "missing tensor": tree({"T": "a"}),
+    "tensor nobody wants": tree({"U": []}, bytes(8), a=entry()),
+    "tensor used twice": tree({"U": [{"T": "a"}, {"T": "a"}]}, bytes(8), a=entry()),
+    "unhashable key": tree({"D": [[{"L": []}, 1]]}),
+    "pair of three": tree({"D": [[1, 2, 3]]}),
+    "prefix a number": tree({"P": 3}),
+    "float a word": tree({"F": "one"}),
+    "float vast": tree({"F": 10**400}),
+    "empty yet vast": tree({"T": "a"}, a=entry(shape=[0, 2**62, 2**62], offsets=[0, 0])),
+    "empty beyond int64": tree({"T": "a"}, a=entry(shape=[0, 2**70], offsets=[0, 0])),
+    "shape a text": tree({"T": "a"}, bytes(4), a=entry(shape="", offsets=[0, 4])),
+    "unknown record": tree({"R": "os:system", "v": {"command": "true"}}),
+    "record a list": tree({"R": [], "v": {}}),
+    "field missing": tree({"R": KIND, "v": {"words": 1}}),
+    "field too many": tree({"R": KIND, "v": {"words": 1, "numbers": 2, "more": 3}}),
+    "fields a list": tree({"R": KIND, "v": ["numbers", "words"]}),
+    "no fields": tree({"R": KIND}),
+    "deep header": made(b"[" * 200_000),
+    "deep text": made({"__metadata__": {"fedquilt": "[" * 200_000}}),
+    "deep tree": made({"__metadata__": {"fedquilt": '{"U":[' * 5_000 + "]}" * 5_000}}),
+}
+
+
+@pytest.mark.parametrize("frame", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_is_refused(frame):
+    with pytest.raises(FrameError):
+        unpack(frame)
+
+
+def test_the_error_says_what_is_wrong():
+    with pytest.raises(FrameError, match="unknown record type 'os:system'"):
+        unpack(NONSENSE["unknown record"])
+    with pytest.raises(FrameError, match=r"has fields \['words', 'numbers'\], the frame has \['words'\]"):
+        unpack(NONSENSE["field missing"])
+    with pytest.raises(FrameError, match=r"tensors \['a'\] belong to nothing"):
+        unpack(NONSENSE["tensor nobody wants"])
+
+
+nodes = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("TPRULDFBvab"), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(nodes, st.dictionaries(st.sampled_from("ab"), nodes, max_size=2), st.binary(max_size=16))
+@settings(max_examples=300)
+def test_any_tree_is_refused_or_gives_a_record(node, entries, data):
+    survives(tree(node, data, **entries))
+    survives(tree(node, bytes(8), a=entry()))

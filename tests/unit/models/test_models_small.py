@@ -1,0 +1,151 @@
+"""Small networks: parameter counts with their derivation, the features/head split, and refusals."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from fedquilt.core.describe import build, describe
+from fedquilt.core.errors import InputError
+from fedquilt.core.net import Net
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch
+from fedquilt.models import MLP, FedAvgCNN, LeNet5, LogisticRegression, available, make
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("module", "features", "head"),
+    [
+        (partial(LogisticRegression, 784, 10), 0, 7850),  # 784 * 10 + 10
+        (partial(MLP, 784, 10), 157_000, 2010),  # 784 * 200 + 200; 200 * 10 + 10
+        (partial(MLP, 64, 3, (32, 16)), 64 * 32 + 32 + 32 * 16 + 16, 16 * 3 + 3),
+        (partial(MLP, 64, 3, ()), 0, 64 * 3 + 3),
+        (LeNet5, 61_706 - 850, 850),  # 156 + 2416 + 48120 + 10164 + 850 = 61706, as LeCun's with full connections
+        (partial(LeNet5, channels=3, size=32), 61_706 - 850 + 2 * 25 * 6, 850),
+        (FedAvgCNN, 576_896, 5130),  # 832 + 51264 + (1024 * 512 + 512)
+        (partial(FedAvgCNN, channels=3, size=32), 873_408, 5130),  # 2432 + 51264 + (1600 * 512 + 512)
+        (partial(FedAvgCNN, classes=62, hidden=128), 832 + 51_264 + 1024 * 128 + 128, 128 * 62 + 62),
+    ],
+)
+def test_parameter_counts(module, features, head):
+    made = module()
+    assert (count(made.features), count(made.head)) == (features, head)
+    assert {n.split(".")[0] for n, _ in made.named_parameters()} <= {"features", "head"}
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (partial(LogisticRegression, 12, 4), (12,)),
+        (partial(LogisticRegression, 12, 4), (3, 2, 2)),
+        (partial(MLP, 12, 4, (5,)), (12,)),
+        (partial(MLP, 12, 4, (5,)), (1, 3, 4)),
+        (partial(LeNet5, 4), (1, 28, 28)),
+        (partial(LeNet5, 4, 3, 32), (3, 32, 32)),
+        (partial(FedAvgCNN, 4), (1, 28, 28)),
+        (partial(FedAvgCNN, 4, 3, 32), (3, 32, 32)),
+        (partial(FedAvgCNN, 4, 1, 16), (1, 16, 16)),
+    ],
+)
+def test_forward_is_head_of_features(module, shape):
+    made = module()
+    x = torch.randn(2, *shape, generator=Seed(0).torch())
+    scores = made(x)
+    assert scores.shape == (2, 4)
+    assert torch.equal(scores, made.head(made.features(x)))
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "message"),
+    [
+        (
+            partial(LogisticRegression, 784, 10),
+            (5, 64),
+            r"LogisticRegression takes rows of shape \(784,\).*got .*\(64,\)",
+        ),
+        (partial(MLP, 4, 2), (4,), r"MLP takes rows of shape \(4,\)"),
+        (LeNet5, (5, 1, 32, 32), r"LeNet5 takes rows of shape \(1, 28, 28\), got rows of shape \(1, 32, 32\)"),
+        (LeNet5, (1, 28, 28), r"a single one needs a batch axis"),
+        (FedAvgCNN, (5, 28, 28, 1), r"FedAvgCNN takes .*\(1, 28, 28\), got .*\(28, 28, 1\).*channels first"),
+    ],
+)
+def test_a_wrong_shape_is_refused_with_both_shapes(module, shape, message):
+    with pytest.raises(InputError, match=message):
+        module()(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("make_one", "message"),
+    [
+        (lambda: LeNet5(size=30), "28x28 or 32x32, got size 30"),
+        (lambda: FedAvgCNN(size=15), "at least 16x16, got size 15"),
+        (lambda: FedAvgCNN(hidden=0), "hidden must be a whole number of at least 1, got 0"),
+        (lambda: MLP(4, 2, (8, -1)), r"hidden\[1\] must be a whole number of at least 1, got -1"),
+        (lambda: LogisticRegression(4, 0), "classes must be a whole number"),
+        (lambda: LogisticRegression(4.0, 2), "features must be a whole number of at least 1, got 4.0"),
+    ],
+)
+def test_wrong_sizes_are_refused(make_one, message):
+    with pytest.raises(InputError, match=message):
+        make_one()
+
+
+def test_make_gives_a_builder_that_travels():
+    builder = make("fedavg_cnn", (3, 32, 32), 10, hidden=64)
+    assert isinstance(builder, partial)
+    assert not builder.args
+    assert builder().shape == (3, 32, 32)
+    again = build(describe(builder))
+    assert again.keywords == builder.keywords == {"channels": 3, "size": 32, "classes": 10, "hidden": 64}
+    net = Net(make("mlp", (1, 8, 8), 10, hidden=[16]))
+    batch = Batch({"x": torch.zeros(3, 1, 8, 8)})
+    assert net(net.init(Seed(0)), batch).shape == (3, 10)
+
+
+def test_making_draws_no_random_numbers():
+    before = torch.get_rng_state()
+    make("lenet5", (1, 28, 28), 10)
+    available()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (
+            lambda: make("lenet5", (1, 8, 8), 10),
+            r"lenet5 takes \(C, 28, 28\) or .*not \(1, 8, 8\)\. These fit: logistic, mlp",
+        ),
+        (lambda: make("fedavg_cnn", (1, 8, 8), 10), "These fit: logistic, mlp"),
+        (lambda: make("fedavg_cnn", (1, 28, 20), 10), "takes .*C, H, H"),
+        (lambda: make("lenet5", (1, 64, 64), 10), "These fit: logistic, mlp, fedavg_cnn"),
+        (
+            lambda: make("lenet", (1, 28, 28), 10),
+            r"no model called 'lenet'\. Did you mean 'lenet5'\? There are: logistic",
+        ),
+        (
+            lambda: make("mlp", (4,), 2, hiden=(3,)),
+            r"no option 'hiden'\. Did you mean 'hidden'\? Its options are: hidden",
+        ),
+        (lambda: make("lenet5", (1, 28, 28), 2, width=3), "no option 'width'. It has none"),
+        (lambda: make("mlp", (4,), 2, hidden=(0,)), r"hidden\[0\] must be a whole number"),
+        (lambda: make("mlp", (4,), 2, hidden=7), "hidden must be"),
+        (lambda: make("mlp", (), 2), "must be like"),
+        (lambda: make("logistic", (4,), 0), "classes must be"),
+    ],
+)
+def test_refusals_of_make(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask()
+
+
+def test_available_counts_parameters_for_28x28_and_10_classes():
+    found = {e["name"]: e["parameters"] for e in available()}
+    assert found == {"logistic": 7850, "mlp": 159_010, "lenet5": 61_706, "fedavg_cnn": 582_026}
+    assert all(e["description"] and e["takes"] for e in available())
