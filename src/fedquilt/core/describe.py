@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import ModuleType
@@ -18,12 +19,12 @@ from torch import Tensor
 
 from fedquilt.core.errors import InputError
 
-_SCALARS = (bool, int, float, str, bytes, type(None))
+_PLAIN = (bool, int, float, str, bytes, type(None), Tensor)
 
 
 def describe(value: Any, path: str = "method") -> Any:
     """The description of an object; raises with the path of the part that has none."""
-    if isinstance(value, _SCALARS) or isinstance(value, Tensor):
+    if isinstance(value, _PLAIN):
         return value
     if isinstance(value, tuple | list):
         items = [describe(v, f"{path}[{i}]") for i, v in enumerate(value)]
@@ -32,15 +33,16 @@ def describe(value: Any, path: str = "method") -> Any:
         return {"dict": [[describe(k, path), describe(v, f"{path}[{k!r}]")] for k, v in value.items()]}
     if isinstance(value, partial):
         inner = {k: describe(v, f"{path}.{k}") for k, v in value.keywords.items()}
-        args = [describe(a, f"{path}[{i}]") for i, a in enumerate(value.args)]
-        return {"partial": describe(value.func, path), "args": args, "kwargs": inner}
+        given = [describe(a, f"{path}[{i}]") for i, a in enumerate(value.args)]
+        return {"partial": describe(value.func, path), "args": given, "kwargs": inner}
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
         return {"name": _name(value, path)}
     maker = getattr(type(value), "__describe__", None)
+    args: Sequence[Any] = ()
     if maker is not None:
         args, kwargs = maker(value)
     elif is_dataclass(value):
-        args, kwargs = (), {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+        kwargs = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
     else:
         raise InputError(
             f"{path} is a {type(value).__name__}, which another process cannot rebuild. Make it a frozen dataclass "
@@ -55,7 +57,7 @@ def describe(value: Any, path: str = "method") -> Any:
 
 def build(description: Any) -> Any:
     """The object of a description. Only for descriptions made by this program: it calls what they name."""
-    if isinstance(description, _SCALARS) or isinstance(description, Tensor):
+    if isinstance(description, _PLAIN):
         return description
     if "tuple" in description:
         return tuple(build(v) for v in description["tuple"])

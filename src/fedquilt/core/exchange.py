@@ -78,7 +78,7 @@ def everyone(state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[Client
 
 
 @dataclass(frozen=True)
-class fraction:  # noqa: N801
+class fraction:
     """Ask ``max(1, int(share * N))`` clients, drawn without replacement, anew each round."""
 
     share: float
@@ -92,7 +92,7 @@ class fraction:  # noqa: N801
 
 
 @dataclass(frozen=True)
-class at_random:  # noqa: N801
+class at_random:
     """Ask ``count`` clients (or all, if there are fewer), drawn without replacement, anew each round."""
 
     count: int

@@ -69,8 +69,9 @@ class Net:
 
     def full(self, params: Mapping[str, Tensor]) -> Params:
         """A complete state dict: these values plus the frozen ones, for saving a model."""
-        frozen = self._resident().frozen
-        return {**{n: t.detach() for n, t in params.items()}, **frozen}
+        resident = self._resident()
+        whole = {**{n: t.detach() for n, t in params.items()}, **resident.frozen}
+        return whole | {alias: whole[n].clone() for alias, n in resident.aliases.items() if n in whole}
 
     # Calling it
 
@@ -151,6 +152,9 @@ class _Resident:
         self.module = module
         slots = _slots(module)
         parameters = {id(p) for p in module.parameters()}
+        holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}
+        saved = module.state_dict(keep_vars=True).items()
+        self.aliases = {n: holds[id(t)] for n, t in saved if n not in slots and id(t) in holds}  # of tied tensors
         self.names = tuple(n for n in slots if not frozen(n))
         self.trainable = tuple(n for n in self.names if id(slots[n][0][0][slots[n][0][1]]) in parameters)
         self.slots = {n: slots[n] for n in self.names}
@@ -183,7 +187,8 @@ class _Resident:
     def _follow(self, params: Params) -> None:
         device = next((t.device for t in params.values()), self.device)
         if device != self.device:
-            for holder in (h for m in self.module.modules() for h in (m._parameters, m._buffers)):
+            holders: list[dict[str, Any]] = [h for m in self.module.modules() for h in (m._parameters, m._buffers)]
+            for holder in holders:
                 for leaf, tensor in holder.items():
                     if tensor is not None and tensor.device != device:
                         holder[leaf] = tensor.to(device)

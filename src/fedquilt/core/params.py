@@ -16,7 +16,7 @@ Names = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
-class under:  # noqa: N801 - reads as a word: Parts(private=under("head"))
+class under:
     """The names at or below one of these prefixes: ``under("head")`` holds head.weight, head.bias."""
 
     prefixes: tuple[str, ...]
@@ -32,7 +32,7 @@ class under:  # noqa: N801 - reads as a word: Parts(private=under("head"))
 
 
 @dataclass(frozen=True)
-class everything_but:  # noqa: N801
+class everything_but:
     """All names that another choice does not take."""
 
     other: Names

@@ -77,7 +77,7 @@ def _bytes_of(tensor: Tensor) -> memoryview | bytes:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     if flat.numel() == 0:
         return b""
-    return memoryview(flat.view(torch.uint8).numpy())
+    return memoryview(cast(Any, flat.view(torch.uint8).numpy()))
 
 
 def _key(name: Any) -> str:
@@ -89,10 +89,6 @@ def _key(name: Any) -> str:
 
 def _name(key: str) -> str:
     return "" if key == "%" else key.replace("%2F", "/").replace("%25", "%")
-
-
-def _place(key: Any) -> str:
-    return _key(key) if isinstance(key, str) else "#" + _key(repr(key))  # 1 and "1" are two keys
 
 
 def _names(cls: type) -> tuple[str, ...]:
@@ -127,7 +123,7 @@ def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             for name, tensor in value.items():
                 _put(tensor, f"{path}/{_key(name)}", tensors)
             return {"P": prefix}
-        return {"D": [[_write(k, "", {}), _write(v, f"{path}/{_place(k)}", tensors)] for k, v in value.items()]}
+        return {"D": [[_write(k, "", {}), _write(v, f"{path}/{_key(k)}", tensors)] for k, v in value.items()]}
     if isinstance(value, np.generic):
         return _write(value.item(), path, tensors)
     if isinstance(value, np.ndarray):

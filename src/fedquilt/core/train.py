@@ -176,9 +176,7 @@ class Train:
         slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
         slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
         lr = self.optimizer.lr * self.schedule(turn.round) * job.rate
-        batches = site.train.batches(
-            self.batch_size, job.epochs or self.epochs, turn.seed.fold("batches"), self.steps
-        )
+        batches = site.train.batches(self.batch_size, job.epochs or self.epochs, turn.seed.fold("batches"), self.steps)
         losses: list[Tensor] = []
         grads: list[Tensor] = []
         with turn.seed.fold("ambient").ambient():

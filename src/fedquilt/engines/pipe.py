@@ -90,7 +90,6 @@ class SharedTensors:
             os.close(self.descriptor)
             self.descriptor = -1
 
-
     def __del__(self) -> None:
         self.close()
 

@@ -44,9 +44,7 @@ class _Worker:
             "MALLOC_TRIM_THRESHOLD_": "268435456",
         }
         command = [sys.executable, "-m", "fedquilt.engines.worker", str(theirs.fileno())]
-        self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
-        )
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
         theirs.close()
         self.pipe = Pipe(ours)
         self.down: bytes | None = None
@@ -184,9 +182,7 @@ class Workers:
                 raise WorkerError(f"client {client!r} could not be examined: {result.reason}")
             yield client, result
 
-    def _jobs(
-        self, clients: Sequence[ClientId], what: Callable[[ClientId], Any]
-    ) -> Iterator[tuple[ClientId, Any]]:
+    def _jobs(self, clients: Sequence[ClientId], what: Callable[[ClientId], Any]) -> Iterator[tuple[ClientId, Any]]:
         """Give out jobs within a window, larger clients first; hand back results in order."""
         results: dict[int, Any] = {}
         waiting: list[tuple[int, int]] = []

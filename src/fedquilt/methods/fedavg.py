@@ -68,8 +68,8 @@ class FedAvg:
     """
 
     objective: Objective | Net
-    optimizer: Optimizer = SGD(0.05)
-    parts: Parts = Parts()
+    optimizer: Optimizer = SGD(0.05)  # noqa: RUF009 - frozen, so it can be shared
+    parts: Parts = Parts()  # noqa: RUF009
     aggregate: Aggregator = mean
     codec: Codec = plain
     cohort: Cohort = everyone

@@ -39,7 +39,7 @@ def _apply(current: Params, weighted: Iterable[tuple[float, Params]]) -> Params:
 
 
 @dataclass(frozen=True)
-class noised:  # noqa: N801
+class noised:
     """Another aggregator, then N(0, (scale * std(tensor))^2) on every float tensor.
 
     The deviation is the (n-1)-normalised one of the aggregated tensor; a tensor of one number has none and stays.

@@ -30,7 +30,7 @@ def cross_entropy(out: Any, params: Params, fixed: Mapping[str, Any], batch: Bat
 
 
 @dataclass(frozen=True)
-class prox:  # noqa: N801
+class prox:
     """Pull the local model towards the one it started from: mu/2 * |w - w_start|^2, squared.
 
     Args:

@@ -9,7 +9,7 @@ from fedquilt.core.errors import InputError
 
 
 @dataclass(frozen=True)
-class exponential:  # noqa: N801
+class exponential:
     """gamma ** round."""
 
     gamma: float
@@ -23,7 +23,7 @@ class exponential:  # noqa: N801
 
 
 @dataclass(frozen=True)
-class step_down:  # noqa: N801
+class step_down:
     """factor ** (how many of the milestones are reached)."""
 
     milestones: tuple[int, ...]
@@ -34,7 +34,7 @@ class step_down:  # noqa: N801
 
 
 @dataclass(frozen=True)
-class cosine:  # noqa: N801
+class cosine:
     """From 1 down to ``floor`` along half a cosine over ``rounds`` rounds, then ``floor``."""
 
     rounds: int
@@ -50,7 +50,7 @@ class cosine:  # noqa: N801
 
 
 @dataclass(frozen=True)
-class warm_up:  # noqa: N801
+class warm_up:
     """Linear from 1/rounds to 1 over the first rounds, then 1."""
 
     rounds: int

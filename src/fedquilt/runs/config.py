@@ -149,7 +149,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(f"There is no file '{file}'. Give the path of a recipe, for example recipes/demo.toml.") from error
+        raise InputError(
+            f"There is no file '{file}'. Give the path of a recipe, for example recipes/demo.toml."
+        ) from error
     except IsADirectoryError as error:
         raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -244,9 +246,7 @@ def _inner(raw: Mapping[str, Any], section: str, key: str) -> Any:
     return inner.get(key) if isinstance(inner, Mapping) else None
 
 
-def check_options(
-    table: str, kind: str, options: Mapping[str, Any], path: str
-) -> tuple[dict[str, Any], list[str]]:
+def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[str]]:
     """The options of a choice, converted to the types it takes, and every problem with them."""
     try:
         takes = _schema(table, kind)
@@ -283,7 +283,7 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
     taken: dict[str, Any] = {}
     for name, parameter in inspect.signature(maker).parameters.items():
         kind_of = hints.get(name)
-        if table == "method" and name in COMMON or not _is_plain(kind_of):
+        if (table == "method" and name in COMMON) or not _is_plain(kind_of):
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         taken[name] = (kind_of, default)

@@ -63,7 +63,8 @@ def _stacked(counts: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def _mean_where(values: np.ndarray[Any, Any], here: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return (values * here).sum(1) / np.maximum(here.sum(1), 1)
+    means: np.ndarray[Any, Any] = (values * here).sum(1) / np.maximum(here.sum(1), 1)
+    return means
 
 
 def worst_tenth(accuracy: np.ndarray[Any, Any]) -> float:

@@ -47,7 +47,9 @@ METHODS = _table(
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
     Entry("adam", "fedquilt.pieces.optimizers:Adam", "Adam", "Kingma and Ba 2015"),
-    Entry("adamw", "fedquilt.pieces.optimizers:AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"),
+    Entry(
+        "adamw", "fedquilt.pieces.optimizers:AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"
+    ),
 )
 SCHEDULES = _table(
     Entry("exponential", "fedquilt.pieces.schedules:exponential", "gamma ** round"),

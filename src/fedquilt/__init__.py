@@ -1,0 +1,75 @@
+"""fedquilt: learning from clients whose data differ, without moving the data.
+
+Names are imported when they are first used, so ``import fedquilt`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedquilt.core.errors import FedquiltError as FedquiltError
+    from fedquilt.core.exchange import Exchange as Exchange
+    from fedquilt.core.exchange import Method as Method
+    from fedquilt.core.exchange import OnBase as OnBase
+    from fedquilt.core.exchange import Reply as Reply
+    from fedquilt.core.exchange import Turn as Turn
+    from fedquilt.core.exchange import at_random as at_random
+    from fedquilt.core.exchange import everyone as everyone
+    from fedquilt.core.exchange import fraction as fraction
+    from fedquilt.core.net import Net as Net
+    from fedquilt.core.params import Parts as Parts
+    from fedquilt.core.params import everything_but as everything_but
+    from fedquilt.core.params import under as under
+    from fedquilt.core.record import pack as pack
+    from fedquilt.core.record import record as record
+    from fedquilt.core.record import unpack as unpack
+    from fedquilt.core.seed import Seed as Seed
+    from fedquilt.core.train import Job as Job
+    from fedquilt.core.train import Objective as Objective
+    from fedquilt.core.train import Train as Train
+    from fedquilt.core.train import Trained as Trained
+    from fedquilt.data.federation import Federation as Federation
+    from fedquilt.methods.centralised import Centralised as Centralised
+    from fedquilt.methods.fedavg import FedAvg as FedAvg
+    from fedquilt.methods.fedavg_noise import fedavg_noise as fedavg_noise
+    from fedquilt.methods.fedprox import fedprox as fedprox
+    from fedquilt.methods.local_only import local_only as local_only
+    from fedquilt.runs.runner import Snapshot as Snapshot
+    from fedquilt.runs.runner import run as run
+
+_WHERE = {
+    "core.errors": ("FedquiltError",),
+    "core.exchange": ("Exchange", "Method", "OnBase", "Reply", "Turn", "at_random", "everyone", "fraction"),
+    "core.net": ("Net",),
+    "core.params": ("Parts", "everything_but", "under"),
+    "core.record": ("pack", "record", "unpack"),
+    "core.seed": ("Seed",),
+    "core.train": ("Job", "Objective", "Train", "Trained"),
+    "data.federation": ("Federation",),
+    "methods.centralised": ("Centralised",),
+    "methods.fedavg": ("FedAvg",),
+    "methods.fedavg_noise": ("fedavg_noise",),
+    "methods.fedprox": ("fedprox",),
+    "methods.local_only": ("local_only",),
+    "runs.runner": ("Snapshot", "run"),
+}
+_MODULE = {name: module for module, names in _WHERE.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [
+    "Centralised", "Exchange", "FedAvg", "Federation", "FedquiltError", "Job", "Method", "Net", "Objective", "OnBase",
+    "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "everyone",
+    "everything_but", "fedavg_noise", "fedprox", "fraction", "local_only", "pack", "record", "run", "under", "unpack",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'fedquilt' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fedquilt.{_MODULE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

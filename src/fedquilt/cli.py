@@ -1,0 +1,212 @@
+"""The command ``fedquilt``. Heavy libraries are imported by the commands that need them, never for --help."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedquilt.core.errors import FedquiltError, InputError
+
+if TYPE_CHECKING:
+    from fedquilt.runs.config import Config
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Learn from clients whose data differ, without moving the data.",
+    epilog="Exit codes: 0 done, 2 wrong input, 3 a method or a round failed, 4 the run folder cannot be used, "
+    "5 worker processes failed, 130 interrupted.",
+)
+
+Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Settings to change, for example rounds=5 method.mu=0.1.", metavar="KEY=VALUE"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+@app.command()
+def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
+        fresh: Annotated[bool, typer.Option(help="Start anew even if this run exists.")] = False) -> None:  # fmt: skip
+    """Run one method and keep everything about it in a folder.
+
+    Example: [bold]fedquilt run recipes/quick.toml rounds=10 method.kind=fedprox method.mu=0.1[/bold]
+    """
+    from fedquilt.runs.config import load
+
+    config = load(recipe, overrides or [])
+    _run(config, Path(config.output.folder) / config.folder_name, as_json, fresh)
+
+
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+           as_json: AsJson = False) -> None:  # fmt: skip
+    """Go on with a run that was interrupted; the result is the same to the last bit.
+
+    Example: [bold]fedquilt resume runs/quick-1a2b3c4d[/bold]
+    """
+    from fedquilt.runs.config import load
+
+    if not (folder / "config.toml").is_file():
+        raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.")
+    _run(load(folder / "config.toml"), folder, as_json, fresh=False)
+
+
+def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
+    import shutil
+
+    from fedquilt.runs.build import engine_of, result_of, run_of
+    from fedquilt.runs.show import Progress, result_table
+
+    if fresh and folder.exists():
+        shutil.rmtree(folder)
+    found = result_of(folder)
+    if found is None:
+        engine = engine_of(config)
+        try:
+            made = run_of(config, engine, folder)
+            with Progress(quiet=as_json) as progress:
+                bar = progress.bar(folder.name, config.rounds)
+                told = 0
+                for snapshot in made:
+                    for note in made.notes[told:]:
+                        progress.note(note)
+                    told = len(made.notes)
+                    bar.update(snapshot)
+        finally:
+            engine.close()
+        found = result_of(folder) or {}
+    elif not as_json:
+        typer.echo(f"This run is finished already; --fresh runs it anew. Folder: {folder}")
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **found}))
+    else:
+        result_table(folder, found)
+
+
+@app.command()
+def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Compare several methods over several seeds on one federation.
+
+    Runs that are finished are kept, so an interrupted comparison goes on where it stopped.
+
+    Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
+    """
+    from fedquilt.runs.compare import cells
+    from fedquilt.runs.compare import compare as compare_all
+    from fedquilt.runs.config import load
+    from fedquilt.runs.show import Progress, comparison_table
+
+    config = load(recipe, overrides or [])
+    _, todo = cells(config)
+    with Progress(quiet=as_json) as progress:
+        bar = progress.bar("comparison", config.rounds * len(todo))
+        summary = compare_all(
+            config, lambda cell, snapshot: bar.update(snapshot, f"{cell.label} seed {cell.config.seed}")
+        )
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        comparison_table(summary)
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods. Example: [bold]fedquilt methods --json[/bold]"""
+    from fedquilt.runs.registry import entries
+
+    rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("method").values()]
+    _listing(rows, as_json, "methods")
+
+
+@app.command()
+def datasets(as_json: AsJson = False) -> None:
+    """List the data sets: which are here, and where to put the others. Example: [bold]fedquilt datasets[/bold]"""
+    from fedquilt.data import available
+
+    _listing(available(), as_json, "datasets")
+
+
+@app.command()
+def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
+              plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
+              ) -> None:  # fmt: skip
+    """Look at how a recipe divides its data: who has which labels, and how much.
+
+    Example: [bold]fedquilt partition recipes/demo.toml data.partition.alpha=0.1 --plot split.png[/bold]
+    """
+    from fedquilt.runs.build import federation_of
+    from fedquilt.runs.config import load
+    from fedquilt.runs.plots import partition as draw
+    from fedquilt.runs.show import partition_table
+
+    config = load(recipe, overrides or [])
+    federation = federation_of(config)
+    counts = federation.label_counts("train")
+    title = f"{config.data.source}, {config.data.partition.kind}, {len(federation.ids)} clients"
+    picture = draw(counts, [str(c) for c in federation.ids], title, plot)
+    if as_json:
+        labels = {str(c): row.tolist() for c, row in zip(federation.ids, counts, strict=True)}
+        typer.echo(json.dumps({**federation.summary(), "labels": labels, "plot": str(picture)}))
+    else:
+        partition_table(federation, counts, picture)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine: versions, cores, memory, worker processes, data. Example: [bold]fedquilt doctor[/bold]"""
+    from fedquilt.runs.doctor import checks
+
+    found = checks()
+    _listing(found, as_json, "doctor")
+    if any(row["state"] == "fails" for row in found):
+        raise typer.Exit(5)
+
+
+def _listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
+    from fedquilt.runs.show import listing
+
+    if as_json:
+        typer.echo(json.dumps(rows))
+    else:
+        listing(rows, title)
+
+
+@contextmanager
+def _told(as_json: bool) -> Iterator[None]:
+    """Turn errors into one message on standard error and an exit code."""
+    try:
+        yield
+    except FedquiltError as error:
+        _say(as_json, str(error), error.exit_code, type(error).__name__)
+    except KeyboardInterrupt:
+        _say(as_json, "Interrupted. Snapshots are kept; 'fedquilt resume RUN' goes on.", 130, "Interrupted")
+    except BrokenPipeError:
+        sys.exit(141)
+
+
+def _say(as_json: bool, text: str, code: int, kind: str) -> None:
+    if as_json:
+        print(json.dumps({"error": kind, "message": text, "exit_code": code}))
+    else:
+        print(f"fedquilt: {text}", file=sys.stderr)
+    sys.exit(code)
+
+
+def main(run_app: Callable[[], Any] = app) -> None:
+    """The entry point."""
+    with _told("--json" in sys.argv):
+        run_app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""From checked settings to the objects of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
+from fedquilt.core.net import Net
+from fedquilt.core.train import constant
+from fedquilt.data import Federation, Pixels, read
+from fedquilt.data.npz import arrays_of, load
+from fedquilt.engines.engine import Engine
+from fedquilt.models.registry import make
+from fedquilt.runs.config import Config, Kinded, check_options, dump
+from fedquilt.runs.registry import lookup
+from fedquilt.runs.runner import Run, make_engine
+from fedquilt.runs.storage import RunFolder, write_atomic
+
+
+def federation_of(config: Config) -> Federation:
+    """The clients and their data."""
+    data = config.data
+    arrays = arrays_of(load(Path(data.path)), data.path) if data.path is not None else read(data.source)
+    if data.limit is not None and data.limit < len(arrays.y):
+        arrays = replace(arrays, x=arrays.x[: data.limit], y=arrays.y[: data.limit],
+                         user=None if arrays.user is None else arrays.user[: data.limit])  # fmt: skip
+    mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
+    prepare = Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None
+    if prepare is None and (mean, std) != (0.0, 1.0):
+        raise InputError(
+            f"data.mean and data.std are for images stored as bytes; {data.source} holds {arrays.x.dtype}."
+        )
+    options: dict[str, Any] = {"prepare": prepare} if prepare is not None else {}
+    if data.by_user:
+        return Federation.from_source(
+            arrays, natural=True, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, **options
+        )
+    partition = _made("partition", data.partition, "data.partition")
+    return Federation.from_source(
+        arrays, partition=partition, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, **options
+    )
+
+
+def method_of(config: Config, federation: Federation) -> Method:
+    """The method, with its network for this federation's data."""
+    first = federation.site(federation.ids[0], 0).train
+    shape = tuple(first.rows(first.all_rows()[:1]).x.shape[1:])
+    if federation.classes is None:
+        raise InputError("The data have no class labels; this version trains classifiers only.")
+    net = Net(make(config.model.kind, shape, federation.classes, **config.model.options))
+    train = config.train
+    given, problems = check_options("method", config.method.kind, config.method.options, "method")
+    if problems:
+        raise ConfigError(problems)
+    if "aggregate" in given:
+        given["aggregate"] = lookup("aggregate", given["aggregate"]).load()
+    method: Method = lookup("method", config.method.kind).load()(
+        objective=net,
+        optimizer=_made("optimizer", train.optimizer, "train.optimizer"),
+        schedule=constant if train.schedule is None else _made("schedule", train.schedule, "train.schedule"),
+        epochs=train.epochs, steps=train.steps, batch_size=train.batch_size, clip=train.clip,
+        cohort=_cohort(config), **given,
+    )  # fmt: skip
+    return method
+
+
+def _cohort(config: Config) -> Cohort:
+    if config.cohort.count is not None:
+        return at_random(config.cohort.count)
+    return everyone if config.cohort.fraction == 1.0 else fraction(config.cohort.fraction)
+
+
+def _made(table: str, choice: Kinded, path: str) -> Any:
+    given, problems = check_options(table, choice.kind, choice.options, path)
+    if problems:
+        raise ConfigError(problems)
+    return lookup(table, choice.kind).load()(**given)
+
+
+def engine_of(config: Config) -> Engine:
+    """The engine the settings ask for."""
+    return make_engine(config.engine.kind, config.engine.processes, config.engine.devices)
+
+
+def run_of(config: Config, engine: Engine, folder: Path, federation: Federation | None = None) -> Run:
+    """The run of these settings in this folder; everything is checked before the folder is made."""
+    data = federation if federation is not None else federation_of(config)
+    method = method_of(config, data)
+    _check_first_step(method, data)
+    write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
+    return Run(
+        method, data, rounds=config.rounds, seed=config.seed, engine=engine, evaluation=config.evaluate,
+        stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder), identity=config.identity(),
+        personal_models=config.output.personal_models,
+    )  # fmt: skip
+
+
+def _check_first_step(method: Any, data: Federation) -> None:
+    """One forward pass on one row, so that a model that does not fit the data is refused before anything starts."""
+    from fedquilt.core.seed import Seed
+
+    net: Net | None = getattr(method, "net", None)
+    if net is not None:
+        first = data.site(data.ids[0], 0).train
+        net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+
+
+def result_of(folder: Path) -> dict[str, Any] | None:
+    """What a finished run wrote about itself, or None if it is not finished."""
+    path = folder / "result.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found

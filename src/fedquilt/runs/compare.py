@@ -1,0 +1,150 @@
+"""Several methods, several seeds, one federation: a table with honest intervals, and curves."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from fedquilt.data import Federation
+from fedquilt.runs.build import engine_of, federation_of, method_of, result_of, run_of
+from fedquilt.runs.config import Config, Kinded
+from fedquilt.runs.runner import Snapshot
+from fedquilt.runs.storage import RunFolder, write_atomic
+
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison: a label, its settings, its folder."""
+
+    label: str
+    config: Config
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds with its 95 % t-interval; ``half`` is NaN for a single seed."""
+
+    mean: float
+    half: float
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """mean ± t(0.975, n-1) * s / sqrt(n), s the (n-1)-normalised deviation."""
+    n = len(values)
+    if n < 2:
+        return Interval(float(values[0]) if n else math.nan, math.nan)
+    half = float(stats.t.ppf(0.975, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Interval(float(np.mean(values)), half)
+
+
+def cells(config: Config) -> tuple[Path, list[Cell]]:
+    """The runs of a comparison, seed by seed, and the folder that holds them."""
+    choices = [Kinded(kind=m) if isinstance(m, str) else m for m in config.compare.methods]
+    labels = _labels(choices)
+    seeds = config.compare.seeds
+    runs = {
+        (label, seed): config.model_copy(update={"method": choice, "seed": seed})
+        for seed in seeds
+        for label, choice in zip(labels, choices, strict=True)
+    }
+    identity = hashlib.sha256("".join(c.identity() for c in runs.values()).encode()).hexdigest()[:8]
+    top = Path(config.output.folder) / f"compare-{config.name}-{identity}"
+    found = [Cell(label, c, top / f"{label}-seed{seed}") for (label, seed), c in runs.items()]
+    return top, found
+
+
+def _labels(choices: Sequence[Kinded]) -> list[str]:
+    """A short name per method; options are added where two have the same kind."""
+    kinds = [c.kind for c in choices]
+    labels = []
+    for choice in choices:
+        options = ",".join(f"{k}={v}" for k, v in choice.options.items())
+        labels.append(choice.kind if kinds.count(choice.kind) == 1 or not options else f"{choice.kind},{options}")
+    return [label if labels.count(label) == 1 else f"{label}#{i}" for i, label in enumerate(labels)]
+
+
+Watch = Callable[[Cell, Snapshot], None]
+
+
+def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
+    """Run every cell that is not finished yet, then make the table and the picture."""
+    top, todo = cells(config)
+    federation = federation_of(config)
+    for cell in todo:
+        method_of(cell.config, federation)  # refuse what cannot work before the first run
+    engine = engine_of(config)
+    try:
+        for cell in todo:
+            if result_of(cell.folder) is None:
+                for snapshot in run_of(cell.config, engine, cell.folder, federation):
+                    if watch is not None:
+                        watch(cell, snapshot)
+    finally:
+        engine.close()
+    return conclude(config, top, todo, federation)
+
+
+def conclude(config: Config, top: Path, done: Sequence[Cell], federation: Federation) -> dict[str, Any]:
+    """The table and the curves of finished runs."""
+    from fedquilt.runs.plots import curves
+
+    labels = list(dict.fromkeys(c.label for c in done))
+    results = {label: [result_of(c.folder) or {} for c in done if c.label == label] for label in labels}
+    rows = [row(label, results[label]) for label in labels]
+    majority = federation.majority()
+    summary: dict[str, Any] = {
+        "folder": str(top),
+        "seeds": config.compare.seeds,
+        "clients": len(federation.ids),
+        "chosen_on": "validation" if config.data.valid > 0 else "last round (there are no validation rows)",
+        "majority_class": float(np.nanmean(majority.clients)),
+        "rows": rows,
+    }
+    histories = {
+        label: [RunFolder(c.folder).rows("metrics/rounds.jsonl") for c in done if c.label == label] for label in labels
+    }
+    curves(histories, summary["majority_class"], top / "curves")
+    write_atomic(top / "table.csv", _csv(rows, summary["majority_class"]).encode())
+    write_atomic(top / "summary.json", json.dumps(summary, indent=1).encode())
+    return summary
+
+
+def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One method's line: test numbers at the round that validation chose, over seeds."""
+    accuracy = interval([r["best"]["test_accuracy"] for r in results])
+    worst = interval([r["best"]["test_accuracy_worst10"] for r in results])
+    balanced = interval([r["best"]["test_balanced_accuracy"] for r in results])
+    return {
+        "method": label,
+        "accuracy": accuracy.mean, "accuracy_half_95": accuracy.half,
+        "worst10": worst.mean, "worst10_half_95": worst.half,
+        "balanced_accuracy": balanced.mean, "balanced_accuracy_half_95": balanced.half,
+        "last_round_accuracy": float(np.mean([r["last"]["test_accuracy"] for r in results])),
+        "megabytes_up": float(np.mean([r["bytes_up"] for r in results])) / MEGABYTE,
+        "megabytes_down": float(np.mean([r["bytes_down"] for r in results])) / MEGABYTE,
+        "seconds": float(np.mean([r["seconds"] for r in results])),
+        "digests": [r["digest"] for r in results],
+    }  # fmt: skip
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], majority: float) -> str:
+    text = io.StringIO()
+    names = [n for n in rows[0] if n != "digests"]
+    writer = csv.DictWriter(text, names, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerow({"method": "majority class", "accuracy": majority})
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,90 @@
+"""Is this machine fit? Each check says what it found, and what to do when it fails."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def checks() -> list[dict[str, str]]:
+    """All checks, in order."""
+    probes: list[tuple[str, Callable[[], str]]] = [
+        ("python", _python),
+        ("packages", _packages),
+        ("cores and memory", _machine),
+        ("accelerators", _accelerators),
+        ("disk", _disk),
+        ("data", _data),
+        ("local engine", lambda: _engine("local")),
+        ("workers engine", lambda: _engine("workers")),
+    ]
+    rows = []
+    for name, probe in probes:
+        try:
+            rows.append({"check": name, "state": "ok", "found": probe()})
+        except Exception as error:
+            rows.append({"check": name, "state": "fails", "found": f"{type(error).__name__}: {error}"})
+    return rows
+
+
+def _python() -> str:
+    return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+
+
+def _packages() -> str:
+    found = []
+    for name in ("fedquilt", "torch", "numpy", "safetensors", "pydantic", "scikit-learn", "mlxtend", "flwr"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"{name} -")
+    return ", ".join(found)
+
+
+def _machine() -> str:
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores, {gigabytes:.1f} GiB"
+
+
+def _accelerators() -> str:
+    import torch
+
+    count = torch.cuda.device_count()
+    return ", ".join(torch.cuda.get_device_name(i) for i in range(count)) if count else "none; work runs on the CPU"
+
+
+def _disk() -> str:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        began = time.perf_counter()
+        with (Path(folder) / "probe").open("wb") as file:
+            file.write(bytes(1 << 20))
+            os.fsync(file.fileno())
+        return f"this folder is writable, 1 MB to disk in {(time.perf_counter() - began) * 1e3:.1f} ms"
+
+
+def _data() -> str:
+    from fedquilt.data import available
+
+    here = [row["name"] for row in available() if row["present"]]
+    folder = os.environ.get("FEDQUILT_DATA")
+    return f"{', '.join(here)}; FEDQUILT_DATA {'is ' + folder if folder else 'is not set'}"
+
+
+def _engine(name: str) -> str:
+    from fedquilt.core.net import Net
+    from fedquilt.data import Dirichlet, Federation
+    from fedquilt.methods.fedavg import FedAvg
+    from fedquilt.models.registry import make
+    from fedquilt.runs.runner import run
+
+    federation = Federation.from_source("digits", Dirichlet(0.5), 4)
+    method = FedAvg(objective=Net(make("mlp", (1, 8, 8), 10)))
+    began, digest = time.perf_counter(), ""
+    for snapshot in run(method, federation, rounds=2, engine=name, processes=min(2, os.cpu_count() or 1)):
+        digest = snapshot.digest()[:12]
+    return f"two rounds of FedAvg on digits in {time.perf_counter() - began:.1f} s, state {digest}"

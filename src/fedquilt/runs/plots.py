@@ -1,0 +1,94 @@
+"""Pictures: curves of a comparison, and what a partition looks like. Numbers are always written beside them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from fedquilt.runs.storage import storage
+
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_STYLE: Any = {
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
+    "font.size": 10, "axes.titlesize": 11, "legend.frameon": False, "figure.dpi": 110,
+}  # fmt: skip
+
+
+def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], majority: float, path: Path) -> Path:
+    """Accuracy by round and by megabytes, mean over seeds with the range between them; PNG and CSV."""
+    with plt.rc_context(_STYLE), storage(path.parent):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, constrained_layout=True)
+        rows = []
+        for colour, (label, seeds) in zip(COLOURS * len(histories), histories.items(), strict=False):
+            rounds, accuracy, traffic = _series(seeds)
+            mean = accuracy.mean(0)
+            left.plot(rounds, mean, color=colour, label=label)
+            left.fill_between(rounds, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
+            marker = "o" if len(rounds) == 1 or traffic[-1] - traffic[0] < 1e-3 else None
+            right.plot(traffic, mean, color=colour, label=label, marker=marker, markersize=4)
+            rows += [
+                (label, int(r), m, low, high, t)
+                for r, m, low, high, t in zip(rounds, mean, accuracy.min(0), accuracy.max(0), traffic, strict=True)
+            ]
+        for axis in (left, right):
+            axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
+        left.set(xlabel="round", ylabel="test accuracy, mean over clients", title="Accuracy by round")
+        right.set(xlabel="megabytes sent up and down", title="Accuracy by traffic")
+        left.legend(loc="lower right")
+        figure.savefig(path.with_suffix(".png"))
+        plt.close(figure)
+        _write_csv(path.with_suffix(".csv"), ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
+    return path.with_suffix(".png")
+
+
+def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
+    """Rounds at which every seed was scored, accuracies [seeds, rounds], and mean traffic so far in MB."""
+    scored = [{r["round"]: r["test_accuracy"] for r in rows if "test_accuracy" in r} for rows in seeds]
+    rounds = np.array(sorted(set.intersection(*(set(s) for s in scored))))
+    accuracy = np.array([[s[r] for r in rounds] for s in scored])
+    sent = [np.cumsum([r["bytes_up"] + r["bytes_down"] for r in rows]) / 1e6 for rows in seeds]
+    traffic = np.mean([s[rounds - 1] for s in sent], axis=0)
+    return rounds, accuracy, traffic
+
+
+def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path:
+    """Clients x labels as bubbles, and the size of each client; PNG and CSV."""
+    counts = np.asarray(counts)
+    clients, classes = counts.shape
+    with plt.rc_context(_STYLE), storage(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        height = min(12.0, 2.5 + 0.22 * clients)
+        figure, (left, right) = plt.subplots(
+            1, 2, figsize=(9, height), sharey=True, constrained_layout=True, width_ratios=(3, 1)
+        )
+        y, x = np.nonzero(counts)
+        area = counts[y, x] / counts.max() * 160
+        left.scatter(x, y, s=area, color=COLOURS[0], alpha=0.8, linewidths=0)
+        left.set(xlabel="label", ylabel="client", title=title, xlim=(-0.7, classes - 0.3))
+        left.set_xticks(range(classes) if classes <= 30 else range(0, classes, classes // 20))
+        if clients <= 60:
+            left.set_yticks(range(clients), names)
+        right.barh(range(clients), counts.sum(1), color=COLOURS[2])
+        right.set(xlabel="training rows", title="size")
+        left.invert_yaxis()
+        figure.savefig(path.with_suffix(".png"))
+        plt.close(figure)
+        header = ("client", *(f"label {c}" for c in range(classes)))
+        _write_csv(path.with_suffix(".csv"), header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
+    return path.with_suffix(".png")
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,177 @@
+"""What a person sees in the terminal: progress, tables; plain lines when it is not a terminal."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+
+from fedquilt.runs.compare import MEGABYTE, Interval
+from fedquilt.runs.runner import Snapshot
+
+console = Console()
+_PLAIN_SECONDS = 10.0
+
+
+class Bar:
+    """One line of progress."""
+
+    def __init__(self, owner: Progress, title: str, total: int) -> None:
+        self.owner, self.title, self.total, self.done = owner, title, total, 0
+        self._said = time.monotonic()
+        self._task: TaskID | None = None
+        if owner.live is not None:
+            self._task = owner.live.add_task(title, total=total, numbers="")
+
+    def update(self, snapshot: Snapshot, title: str | None = None) -> None:
+        """One more round is done."""
+        self.done = self.done + 1 if title is not None else snapshot.round
+        self.title = title or self.title
+        numbers = _numbers(snapshot.metrics)
+        if self.owner.live is not None and self._task is not None:
+            extra: dict[str, Any] = {"numbers": numbers} if numbers else {}
+            self.owner.live.update(self._task, completed=self.done, description=self.title, **extra)
+        elif not self.owner.quiet and (self.done == self.total or time.monotonic() - self._said > _PLAIN_SECONDS):
+            self._said = time.monotonic()
+            print(f"{self.title}: {self.done}/{self.total} {numbers}", flush=True)
+        for entry in snapshot.log.quarantined:
+            self.owner.note(f"round {snapshot.round}: client {entry.client!r} left out: {entry.reason}")
+
+
+def _numbers(metrics: Mapping[str, Any]) -> str:
+    shown = []
+    for name, label in (("test_accuracy", "accuracy"), ("train_loss", "training loss")):
+        if metrics.get(name) is not None:
+            shown.append(f"{label} {metrics[name]:.3f}")
+    return ", ".join(shown) if "test_accuracy" in metrics else ""
+
+
+class Progress:
+    """A live view in a terminal, a line every few seconds elsewhere, nothing when quiet."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.live: RichProgress | None = None
+        if not quiet and console.is_terminal:
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+            self.live = RichProgress(*columns, TextColumn("{task.fields[numbers]}"), console=console)
+
+    def __enter__(self) -> Progress:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def bar(self, title: str, total: int) -> Bar:
+        """A new line of progress."""
+        return Bar(self, title, total)
+
+    def note(self, text: str) -> None:
+        """Something worth saying above the progress."""
+        if self.live is not None:
+            self.live.console.print(f"note: {text}", markup=False)
+        elif not self.quiet:
+            print(f"note: {text}", flush=True)
+
+
+def result_table(folder: Path, result: Mapping[str, Any]) -> None:
+    """The end of a run."""
+    best, last = result.get("best") or {}, result.get("last") or {}
+    table = Table(title=f"{folder.name}", title_justify="left")
+    table.add_column("")
+    table.add_column(f"round {result['best_round']} (chosen on validation)", justify="right")
+    table.add_column(f"round {result['rounds']} (last)", justify="right")
+    for name, label in (
+        ("test_accuracy", "test accuracy, mean over clients"), ("test_accuracy_worst10", "of the worst tenth"),
+        ("test_balanced_accuracy", "balanced accuracy"), ("test_macro_f1", "macro F1"), ("test_loss", "test loss"),
+        ("global_test_accuracy", "global model, mean over clients"),
+        ("common_test_accuracy", "global model, common test set"),
+    ):  # fmt: skip
+        if name in last:
+            table.add_row(label, f"{best.get(name, float('nan')):.4f}", f"{last[name]:.4f}")
+    console.print(table)
+    up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
+    stopped = " (stopped early)" if result["stopped_early"] else ""
+    console.print(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    if result["quarantined"]:
+        console.print(
+            f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.", highlight=False
+        )
+    print(f"state {result['digest']}")
+    print(f"folder {folder}")
+
+
+def comparison_table(summary: Mapping[str, Any]) -> None:
+    """The end of a comparison."""
+    seeds = len(summary["seeds"])
+    title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
+    table = Table(title=title, title_justify="left")
+    for name in ("method", "accuracy", "worst 10 %", "balanced", "MB up", "MB down", "seconds"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    table.add_row(
+        "majority class", _percent(Interval(summary["majority_class"], math.nan)), "", "", "", "", "", style="dim"
+    )
+    best = max(row["accuracy"] for row in summary["rows"])
+    for row in summary["rows"]:
+        spans = [Interval(row[n], row[f"{n}_half_95"]) for n in ("accuracy", "worst10", "balanced_accuracy")]
+        numbers = [f"{row[n]:.1f}" for n in ("megabytes_up", "megabytes_down")]
+        style = "bold" if row["accuracy"] == best else ""
+        table.add_row(row["method"], *(_percent(s) for s in spans), *numbers, f"{row['seconds']:.1f}", style=style)
+    console.print(table)
+    interval = "± is the 95 % t-interval over seeds. " if seeds > 1 else "One seed: no interval. "
+    print(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
+    print(f"table  {summary['folder']}/table.csv")
+    print(f"curves {summary['folder']}/curves.png")
+
+
+def _percent(span: Interval) -> str:
+    return f"{100 * span.mean:.1f}" + ("" if math.isnan(span.half) else f" ± {100 * span.half:.1f}")
+
+
+def partition_table(federation: Any, counts: Any, picture: Path) -> None:
+    """A split in the terminal."""
+    counts = np.asarray(counts)
+    shown = min(len(counts), 30)
+    table = Table(title=f"training rows of {len(counts)} clients by label", title_justify="left")
+    table.add_column("client")
+    for label in range(min(counts.shape[1], 20)):
+        table.add_column(str(label), justify="right")
+    table.add_column("all", justify="right")
+    for client, row in list(zip(federation.ids, counts, strict=True))[:shown]:
+        table.add_row(str(client), *(str(n) if n else "·" for n in row[:20]), str(row.sum()))
+    console.print(table)
+    if shown < len(counts):
+        print(f"... and {len(counts) - shown} more clients; all are in {picture.with_suffix('.csv')}")
+    sizes = counts.sum(1)
+    print(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
+    print(f"picture {picture}")
+
+
+def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Rows as a table."""
+    table = Table(title=title, title_justify="left")
+    names = list(rows[0]) if rows else []
+    for name in names:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(_text(row[n]) for n in names))
+    console.print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return "x".join(str(v) for v in value)
+    return "" if value is None else str(value)

@@ -1,0 +1,196 @@
+"""The round loop: what is left out, what is counted, what stops a run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from helpers.engines import Counting, Tampering, with_examples
+from helpers.sabotage import Corrupting, Without, Wraps
+from helpers.toy import fedavg, last, linear, points
+
+import fedquilt.engines.rounds as module
+from fedquilt.core.errors import ExchangeError, InputError, RoundError
+from fedquilt.core.params import Parts, everything_but, under
+from fedquilt.core.record import pack, unpack
+from fedquilt.core.seed import Seed
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from fedquilt.methods.local_only import local_only
+
+TOY = points(12, 20, 16)
+PRIVATE = Parts(shared=everything_but(under("bias")), private=under("bias"))
+
+REASONS = {
+    "nan": "non-finite numbers in the upload",
+    "shape": r"upload: 'weight' should be \(2, 2\) torch.float32, got \(2, 2, 2\)",
+    "names": r"unexpected \['stray'\]",
+    "dtype": "got .* torch.float64",
+    "kind": "'str' object has no attribute 'delta'",
+}
+
+
+@pytest.mark.parametrize("parts", [Parts(), PRIVATE], ids=["shared", "private"])
+@pytest.mark.parametrize("kind", REASONS)
+def test_a_bad_upload_is_left_out_as_if_its_client_had_not_been_asked(kind, parts):
+    base = fedavg(parts=parts)
+    spoiled = last(Corrupting(base=base, client=1, kind=kind), TOY, rounds=3)
+    (quarantine,) = spoiled.log.quarantined
+    assert (quarantine.round, quarantine.exchange, quarantine.client) == (2, "train", 1)
+    assert [v.client for v in spoiled.log.visits] == [0, 2]
+    assert re.search(REASONS[kind], quarantine.reason)
+    assert spoiled.digest() == last(Without(base=base, client=1), TOY, rounds=3).digest()
+    assert spoiled.digest() != last(base, TOY, rounds=3).digest()
+
+
+TAMPERS = {
+    "truncated": (lambda frame: frame[:-1], "the tensors take"),
+    "empty": (lambda frame: b"", "at least 8 bytes"),
+    "another record": (lambda frame: pack("hello"), "malformed: not an upload"),
+    "no examples": (with_examples(0), "absurd weight: 0 examples"),
+    "negative": (with_examples(-5), "absurd weight: -5 examples"),
+    "too many": (with_examples(10**12), "absurd weight: 1000000000000 examples"),
+    "a fraction": (with_examples(1.5), "absurd weight: 1.5 examples"),
+    "a word": (with_examples("many"), "absurd weight: 'many' examples"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), TAMPERS.values(), ids=TAMPERS)
+def test_a_bad_frame_is_left_out_as_if_its_client_had_not_been_asked(change, reason):
+    spoiled = last(fedavg(parts=PRIVATE), TOY, engine=Tampering(1, change))
+    assert [reason in q.reason for q in spoiled.log.quarantined] == [True]
+    assert spoiled.digest() == last(Without(base=fedavg(parts=PRIVATE), client=1), TOY).digest()
+
+
+def rounds_of(method: Any, engine: Any = None, **options: Any) -> Rounds:
+    return Rounds(method, TOY, engine or Local(), Seed(0), **options)
+
+
+def test_a_round_without_a_usable_reply_stops_the_run_and_changes_nothing():
+    method = fedavg()
+    for client in TOY.ids:
+        method = Corrupting(base=method, client=client, kind="nan")
+    rounds = rounds_of(method)
+    before = rounds.digest()
+    with pytest.raises(RoundError, match=r"round 0, exchange 'train': 0 of 3 clients.*at least 1 needed.*client 0: non-finite"):
+        rounds.play()
+    assert (rounds.digest(), rounds.done) == (before, 0)
+
+
+def test_fewer_replies_than_wanted_stop_the_run():
+    method = Corrupting(base=fedavg(), client=1, kind="nan")
+    with pytest.raises(RoundError, match="2 of 3 clients gave a usable reply, at least 3 needed"):
+        rounds_of(method, min_replies=3).play()
+    rounds_of(method, min_replies=2).play()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Wraps):
+    base: Any
+    names: tuple[str, ...]
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        return self.names
+
+
+def test_a_plan_with_an_unknown_exchange_is_refused():
+    with pytest.raises(InputError, match=r"Planned\.plan\(\) names the exchange 'search' in round 0.*only \['train'\]"):
+        rounds_of(Planned(base=fedavg(), names=("train", "search"))).play()
+
+
+def test_an_empty_plan_is_a_round_of_rest():
+    rounds = rounds_of(Planned(base=fedavg(), names=()))
+    before = pack(rounds.state)
+    assert rounds.play().visits == []
+    assert (pack(rounds.state), rounds.done, rounds.examine(TOY.examined)) == (before, 1, {})
+
+
+@pytest.mark.parametrize(("asked", "message"), [((0, 1, 1), "client 1 twice"), ((0, 7), "client 7")])
+def test_a_cohort_names_clients_there_are_and_each_once(asked, message):
+    """A client visited twice in one exchange would see two states on one engine and one on another."""
+    with pytest.raises(ExchangeError, match=message) as caught:
+        rounds_of(fedavg(cohort=lambda state, ids, seed: asked)).play()
+    assert (caught.value.stage, caught.value.round) == ("cohort", 0)
+
+
+def test_a_cohort_s_order_does_not_matter():
+    def backwards(state, ids, seed):
+        return list(reversed(ids))
+
+    assert last(fedavg(cohort=backwards), TOY).digest() == last(fedavg(), TOY).digest()
+
+
+def test_the_bytes_reported_are_those_of_the_frames():
+    engine = Counting()
+    snapshot = last(fedavg(parts=PRIVATE), TOY, rounds=1, engine=engine)
+    visits = snapshot.log.visits
+    assert [v.bytes_down for v in visits] == [len(t.down) for t in engine.tasks]
+    assert [v.bytes_up for v in visits] == [len(f) for f in engine.uploads]
+    assert snapshot.metrics["bytes_down"] == sum(len(t.down) for t in engine.tasks)
+    assert snapshot.metrics["bytes_up"] == sum(map(len, engine.uploads))
+    assert [unpack(f).upload.delta.keys() for f in engine.uploads] == [{"weight"}] * 3  # the private part stays home
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greeting(Wraps):
+    """Sends some clients another scalar beside the very same tensors."""
+
+    base: Any
+    special: int | None
+
+    def exchanges(self) -> Any:
+        (train,) = self.base.exchanges()
+        start = train.work.start
+        work = replace(train.work, start=lambda download, client, site: start(download[0], client, site))
+        return (replace(train, down=self.down, work=work),)
+
+    def down(self, state: Any, client_id: Any) -> Any:
+        return (self.base.down(state, client_id), client_id == self.special)
+
+
+@pytest.mark.parametrize(("special", "frames"), [(None, 1), (1, 2)])
+def test_equal_downloads_are_packed_once(special, frames, monkeypatch):
+    packed = []
+
+    def counting(value):
+        packed.append(value)
+        return pack(value)
+
+    rounds = rounds_of(Greeting(base=fedavg(), special=special), engine := Counting())
+    monkeypatch.setattr(module, "pack", counting)
+    rounds.play()
+    assert len(packed) == frames == len({id(t.down) for t in engine.tasks})
+    assert [unpack(t.down)[1] for t in engine.tasks] == [c == special for c in TOY.ids]
+
+
+@pytest.mark.parametrize("method", [fedavg(), local_only(linear())], ids=["shared", "private"])
+def test_a_client_s_state_is_kept_only_when_it_has_one(method):
+    rounds = rounds_of(method)
+    rounds.play()
+    private = method.parts.private("weight")
+    assert set(rounds.slots.digests()) == (set(TOY.ids) if private else set())
+
+
+def test_the_log_tells_what_training_did():
+    """12, 20 and 16 rows in batches of 8: 2, 3 and 2 steps."""
+    visits = last(fedavg(), TOY, rounds=1).log.visits
+    assert [(v.client, v.examples, v.steps) for v in visits] == [(0, 12, 2), (1, 20, 3), (2, 16, 2)]
+    assert all(0 < v.loss < 5 and v.seconds > 0 for v in visits)
+
+
+def test_a_run_is_a_function_of_its_seed():
+    assert last(fedavg(), TOY, seed=1).digest() == last(fedavg(), TOY, seed=1).digest()
+    assert last(fedavg(), TOY, seed=1).digest() != last(fedavg(), TOY, seed=2).digest()
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        last(fedavg(), TOY)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
