@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import FedquiltError, InputError, StageError
+from fedquilt.core.errors import InputError, StageError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import Names, Params, everything
@@ -160,8 +160,6 @@ class Train:
             trained = self._descend(job, site, turn, device)
             stage = "finish"
             client, upload = self.finish(job, trained, client, site)
-        except FedquiltError:
-            raise
         except Exception as error:
             raise StageError(stage) from error
         return client, upload, job, trained

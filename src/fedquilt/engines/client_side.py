@@ -140,9 +140,8 @@ class ClientSide:
         if same(before, after):
             return None
         frame = pack(after)
-        if task.slot is None:  # a first slot is a function of the seed; it is stored only once it differs
-            return None if frame == pack(self.first_slot(task.client)) else frame
-        return None if frame == task.slot else frame
+        known = pack(before) if task.slot is None else task.slot  # a first slot is stored only once it differs
+        return None if frame == known else frame
 
     def _work(
         self, exchange: Exchange, sent: Any, state: Any, site: Any, turn: Turn, measure: bool

@@ -80,6 +80,8 @@ class SharedTensors:
         os.ftruncate(self.descriptor, max(end, 1))
         with mmap.mmap(self.descriptor, max(end, 1)) as place:
             for name, tensor in tensors.items():
+                if tensor.numel() == 0:
+                    continue  # no bytes, and perhaps strides that no view takes
                 raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
                 place[self.index[name][0] : self.index[name][0] + raw.nbytes] = raw.data
         self.size = end

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
@@ -158,7 +159,7 @@ class Rounds:
         cohort = self._cohort(exchange, log)
         if not cohort:
             return self.state
-        sender = _Sender(lambda client: self._down(exchange, client))
+        sender = self._sender(exchange)
         accepted: list[ClientId] = []
 
         def task(client: ClientId) -> Task:
@@ -177,9 +178,9 @@ class Rounds:
             state = exchange.up(self.state, stream, turn)
             for _ in stream:  # a server that does not listen must not stop the work
                 pass
-        except FedquiltError:
-            raise
         except Exception as error:
+            if isinstance(error, FedquiltError) and not isinstance(error, InputError):
+                raise  # it came with the replies
             raise self._failed(exchange, "up", None, error) from error
         self._enough(exchange, cohort, accepted, log)
         return state
@@ -187,16 +188,14 @@ class Rounds:
     def _cohort(self, exchange: Exchange, log: RoundLog) -> tuple[ClientId, ...]:
         try:
             asked = exchange.cohort(self.state, self.source.ids, self.seed.fold("cohort", self.done))
+            _check_cohort(asked, self.source.ids)
         except Exception as error:
             raise self._failed(exchange, "cohort", None, error) from error
         left_out = log.left_out
         return in_order([c for c in asked if c not in left_out])
 
-    def _down(self, exchange: Exchange, client: ClientId) -> Any:
-        try:
-            return exchange.down(self.state, client)
-        except Exception as error:
-            raise self._failed(exchange, "down", client, error) from error
+    def _sender(self, exchange: Exchange) -> _Sender:
+        return _Sender(partial(exchange.down, self.state), partial(self._failed, exchange, "down"))
 
     def _receive(
         self, exchange: Exchange, client: ClientId, sender: _Sender, outcome: Outcome | Lost, log: RoundLog
@@ -253,7 +252,7 @@ class Rounds:
             exchange = self.exchanges[plan[0]]
             whole = self.method.global_model(self.state) if with_global else None
             frame = None if whole is None else pack(whole)
-            sender = _Sender(lambda client: self._down(exchange, client))
+            sender = self._sender(exchange)
 
             def exam(client: ClientId) -> Exam:
                 return Exam(client, sender.frame(client), self.slots.get(client), frame, splits)
@@ -264,20 +263,25 @@ class Rounds:
 class _Sender:
     """Packs downloads, once for all clients that are sent the very same thing."""
 
-    def __init__(self, down: Callable[[ClientId], Any]) -> None:
-        self._down = down
+    def __init__(self, down: Callable[[ClientId], Any], failed: Callable[[ClientId, Exception], Exception]) -> None:
+        self._down, self._failed = down, failed
         self._kept: list[tuple[Any, bytes]] = []
         self._by_client: dict[ClientId, int] = {}
 
     def _place(self, client: ClientId) -> int:
         place = self._by_client.get(client)
         if place is None:
-            record = self._down(client)
-            place = next((i for i, (kept, _) in enumerate(self._kept) if same(kept, record)), None)
-            if place is None:
-                place = len(self._kept)
-                self._kept.append((record, pack(record)))
-            self._by_client[client] = place
+            try:
+                place = self._by_client[client] = self._keep(self._down(client))
+            except Exception as error:
+                raise self._failed(client, error) from error
+        return place
+
+    def _keep(self, record: Any) -> int:
+        place = next((i for i, (kept, _) in enumerate(self._kept) if same(kept, record)), None)
+        if place is None:
+            place = len(self._kept)
+            self._kept.append((record, pack(record)))
         return place
 
     def frame(self, client: ClientId) -> bytes:
@@ -287,6 +291,18 @@ class _Sender:
     def sent(self, client: ClientId) -> Any:
         """The record this client is sent."""
         return self._kept[self._place(client)][0]
+
+
+def _check_cohort(asked: Sequence[ClientId], ids: Sequence[ClientId]) -> None:
+    """A client visited twice in one exchange would see two states on one engine and one on another."""
+    seen: set[ClientId] = set()
+    known = set(ids)
+    for client in asked:
+        if client not in known:
+            raise InputError(f"client {client!r} is asked, but is not in the federation.")
+        if client in seen:
+            raise InputError(f"client {client!r} is asked twice.")
+        seen.add(client)
 
 
 def _finite_scalars(value: Any) -> bool:

@@ -39,11 +39,10 @@ class Begin:
 
 @record
 class Job:
-    """A task or an exam, numbered. A download equal to the last one is left out."""
+    """A task or an exam, numbered. A download equal to the last one is left out; so is a global model (b"")."""
 
     number: int
     what: Any
-    whole: bytes | None = None
 
 
 @record
@@ -86,7 +85,7 @@ def serve(pipe: Pipe) -> None:
         elif isinstance(message, Job) and side is not None:
             what = message.what
             down = what.down if what.down is not None else down
-            whole = message.whole if message.whole is not None else whole
+            whole = (what.whole or whole) if isinstance(what, Exam) else whole
             pipe.send(_answer(side, message, down, whole))
         else:
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -116,7 +115,7 @@ def _answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None)
         if isinstance(what, Task):
             task = Task(what.exchange, what.client, what.round, down, what.slot, what.measure)
             return Done(job.number, side.visit(task))
-        exam = Exam(what.client, down, what.slot, whole, what.splits)
+        exam = Exam(what.client, down, what.slot, None if what.whole is None else whole, what.splits)
         return Done(job.number, side.exam(exam))
     except ExchangeError as error:
         return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False)

@@ -59,12 +59,11 @@ class _Worker:
     def give(self, number: int, what: Task | Exam) -> None:
         """Send a job, leaving out the parts this worker already has."""
         known, self.down = what.down is self.down, what.down
-        whole = what.whole if isinstance(what, Exam) and what.whole is not self.whole else None
-        if isinstance(what, Exam):
-            self.whole = what.whole
-            what = replace(what, whole=None)
+        if isinstance(what, Exam) and what.whole is not None:
+            again, self.whole = what.whole is self.whole, what.whole
+            what = replace(what, whole=b"") if again else what
         self.job = number
-        self.pipe.send(Job(number, replace(what, down=None) if known else what, whole))
+        self.pipe.send(Job(number, replace(what, down=None) if known else what))
 
     def end(self) -> None:
         self.pipe.close()
@@ -138,6 +137,10 @@ class Workers:
             prepare=describe(shared.prepare, "prepare"), layout=shared.layout(), index=self._data.index,
             score=describe(score, "score"), seed=seed.value, main=main, path=list(sys.path), device=None,
         )  # fmt: skip
+        for place, worker in enumerate(self._workers):
+            if worker.process.poll() is not None:  # killed since the last run
+                worker.pipe.close()
+                self._workers[place] = _Worker(worker.device)
         while len(self._workers) < self.count:
             self._workers.append(_Worker(self._device(len(self._workers))))
         for worker in self._workers:
@@ -207,6 +210,8 @@ class Workers:
                     result = self._collect(worker)
                     if result is None:  # the worker died
                         selector.unregister(worker.pipe)
+                        if number is None:
+                            idle.remove(worker)
                         fate = worker.fate()
                         worker = self._replace(worker)
                         selector.register(worker.pipe, selectors.EVENT_READ, worker)
@@ -236,11 +241,11 @@ class Workers:
         return self._source.size(client) if self._source is not None else 0
 
     def _collect(self, worker: _Worker) -> Any:
+        worker.job = None
         try:
             answer = worker.pipe.receive()
         except (EOFError, OSError):
             return None
-        worker.job = None
         return answer.result if isinstance(answer, Done) else answer
 
     def _replace(self, dead: _Worker) -> _Worker:
@@ -257,6 +262,8 @@ class Workers:
         """Processes, devices, and the peak resident size of each worker."""
         peaks = []
         for worker in self._workers:
+            if worker.process.poll() is not None:
+                continue  # killed since its last job
             worker.pipe.send(None)
             peaks.append(worker.pipe.receive().result["peak_kilobytes"] * 1024)
         facts = {"engine": self.name, "processes": self.count, "peak_bytes_of_workers": peaks}
