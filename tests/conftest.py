@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # engines hand sys.path on to their workers
 
-from fedquilt.engines.workers import Workers  # noqa: E402
+from fedquilt.engines.workers import Workers
 
 
 @pytest.fixture(scope="session")

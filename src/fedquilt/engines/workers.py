@@ -166,7 +166,7 @@ class Workers:
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """Visits by all workers; outcomes in the order of ``clients``."""
-        for client, result in self._jobs(clients, task):
+        for client, result in self._jobs(clients, task, self._size):
             if isinstance(result, Failed):
                 asked = task(client)
                 raise ExchangeError(
@@ -178,14 +178,16 @@ class Workers:
         self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
     ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
         """Exams by all workers; results in the order of ``clients``."""
-        for client, result in self._jobs(clients, exam):
+        for client, result in self._jobs(clients, exam, lambda client: 0):  # they may not train, and have no size
             if isinstance(result, Failed):
                 raise (FedquiltError if result.told else WorkerError)(f"client {client!r}: {result.reason}")
             if isinstance(result, Lost):
                 raise WorkerError(f"client {client!r} could not be examined: {result.reason}")
             yield client, result
 
-    def _jobs(self, clients: Sequence[ClientId], what: Callable[[ClientId], Any]) -> Iterator[tuple[ClientId, Any]]:
+    def _jobs(
+        self, clients: Sequence[ClientId], what: Callable[[ClientId], Any], size: Callable[[ClientId], int]
+    ) -> Iterator[tuple[ClientId, Any]]:
         """Give out jobs within a window, larger clients first; hand back results in order."""
         results: dict[int, Any] = {}
         waiting: list[tuple[int, int]] = []
@@ -196,7 +198,7 @@ class Workers:
                 selector.register(worker.pipe, selectors.EVENT_READ, worker)
             while wanted < len(clients):
                 while opened < min(len(clients), wanted + _WINDOW):
-                    heapq.heappush(waiting, (-self._size(clients[opened]), opened))
+                    heapq.heappush(waiting, (-size(clients[opened]), opened))
                     opened += 1
                 while idle and waiting:
                     worker, (_, number) = idle.popleft(), heapq.heappop(waiting)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from fedquilt.core.errors import ConfigError
 from fedquilt.data import Federation
 from fedquilt.runs.build import engine_of, federation_of, method_of, result_of, run_of
 from fedquilt.runs.config import Config, Kinded
 from fedquilt.runs.runner import Snapshot
-from fedquilt.runs.storage import RunFolder, write_atomic
+from fedquilt.runs.storage import RunFolder, to_json, write_atomic
 
 MEGABYTE = 1e6
 
@@ -46,13 +45,15 @@ def interval(values: Sequence[float]) -> Interval:
     n = len(values)
     if n < 2:
         return Interval(float(values[0]) if n else math.nan, math.nan)
+    from scipy import stats  # takes a second to import
+
     half = float(stats.t.ppf(0.975, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)
     return Interval(float(np.mean(values)), half)
 
 
 def cells(config: Config) -> tuple[Path, list[Cell]]:
     """The runs of a comparison, seed by seed, and the folder that holds them."""
-    choices = [Kinded(kind=m) if isinstance(m, str) else m for m in config.compare.methods]
+    choices = config.compare.methods
     labels = _labels(choices)
     seeds = config.compare.seeds
     runs = {
@@ -81,6 +82,8 @@ Watch = Callable[[Cell, Snapshot], None]
 
 def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
     """Run every cell that is not finished yet, then make the table and the picture."""
+    if config.data.test == 0:
+        raise ConfigError(["data.test: a comparison needs test rows, got 0.0"])
     top, todo = cells(config)
     federation = federation_of(config)
     for cell in todo:
@@ -118,7 +121,7 @@ def conclude(config: Config, top: Path, done: Sequence[Cell], federation: Federa
     }
     curves(histories, summary["majority_class"], top / "curves")
     write_atomic(top / "table.csv", _csv(rows, summary["majority_class"]).encode())
-    write_atomic(top / "summary.json", json.dumps(summary, indent=1).encode())
+    write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
     return summary
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.runs.registry import did_you_mean, lookup
@@ -36,13 +36,26 @@ class Kinded(BaseModel):
         return dict(self.model_extra or {})
 
 
+def _named(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _different(values: list[int]) -> list[int]:
+    if len(set(values)) < len(values):
+        raise ValueError("the numbers must differ")
+    return values
+
+
+Choice = Annotated[Kinded, BeforeValidator(_named)]  # a bare name is a choice without options
+
+
 class Data(_Section):
     """Which data, and how they are divided among clients."""
 
     source: str = "digits"
     path: str | None = None
     clients: Positive = 20
-    partition: Kinded = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
+    partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
     by_user: bool = False
     test: Share = 0.2
     valid: Share = 0.1
@@ -58,8 +71,8 @@ class Training(_Section):
     epochs: Positive = 1
     steps: Positive | None = None
     batch_size: Positive = 32
-    optimizer: Kinded = Kinded(kind="sgd", lr=0.05)  # type: ignore[call-arg]
-    schedule: Kinded | None = None
+    optimizer: Choice = Kinded(kind="sgd", lr=0.05)  # type: ignore[call-arg]
+    schedule: Choice | None = None
     clip: Annotated[float, Field(gt=0)] | None = None
 
 
@@ -110,8 +123,10 @@ class Output(_Section):
 class Comparison(_Section):
     """Methods and seeds of ``fedquilt compare``."""
 
-    methods: list[str | Kinded] = ["fedavg", "fedprox", "local_only"]
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0, 1, 2]
+    methods: Annotated[list[Choice], Field(min_length=1)] = [
+        Kinded(kind="fedavg"), Kinded(kind="fedprox"), Kinded(kind="local_only")
+    ]  # fmt: skip
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_different)] = [0, 1, 2]
 
 
 class Config(_Section):
@@ -121,8 +136,8 @@ class Config(_Section):
     seed: Annotated[int, Field(ge=0)] = 0
     rounds: Positive = 20
     data: Data = Data()
-    model: Kinded = Kinded(kind="mlp")
-    method: Kinded = Kinded(kind="fedavg")
+    model: Choice = Kinded(kind="mlp")
+    method: Choice = Kinded(kind="fedavg")
     train: Training = Training()
     cohort: Participation = Participation()
     engine: EngineChoice = EngineChoice()
@@ -156,11 +171,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
-    return parse(apply(raw, overrides), str(file))
+    settings, problems = apply(raw, overrides)
+    return parse(settings, str(file), problems)
 
 
-def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The settings with dotted overrides, for example ``train.optimizer.lr=0.1``."""
+def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The settings with dotted overrides, for example ``train.optimizer.lr=0.1``; and the overrides that are wrong."""
     settings: dict[str, Any] = json.loads(json.dumps(raw, default=str))
     problems = []
     for text in overrides:
@@ -176,9 +192,7 @@ def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
                 problems.append(f"override {text!r}: '{name}' is not a section")
                 place = {}
         place[leaf] = _value(value.strip())
-    if problems:
-        raise ConfigError(problems, "command line")
-    return settings
+    return settings, problems
 
 
 def _value(text: str) -> Any:
@@ -188,27 +202,36 @@ def _value(text: str) -> Any:
         return text
 
 
-def parse(raw: Mapping[str, Any], where: str = "configuration") -> Config:
-    """Check settings; raises one error that lists every problem."""
-    problems: list[str] = []
+def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[str] = ()) -> Config:
+    """Check settings; raises one error that lists every problem, after those already known."""
+    problems = list(known)
     try:
         config = Config.model_validate(dict(raw))
     except ValidationError as error:
-        problems = [_explain(e) for e in error.errors()]
+        problems += [_explain(e) for e in error.errors() if not _of_other_branch(e)]
         config = None
-    problems += _check_choices(raw)
+    problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
     if problems or config is None:
         raise ConfigError(problems, where)
     return config
 
 
+_BRANCHES = ("float", "list[float]")  # what pydantic adds to the path of a setting that is a number or a list
+
+
+def _of_other_branch(error: Any) -> bool:
+    return bool(error["loc"][-1:] == (("float" if isinstance(error["input"], list) else "list[float]"),))
+
+
 def _explain(error: Any) -> str:
-    path = ".".join(str(p) for p in error["loc"])
+    path = ".".join(str(p) for p in error["loc"] if p not in _BRANCHES)
     if error["type"] == "extra_forbidden":
         *parents, leaf = error["loc"]
         return f"{path}: unknown key{did_you_mean(str(leaf), _known(parents))}"
     if error["type"] == "missing":
         return f"{path}: missing"
+    if error["type"] == "model_type":
+        return f"{path}: should be a section, got {error['input']!r}"
     return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"
 
 
@@ -226,24 +249,42 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
     """Problems of the sections that are chosen by kind."""
     problems: list[str] = []
     choices: list[tuple[str, str, Any]] = [
-        ("method", "method", raw.get("method")),
+        ("method", "method", _inner(raw, "method")),
         ("optimizer", "train.optimizer", _inner(raw, "train", "optimizer")),
         ("schedule", "train.schedule", _inner(raw, "train", "schedule")),
         ("partition", "data.partition", _inner(raw, "data", "partition")),
     ]
     listed = _inner(raw, "compare", "methods")
     for i, item in enumerate(listed if isinstance(listed, list) else []):
-        choices.append(("method", f"compare.methods.{i}", {"kind": item} if isinstance(item, str) else item))
-    for table, path, given in choices:
+        choices.append(("method", f"compare.methods.{i}", item))
+    for table, path, named in choices:
+        given = _named(named)
         if isinstance(given, Mapping) and isinstance(given.get("kind"), str):
             options = {k: v for k, v in given.items() if k != "kind"}
             problems += check_options(table, given["kind"], options, path)[1]
     return problems
 
 
-def _inner(raw: Mapping[str, Any], section: str, key: str) -> Any:
-    inner = raw.get(section)
-    return inner.get(key) if isinstance(inner, Mapping) else None
+def _check_model(named: Any) -> list[str]:
+    """Problems of the model's name and options; whether it fits the data is seen when both are there."""
+    from fedquilt.models.registry import MODELS
+
+    given = _named(named)
+    if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
+        return []
+    kind = given["kind"]
+    if kind not in MODELS:
+        return [f"model.kind: unknown model {kind!r}{did_you_mean(kind, MODELS)} (known: {', '.join(sorted(MODELS))})"]
+    takes = MODELS[kind].options
+    odd = [name for name in given if name != "kind" and name not in takes]
+    return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
+
+
+def _inner(raw: Mapping[str, Any], *keys: str) -> Any:
+    inner: Any = raw
+    for key in keys:
+        inner = inner.get(key) if isinstance(inner, Mapping) else None
+    return inner
 
 
 def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[str]]:
@@ -262,6 +303,9 @@ def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) 
                 problems.append(f"{path}.{leaf}: unknown key for {kind!r}{did_you_mean(leaf, takes.model_fields)}")
             else:
                 problems.append(f"{path}." + _explain(e))
+        known = {k: v for k, v in options.items() if k in takes.model_fields}
+        if all(e["type"] == "extra_forbidden" for e in error.errors()):  # the others may be wrong in other ways
+            problems += check_options(table, kind, known, path)[1]
         return {}, problems
     given = {name: getattr(made, name) for name in made.model_fields_set}
     try:
@@ -277,7 +321,8 @@ _PLAIN = (bool, int, float, str)
 
 def _schema(table: str, kind: str) -> type[BaseModel]:
     """A model of the plain options that a choice takes, from its signature."""
-    maker = lookup(table, kind).load()
+    entry = lookup(table, kind)
+    maker = entry.load()
     target = maker.__init__ if inspect.isclass(maker) else maker
     hints = typing.get_type_hints(target, include_extras=True)
     taken: dict[str, Any] = {}
@@ -287,7 +332,7 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         taken[name] = (kind_of, default)
-    if table == "method":
+    if table == "method" and "aggregate" not in entry.fixed:
         taken["aggregate"] = (Literal["mean", "uniform_mean"], "mean")
     return create_model(f"{kind} options", __config__=ConfigDict(extra="forbid"), **taken)
 
@@ -326,7 +371,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, dict):

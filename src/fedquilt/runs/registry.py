@@ -20,6 +20,7 @@ class Entry:
     where: str
     about: str
     reference: str = ""
+    fixed: tuple[str, ...] = ()  # common options that this choice does not take
 
     def load(self) -> Any:
         """The object itself."""
@@ -39,10 +40,12 @@ METHODS = _table(
           "McMahan et al. 2017"),
     Entry("fedprox", "fedquilt.methods.fedprox:fedprox", "FedAvg with a pull towards the round's starting model",
           "Li et al. 2020"),
-    Entry("local_only", "fedquilt.methods.local_only:local_only", "every client alone; the lower frame"),
+    Entry("local_only", "fedquilt.methods.local_only:local_only", "every client alone; the lower frame",
+          fixed=("aggregate",)),
     Entry("centralised", "fedquilt.methods.centralised:Centralised", "one model on pooled data; the upper frame"),
     Entry("fedavg_noise", "fedquilt.methods.fedavg_noise:fedavg_noise",
-          "FedAvg (unweighted) with noise on the average; a baseline, not private", "Localize-and-Stitch baseline"),
+          "FedAvg (unweighted) with noise on the average; a baseline, not private", "Localize-and-Stitch baseline",
+          fixed=("aggregate",)),
 )  # fmt: skip
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
@@ -86,7 +89,7 @@ def lookup(table: str, name: str) -> Entry:
     known = entries(table)
     if name in known:
         return known[name]
-    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)}. Known: {', '.join(sorted(known))}.")
+    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} (known: {', '.join(sorted(known))})")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

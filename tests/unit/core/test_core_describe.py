@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sketches import IFCA
-from helpers.toy import Normed, fedavg, linear
 from torch import nn
 
 from fedquilt.core.describe import build, describe, find
@@ -25,6 +23,8 @@ from fedquilt.methods.fedprox import fedprox
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.pieces.schedules import cosine
+from helpers.sketches import IFCA
+from helpers.toy import Normed, fedavg, linear
 
 
 class Factory:

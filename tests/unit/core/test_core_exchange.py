@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from helpers.toy import fedavg
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, at_random, everyone, fraction, plain
 from fedquilt.core.seed import Seed
+from helpers.toy import fedavg
 
 IDS = tuple(range(10))
 

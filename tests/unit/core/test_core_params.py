@@ -10,9 +10,28 @@ from torch import tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import (
-    Mean, Parts, add, cosine, dot, everything, everything_but, finite, flatten, lerp, nbytes, norm, nothing, numel, pick,
-    same_names, scale, sub, under, weighted_mean, zeros_like,
-)  # fmt: skip
+    Mean,
+    Parts,
+    add,
+    cosine,
+    dot,
+    everything,
+    everything_but,
+    finite,
+    flatten,
+    lerp,
+    nbytes,
+    norm,
+    nothing,
+    numel,
+    pick,
+    same_names,
+    scale,
+    sub,
+    under,
+    weighted_mean,
+    zeros_like,
+)
 
 A = {"w": tensor([1.0, 2.0]), "n": tensor(3), "on": tensor([True, False])}
 B = {"w": tensor([3.0, 5.0]), "n": tensor(4), "on": tensor([True, True])}

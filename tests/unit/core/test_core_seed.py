@@ -36,8 +36,13 @@ def test_ambient_seeds_inside_and_restores_outside_also_after_an_error():
     before = torch.get_rng_state()
     with Seed(3).ambient():
         inside = torch.rand(4)
-    with pytest.raises(KeyError), Seed(3).ambient():
-        torch.rand(9)
-        raise KeyError
+
+    def fails():
+        with Seed(3).ambient():
+            torch.rand(9)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(inside, torch.rand(4, generator=Seed(3).torch()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.toy import Normed, OneWeight, give_back, site_of, squared_error, start_from, trained, weight_itself
 from torch import nn, tensor
 from torch.func import functional_call
 
@@ -17,6 +16,7 @@ from fedquilt.core.train import Job, Objective, Train
 from fedquilt.pieces.objectives import cross_entropy, prox
 from fedquilt.pieces.optimizers import SGD, Adam
 from fedquilt.pieces.schedules import step_down
+from helpers.toy import Normed, OneWeight, give_back, site_of, squared_error, start_from, trained, weight_itself
 
 SLOPE = Objective(Net(OneWeight), (weight_itself,))
 ZERO = {"w": tensor(0.0)}
@@ -43,14 +43,17 @@ def test_two_steps_on_a_squared_error():
 
     w0 = 0 -> w1 = 0.9 -> w2 = 0.9 - 0.2 (2.25 - 4.5) = 1.35; loss 4.25, then (0.01 + 4.84) / 4 = 1.2125.
     """
-    got = trained(Objective(Net(OneWeight), (squared_error,)), ZERO, site_of(x=[1.0, 2.0], y=[1.0, 4.0]), lr=0.2, steps=2)
+    objective = Objective(Net(OneWeight), (squared_error,))
+    got = trained(objective, ZERO, site_of(x=[1.0, 2.0], y=[1.0, 4.0]), lr=0.2, steps=2)
     assert float(got.params["w"]) == pytest.approx(1.35, abs=1e-6)
     assert float(got.gradient["w"]) == pytest.approx(-2.25, abs=1e-6)
     assert got.loss == pytest.approx((4.25 + 1.2125) / 2, abs=1e-6)
     assert (got.steps, got.lr) == (2, 0.2)
 
 
-@pytest.mark.parametrize(("settings", "steps"), [({"epochs": 1}, 3), ({"epochs": 2}, 6), ({"steps": 5}, 5), ({"steps": 2}, 2)])
+@pytest.mark.parametrize(
+    ("settings", "steps"), [({"epochs": 1}, 3), ({"epochs": 2}, 6), ({"steps": 5}, 5), ({"steps": 2}, 2)]
+)
 def test_epochs_are_passes_and_steps_are_steps(settings, steps):
     """10 rows in batches of 4 are 3 steps a pass; each step moves w by -1."""
     got = trained(SLOPE, ZERO, ROWS, batch_size=4, **settings)
@@ -124,7 +127,8 @@ def test_training_is_a_bare_torch_loop_bit_for_bit(build):
     net, seed, site = Net(build), Seed(3), images()
     params = net.init(Seed(0))
     settings = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
-    got = trained(Objective(net, (cross_entropy,)), params, site, optimizer=SGD(**settings), batch_size=8, epochs=2, seed=3)
+    objective = Objective(net, (cross_entropy,))
+    got = trained(objective, params, site, optimizer=SGD(**settings), batch_size=8, epochs=2, seed=3)
     module = build()
     module.load_state_dict(params)
     optimizer = torch.optim.SGD(module.parameters(), **settings)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from helpers.sabotage import Failing
-from helpers.toy import fedavg, last, points
 
 from fedquilt.core.errors import ExchangeError, RoundError
 from fedquilt.engines.local import Local
+from helpers.sabotage import Failing
+from helpers.toy import fedavg, last, points
 
 TOY = points(10, 20, 30)  # client 1 is known by its 20 rows where its id is not told
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.engines import Counting, Tampering, with_examples
-from helpers.sabotage import Corrupting, Without, Wraps
-from helpers.toy import fedavg, last, linear, points
 
 import fedquilt.engines.rounds as module
 from fedquilt.core.errors import ExchangeError, InputError, RoundError
@@ -20,6 +17,9 @@ from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.local_only import local_only
+from helpers.engines import Counting, Tampering, with_examples
+from helpers.sabotage import Corrupting, Without, Wraps
+from helpers.toy import fedavg, last, linear, points
 
 TOY = points(12, 20, 16)
 PRIVATE = Parts(shared=everything_but(under("bias")), private=under("bias"))
@@ -75,7 +75,7 @@ def test_a_round_without_a_usable_reply_stops_the_run_and_changes_nothing():
         method = Corrupting(base=method, client=client, kind="nan")
     rounds = rounds_of(method)
     before = rounds.digest()
-    with pytest.raises(RoundError, match=r"round 0, exchange 'train': 0 of 3 clients.*at least 1 needed.*client 0: non-finite"):
+    with pytest.raises(RoundError, match=r"round 0, exchange 'train': 0 of 3 clients.*client 0: non-finite"):
         rounds.play()
     assert (rounds.digest(), rounds.done) == (before, 0)
 
@@ -108,7 +108,9 @@ def test_an_empty_plan_is_a_round_of_rest():
     assert (pack(rounds.state), rounds.done, rounds.examine(TOY.examined)) == (before, 1, {})
 
 
-@pytest.mark.parametrize(("asked", "message"), [((0, 1, 1), "client 1 twice"), ((0, 7), "client 7")])
+@pytest.mark.parametrize(
+    ("asked", "message"), [((0, 1, 1), "client 1 is asked twice"), ((0, 7), "client 7 .* is not in")]
+)
 def test_a_cohort_names_clients_there_are_and_each_once(asked, message):
     """A client visited twice in one exchange would see two states on one engine and one on another."""
     with pytest.raises(ExchangeError, match=message) as caught:
@@ -194,3 +196,24 @@ def test_threads_are_given_back():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpackable(Wraps):
+    """Says something that is no record, on the way down or up."""
+
+    base: Any
+    way: str
+
+    def exchanges(self) -> Any:
+        (train,) = self.base.exchanges()
+        down = (lambda state, client: {1, 2}) if self.way == "down" else train.down
+        work = (lambda sent, client, site, turn: (client, {1, 2})) if self.way == "up" else train.work
+        return (replace(train, down=down, work=work),)
+
+
+@pytest.mark.parametrize(("way", "stage"), [("down", "down"), ("up", "encode")])
+def test_a_message_that_is_no_record_is_named_with_its_place(way, stage):
+    with pytest.raises(ExchangeError, match=r"set at '.*' cannot be packed") as caught:
+        rounds_of(Unpackable(base=fedavg(), way=way)).play()
+    assert (caught.value.method, caught.value.stage, caught.value.client) == ("Unpackable", stage, 0)

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sabotage import Deadly, Without, Wraps
-from helpers.toy import fedavg, last, linear, points
 from torch import nn
 
 from fedquilt.core.errors import InputError, WorkerError
@@ -25,6 +23,8 @@ from fedquilt.engines.pipe import SharedTensors, mapped
 from fedquilt.engines.rounds import Rounds
 from fedquilt.engines.workers import Workers
 from fedquilt.metrics.classify import classify
+from helpers.sabotage import Deadly, Without, Wraps
+from helpers.toy import fedavg, last, linear, points
 
 TOY = points(10, 200, 30, 5)
 PRIVATE = fedavg(parts=Parts(shared=everything_but(under("bias")), private=under("bias")))

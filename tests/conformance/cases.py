@@ -1,0 +1,64 @@
+"""One row per method. A method is not done before its row is green."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fedquilt.core.exchange import Method, fraction
+from fedquilt.core.net import Net
+from fedquilt.core.params import Parts, everything_but, under
+from fedquilt.data import Federation
+from fedquilt.methods.centralised import Centralised
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.fedavg_noise import fedavg_noise
+from fedquilt.methods.fedprox import fedprox
+from fedquilt.methods.local_only import local_only
+from fedquilt.models.registry import make
+from fedquilt.pieces.aggregators import uniform_mean
+from fedquilt.pieces.optimizers import SGD
+from helpers.sketches import HGLS, IFCA
+from helpers.toy import Normed, digits
+
+TOY = digits(clients=4)
+NET = Net(make("mlp", (1, 8, 8), 10, hidden=(16,)))
+HEAD = Parts(shared=everything_but(under("head")), private=under("head"))
+WORK: dict[str, Any] = {"optimizer": SGD(0.1, momentum=0.9), "batch_size": 16, "epochs": 2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with settings under which it learns the digits in two rounds.
+
+    Args:
+        alone: The method has one client (pooled data), so that leaving it out leaves nobody.
+    """
+
+    name: str
+    method: Method
+    federation: Federation = TOY
+    alone: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def fedavg(**settings: Any) -> FedAvg:
+    """FedAvg on the digits."""
+    return FedAvg(**{"objective": NET, **WORK, **settings})
+
+
+CASES = [
+    Case("fedavg", fedavg()),
+    Case("fedavg-uniform", fedavg(aggregate=uniform_mean)),
+    Case("fedavg-batchnorm", fedavg(objective=Net(partial(Normed, width=16)), batch_size=17)),
+    Case("fedavg-private-head", fedavg(parts=HEAD)),
+    Case("fedavg-fraction", fedavg(cohort=fraction(0.5))),
+    Case("fedprox", fedprox(NET, mu=0.1, **WORK)),
+    Case("local-only", local_only(NET, **WORK)),
+    Case("centralised", Centralised(objective=NET, **WORK), alone=True),
+    Case("fedavg-noise", fedavg_noise(NET, noise=0.05, **WORK)),
+    Case("ifca", IFCA(base=fedavg(), clusters=2)),
+    Case("hgls", HGLS(base=fedavg(parts=HEAD))),
+]

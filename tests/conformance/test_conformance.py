@@ -1,0 +1,196 @@
+"""Every method, on every engine: the promises of the design, one test each; rows are in ``cases.py``.
+
+(a) learns, (b) workers == local, (c) messages survive packing, (d) no input mutated, (e) stop and resume, (f) order of
+completion, (g) nobody answers, (i) one bad reply. ((h), Flower, comes with its engine.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from conformance.cases import CASES, Case
+from fedquilt.core.errors import RoundError
+from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.params import finite
+from fedquilt.core.record import pack, tensors_in, unpack
+from fedquilt.core.seed import Seed
+from fedquilt.metrics.classify import classify
+from fedquilt.runs.runner import Snapshot, run
+from helpers.engines import Shuffled
+from helpers.sabotage import Corrupting, Without
+from helpers.toy import fedavg as tiny_fedavg
+from helpers.toy import last, points
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+@cache
+def reference(name: str) -> tuple[str, Snapshot]:
+    """Two rounds on ``local``, and their digest."""
+    case = next(c for c in CASES if c.name == name)
+    snapshot = last(case.method, case.federation, score=classify)
+    return snapshot.digest(), snapshot
+
+
+def unlike_times(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in metrics.items() if "seconds" not in k}
+
+
+@every_case
+def test_a_two_rounds_stay_finite_and_learn_above_chance(case: Case):
+    """Above chance: better, on average over clients, than answering each client's most frequent label."""
+    _, snapshot = reference(case.name)
+    assert finite(tensors_in(snapshot.state))
+    assert snapshot.log.quarantined == []
+    assert snapshot.metrics["test_accuracy"] > 1.3 * case.federation.majority().personal
+
+
+@every_case
+@pytest.mark.parametrize("engine", ["one_worker", "two_workers"])
+def test_b_workers_equal_local_bit_for_bit(case: Case, engine: str, request: pytest.FixtureRequest):
+    """The same hash of all state, and every number that is no time."""
+    far = last(case.method, case.federation, engine=request.getfixturevalue(engine), score=classify)
+    digest, near = reference(case.name)
+    assert far.digest() == digest
+    assert unlike_times(far.metrics) == unlike_times(near.metrics)
+
+
+@dataclass
+class Played:
+    """One exchange, played by hand without an engine: no frame between the parts, so that any mutation shows."""
+
+    exchange: Exchange
+    state: Any
+    sent: list[Any]
+    before: list[Any]
+    after: list[Any]
+    uploads: list[Any]
+    next: Any
+    mutated: list[str]
+
+
+def play(case: Case) -> list[Played]:
+    """Two rounds of two clients."""
+    method, seed = case.method, Seed(3)
+    source = case.federation.pooled() if case.alone else case.federation
+    state = method.init_server(seed)
+    clients = {c: method.init_client(seed.fold(c)) for c in source.ids[:2]}
+    trips, played = {e.name: e for e in method.exchanges()}, []
+    for round in range(2):
+        for name in method.plan(state, round):
+            one = visit(trips[name], state, clients, source, Turn(round, None, seed.fold(round, name)))
+            state, clients = one.next, dict(zip(clients, one.after, strict=True))
+            played.append(one)
+    return played
+
+
+def visit(exchange: Exchange, state: Any, clients: dict[Any, Any], source: Any, turn: Turn) -> Played:
+    one = Played(exchange, state, [], [], [], [], None, [])
+    replies = []
+    for client, mine in clients.items():
+        marks = pack(state), pack(mine), pack(dict(source.columns))
+        sent = exchange.down(state, client)
+        seen = pack(sent)
+        site = source.site(client, turn.round)
+        after, upload = exchange.work(sent, mine, site, Turn(turn.round, client, turn.seed.fold(client)))
+        if (pack(state), pack(mine), pack(dict(source.columns))) != marks or pack(sent) != seen:
+            one.mutated.append("work")
+        one.sent.append(sent)
+        one.before.append(mine)
+        one.after.append(after)
+        one.uploads.append(upload)
+        replies.append(Reply(client, site.examples, upload))
+    marks = pack(state), pack(one.uploads), pack(one.after), pack(one.sent)
+    one.next = exchange.up(state, iter(replies), turn)
+    if (pack(state), pack(one.uploads), pack(one.after), pack(one.sent)) != marks:
+        one.mutated.append("up")
+    return one
+
+
+@every_case
+def test_c_states_and_messages_survive_packing(case: Case):
+    """unpack(pack(x)) has x's type and bits: packing it again gives the same frame."""
+    for one in play(case):
+        for value in (one.state, one.next, *one.sent, *one.before, *one.after, *one.uploads):
+            again = unpack(pack(value))
+            assert type(again) is type(value)
+            assert pack(again) == pack(value)
+            assert [t.shape for t in tensors_in(again)] == [t.shape for t in tensors_in(value)]
+            assert all(map(torch.equal, tensors_in(again), tensors_in(value)))
+
+
+@every_case
+def test_d_no_input_is_mutated(case: Case):
+    """State, download, client state, uploads and data are the same before and after every stage."""
+    played = play(case)
+    assert [one.mutated for one in played] == [[]] * len(played)
+    assert pack(played[0].state) != pack(played[-1].next) or pack(played[0].before) != pack(played[-1].after)
+
+
+@every_case
+def test_d_questions_change_nothing(case: Case):
+    method, one = case.method, play(case)[0]
+    marks = pack(one.next), pack(one.sent), pack(one.after)
+    models = [method.personal_model(s, c) for s, c in zip(one.sent, one.after, strict=True)]
+    whole = method.global_model(one.next)
+    rows = case.federation.site(0, 0).train.whole()
+    for model in [*models, *([] if whole is None else [whole])]:
+        kept = pack(model)
+        assert method.predict(model, rows).shape == (len(rows), 10)
+        assert pack(model) == kept
+    method.observe(one.next, {"valid_accuracy": 0.5})
+    assert (pack(one.next), pack(one.sent), pack(one.after)) == marks
+
+
+@every_case
+def test_e_stop_and_resume_is_uninterrupted(case: Case, tmp_path):
+    straight = last(case.method, case.federation, rounds=4, folder=tmp_path / "straight", score=classify)
+    for snapshot in run(case.method, case.federation, rounds=4, folder=tmp_path / "stopped", engine="local"):
+        if snapshot.round == 2:
+            break
+    resumed = list(run(case.method, case.federation, rounds=4, folder=tmp_path / "stopped", engine="local"))
+    assert [s.round for s in resumed] == [3, 4]
+    assert resumed[-1].digest() == straight.digest()
+    assert unlike_times(resumed[-1].metrics) == unlike_times(straight.metrics)
+    logs = [(tmp_path / way / "metrics/clients.jsonl").read_text() for way in ("straight", "stopped")]
+    assert logs[0] == logs[1]
+
+
+@every_case
+def test_f_the_order_of_completion_does_not_matter(case: Case):
+    assert last(case.method, case.federation, engine=Shuffled(1)).digest() == reference(case.name)[0]
+
+
+def test_f_workers_finish_very_unequal_clients_in_any_order(two_workers):
+    """The largest client is last and is begun first; the sums run in ascending id all the same."""
+    data = points(2, 3, 50, 4, 400)
+    method = tiny_fedavg(epochs=3)
+    assert last(method, data, engine=two_workers).digest() == last(method, data).digest()
+
+
+@every_case
+def test_g_without_replies_the_state_stays(case: Case):
+    for one in play(case):
+        left = one.exchange.up(one.state, iter(()), Turn(0, None, Seed(0)))
+        assert pack(left) == pack(one.state)
+
+
+@every_case
+@pytest.mark.parametrize("kind", ["nan", "shape"])
+def test_i_one_bad_reply_equals_the_run_without_that_client(case: Case, kind: str):
+    bad = Corrupting(base=case.method, client="pooled" if case.alone else 1, kind=kind)
+    if case.alone:
+        with pytest.raises(RoundError, match="0 of 1 clients"):
+            last(bad, case.federation.pooled())
+        return
+    spoiled = last(bad, case.federation)
+    assert spoiled.digest() == last(Without(base=case.method, client=1), case.federation).digest()
+    assert {q.client for q in spoiled.log.quarantined} <= {1}
+    if case.name != "fedavg-fraction":  # there, client 1 may not have been asked
+        assert spoiled.digest() != reference(case.name)[0]
+        assert len(spoiled.log.quarantined) == 1
