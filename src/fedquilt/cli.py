@@ -62,14 +62,13 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", m
 
 
 def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
-    import shutil
-
     from fedquilt.runs.build import engine_of, result_of, run_of
     from fedquilt.runs.show import Progress, result_table
+    from fedquilt.runs.storage import RunFolder
 
     if fresh and folder.exists():
-        shutil.rmtree(folder)
-    found = result_of(folder)
+        RunFolder(folder).remove()
+    found, notes = result_of(folder), list[str]()
     if found is None:
         engine = engine_of(config)
         try:
@@ -84,11 +83,11 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
                     bar.update(snapshot)
         finally:
             engine.close()
-        found = result_of(folder) or {}
+        found, notes = result_of(folder) or {}, made.notes
     elif not as_json:
         typer.echo(f"This run is finished already; --fresh runs it anew. Folder: {folder}")
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), **found}))
+        _echo({"folder": str(folder), "notes": notes, **found})
     else:
         result_table(folder, found)
 
@@ -114,7 +113,7 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
             config, lambda cell, snapshot: bar.update(snapshot, f"{cell.label} seed {cell.config.seed}")
         )
     if as_json:
-        typer.echo(json.dumps(summary))
+        _echo(summary)
     else:
         comparison_table(summary)
 
@@ -156,7 +155,7 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
     picture = draw(counts, [str(c) for c in federation.ids], title, plot)
     if as_json:
         labels = {str(c): row.tolist() for c, row in zip(federation.ids, counts, strict=True)}
-        typer.echo(json.dumps({**federation.summary(), "labels": labels, "plot": str(picture)}))
+        _echo({**federation.summary(), "labels": labels, "plot": str(picture)})
     else:
         partition_table(federation, counts, picture)
 
@@ -176,9 +175,15 @@ def _listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     from fedquilt.runs.show import listing
 
     if as_json:
-        typer.echo(json.dumps(rows))
+        _echo(rows)
     else:
         listing(rows, title)
+
+
+def _echo(value: Any) -> None:
+    from fedquilt.runs.storage import to_json
+
+    typer.echo(to_json(value))
 
 
 @contextmanager
@@ -189,9 +194,17 @@ def _told(as_json: bool) -> Iterator[None]:
     except FedquiltError as error:
         _say(as_json, str(error), error.exit_code, type(error).__name__)
     except KeyboardInterrupt:
-        _say(as_json, "Interrupted. Snapshots are kept; 'fedquilt resume RUN' goes on.", 130, "Interrupted")
+        _interrupted(as_json)
+    except SystemExit as end:
+        if end.code == 130:  # typer makes this of a KeyboardInterrupt
+            _interrupted(as_json)
+        raise
     except BrokenPipeError:
         sys.exit(141)
+
+
+def _interrupted(as_json: bool) -> None:
+    _say(as_json, "Interrupted. Snapshots are kept; 'fedquilt resume RUN' goes on.", 130, "Interrupted")
 
 
 def _say(as_json: bool, text: str, code: int, kind: str) -> None:

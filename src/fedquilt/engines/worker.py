@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import runpy
 import signal
@@ -129,7 +130,8 @@ def main() -> None:
     """Serve on the socket whose number is the first argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     torch.set_num_threads(1)
-    serve(Pipe(socket.socket(fileno=int(sys.argv[1]))))
+    with contextlib.suppress(ConnectionError):  # the parent went away while an answer was on its way
+        serve(Pipe(socket.socket(fileno=int(sys.argv[1]))))
 
 
 if __name__ == "__main__":

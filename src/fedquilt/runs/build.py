@@ -111,6 +111,8 @@ def _check_first_step(method: Any, data: Federation) -> None:
 
 def result_of(folder: Path) -> dict[str, Any] | None:
     """What a finished run wrote about itself, or None if it is not finished."""
-    path = folder / "result.json"
-    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    try:
+        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    except (OSError, ValueError):  # missing or damaged: the last snapshot can tell it again
+        return None
     return found

@@ -267,11 +267,11 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
 
 def _check_model(named: Any) -> list[str]:
     """Problems of the model's name and options; whether it fits the data is seen when both are there."""
-    from fedquilt.models.registry import MODELS
-
     given = _named(named)
     if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
         return []
+    from fedquilt.models.registry import MODELS
+
     kind = given["kind"]
     if kind not in MODELS:
         return [f"model.kind: unknown model {kind!r}{did_you_mean(kind, MODELS)} (known: {', '.join(sorted(MODELS))})"]

@@ -31,7 +31,7 @@ from fedquilt.engines.workers import Workers
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
-from fedquilt.runs.storage import RunFolder, write_atomic
+from fedquilt.runs.storage import RunFolder, to_json, write_atomic
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ def make_engine(engine: str | Engine, processes: int | None = None, devices: Seq
     """An engine by name: 'auto', 'local' or 'workers'."""
     if not isinstance(engine, str):
         return engine
+    for device in devices:
+        _check_device(device)
     if engine == "auto" and not devices:
         return Auto(processes)
     if engine == "local":
@@ -91,6 +93,19 @@ def make_engine(engine: str | Engine, processes: int | None = None, devices: Seq
     if engine in ("workers", "auto"):
         return Workers(processes, devices)
     raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local' or 'workers'.")
+
+
+def _check_device(name: str) -> None:
+    try:
+        kind = torch.device(name).type
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("there is no CUDA device on this machine")
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"engine.devices: {name!r} cannot be used: {reason}. Give devices like 'cuda:0', or none for the CPU."
+        ) from error
 
 
 class Run:
@@ -148,14 +163,17 @@ class Run:
 
     def _play(self, rounds: Rounds) -> Iterator[Snapshot]:
         saved, saved_at = rounds.done, time.monotonic()
+        if self._over(rounds):  # resumed after the last snapshot, perhaps before the result was written
+            self._finish(rounds)
+            yield Snapshot(rounds.done, rounds.state, self.progress["last"], RoundLog(rounds.done - 1), {}, rounds)
         try:
-            while rounds.done < self.total and not self.progress["stopped"]:
+            while not self._over(rounds):
                 due = self._due(rounds.done + 1)
                 log = rounds.play(measure=due and self.evaluation.local)
                 snapshot = self._record(rounds, log, due)
                 if isinstance(self.engine, Auto):
                     self.engine.expect(snapshot.metrics["seconds"], self.total - rounds.done)
-                finished = rounds.done == self.total or self.progress["stopped"]
+                finished = self._over(rounds)
                 since = time.monotonic() - saved_at
                 wanted = rounds.done % self.snapshots.every == 0 and since >= self.snapshots.seconds
                 if self.folder is not None and (wanted or finished):
@@ -169,6 +187,9 @@ class Run:
             if self.folder is not None and saved < rounds.done:
                 self._save(rounds)
             raise
+
+    def _over(self, rounds: Rounds) -> bool:
+        return rounds.done >= self.total or bool(self.progress["stopped"])
 
     def _due(self, done: int) -> bool:
         return self.score is not None and (done % self.evaluation.every == 0 or done == self.total)
@@ -264,7 +285,7 @@ class Run:
         whole = model if net is None else net.full(model)
         content = safetensors.torch.save({n: t.contiguous() for n, t in whole.items()})
         if self.folder is not None:
-            write_atomic(self.folder.path / name, content)
+            write_atomic(self.folder.path / name, content, self.folder.path)
 
     def _finish(self, rounds: Rounds) -> None:
         if self.folder is None:
@@ -282,7 +303,7 @@ class Run:
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "data": self._data,
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
-        write_atomic(self.folder.path / "result.json", json.dumps(result, indent=1).encode())
+        write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
 
 
 def environment() -> dict[str, str]:

@@ -99,7 +99,7 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
         ("common_test_accuracy", "global model, common test set"),
     ):  # fmt: skip
         if name in last:
-            table.add_row(label, f"{best.get(name, float('nan')):.4f}", f"{last[name]:.4f}")
+            table.add_row(label, _figure(best.get(name)), _figure(last[name]))
     console.print(table)
     up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
     stopped = " (stopped early)" if result["stopped_early"] else ""
@@ -110,6 +110,10 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
         )
     print(f"state {result['digest']}")
     print(f"folder {folder}")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def comparison_table(summary: Mapping[str, Any]) -> None:

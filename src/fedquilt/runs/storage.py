@@ -6,9 +6,11 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,15 +38,17 @@ def storage(path: Path) -> Iterator[None]:
             errno.EACCES: "No permission to write there: choose another output.folder",
             errno.EPERM: "No permission to write there: choose another output.folder",
         }.get(error.errno or 0, "Check the folder")
-        raise StorageError(
-            f"Cannot write below '{path}': {error.strerror or error}. {advice}. Snapshots written before are intact; "
-            f"go on with 'fedquilt resume {path}'."
-        ) from error
+        begun = (path / "config.toml").exists()
+        hope = f" Snapshots written before are intact; go on with 'fedquilt resume {path}'." if begun else ""
+        raise StorageError(f"Cannot write below '{path}': {error.strerror or error}. {advice}.{hope}") from error
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write, fsync, rename: a reader finds the old file or the new one, never half of one."""
-    with storage(path.parent):
+def write_atomic(path: Path, content: bytes, run: Path | None = None) -> None:
+    """Write, fsync, rename: a reader finds the old file or the new one, never half of one.
+
+    ``run`` is the folder of the run that errors name, if it is not the file's own.
+    """
+    with storage(run or path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
         try:
@@ -57,6 +61,22 @@ def write_atomic(path: Path, content: bytes) -> None:
         except OSError:
             part.unlink(missing_ok=True)
             raise
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: numbers that are not finite become null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _sync_folder(path: Path) -> None:
@@ -97,7 +117,10 @@ class FolderSlots:
         entry = self.now.get(client)
         if entry is None:
             return None
-        frame = (self.folder / entry[0]).read_bytes()
+        try:
+            frame = (self.folder / entry[0]).read_bytes()
+        except OSError as error:
+            raise SnapshotError(f"The state of client {client!r} cannot be read: {error}.") from error
         if hashlib.sha256(frame).hexdigest() != entry[1]:
             raise SnapshotError(f"The state of client {client!r} in '{self.folder / entry[0]}' is damaged.")
         return frame
@@ -111,12 +134,12 @@ class FolderSlots:
         if old is not None and old[0] == name:
             return
         path = self.folder / name
-        if not any(name in needed for needed in self._needed):  # a file that a snapshot relies on is never touched
-            with storage(self.folder.parent):
+        with storage(self.folder.parent):
+            if not any(name in needed for needed in self._needed):  # a file that a snapshot relies on is never touched
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(frame)
-        if old is not None and old[0] in self._fresh and not any(old[0] in needed for needed in self._needed):
-            self._drop(old[0])
+            if old is not None and old[0] in self._fresh and not any(old[0] in needed for needed in self._needed):
+                self._drop(old[0])
         self.now[client] = (name, digest)
         self._fresh.add(name)
 
@@ -143,12 +166,12 @@ class FolderSlots:
             for name in gone.difference(*self._needed):
                 self._drop(name)
 
-    def restore(self, now: Mapping[ClientId, tuple[str, str]]) -> None:
-        """Go back to the files of a snapshot, and remove all others."""
+    def restore(self, now: Mapping[ClientId, tuple[str, str]], older: Sequence[set[str]] = ()) -> None:
+        """Go back to the files of a snapshot, and remove all others but those that ``older`` snapshots rely on."""
         self.now = {c: (str(n), str(d)) for c, (n, d) in now.items()}
-        keep = {name for name, _ in self.now.values()}
-        self._needed = [keep]
+        self._needed = [*older, {name for name, _ in self.now.values()}]
         self._fresh.clear()
+        keep = set().union(*self._needed)
         for path in self.folder.glob("*/*.safetensors"):
             if f"{path.parent.name}/{path.name}" not in keep:
                 path.unlink(missing_ok=True)
@@ -193,11 +216,21 @@ class RunFolder:
     def close(self) -> None:
         """Let go of the folder."""
         for file in self._logs.values():
-            file.close()
+            with suppress(OSError):  # what a full disk did not take was complained about when it was written
+                file.close()
         self._logs = {}
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def remove(self) -> None:
+        """Delete the folder, unless another process is running it."""
+        self.open()
+        try:
+            with storage(self.path):
+                shutil.rmtree(self.path)
+        finally:
+            self.close()
 
     # Logs
 
@@ -208,7 +241,7 @@ class RunFolder:
         with storage(self.path):
             if name not in self._logs:
                 self._logs[name] = (self.path / name).open("a", encoding="utf-8")
-            self._logs[name].write("".join(json.dumps(row) + "\n" for row in rows))
+            self._logs[name].write("".join(to_json(row) + "\n" for row in rows))
             self._logs[name].flush()
 
     def rows(self, name: str) -> list[dict[str, Any]]:
@@ -231,10 +264,11 @@ class RunFolder:
         slots = {c: [n, d] for c, (n, d) in self.slots.now.items()}
         frame = pack(SnapshotRecord(identity, data, done, state, slots, progress, logs))
         digest = hashlib.sha256(frame).hexdigest()[:16]
-        write_atomic(self.path / "snapshots" / f"round-{done:06d}.{digest}.safetensors", frame)
-        self.slots.mark()
-        for old in self.snapshots()[KEPT:]:
-            old.unlink(missing_ok=True)
+        write_atomic(self.path / "snapshots" / f"round-{done:06d}.{digest}.safetensors", frame, self.path)
+        with storage(self.path):
+            self.slots.mark()
+            for old in self.snapshots()[KEPT:]:
+                old.unlink(missing_ok=True)
 
     def snapshots(self) -> list[Path]:
         """The snapshot files, newest first."""
@@ -244,15 +278,13 @@ class RunFolder:
         """The newest snapshot that is whole, and what was wrong with newer ones; logs go back to its time."""
         notes = []
         files = self.snapshots()
-        for file in files:
+        for place, file in enumerate(files):
             try:
                 found = self._read(file, identity, data)
             except (SnapshotError, FrameError, OSError) as error:
                 notes.append(f"snapshot {file.name} cannot be used: {error}")
                 continue
-            for damaged in files[: files.index(file)]:
-                damaged.unlink(missing_ok=True)
-            self._rewind(found)
+            self._rewind(found, files[:place], files[place + 1 :])
             return found, notes
         if files:
             raise SnapshotError(f"No snapshot of '{self.path}' can be used. " + "; ".join(notes))
@@ -271,10 +303,23 @@ class RunFolder:
         self.slots.verify({c: (n, d) for c, (n, d) in found.slots.items()})
         return found
 
-    def _rewind(self, found: SnapshotRecord | None) -> None:
-        self.slots.restore({} if found is None else {c: (n, d) for c, (n, d) in found.slots.items()})
+    def _rewind(self, found: SnapshotRecord | None, damaged: Sequence[Path] = (), older: Sequence[Path] = ()) -> None:
+        """Make the folder what it was at a snapshot's time; ``older`` snapshots stay usable."""
         with storage(self.path):
+            for file in [*damaged, *(self.path / "snapshots").glob("*.part")]:
+                file.unlink(missing_ok=True)
+            needed = [files for file in reversed(older) if (files := _files_of(file)) is not None]
+            self.slots.restore({} if found is None else {c: (n, d) for c, (n, d) in found.slots.items()}, needed)
             for name in LOGS:
                 path = self.path / name
                 if path.exists():
-                    os.truncate(path, 0 if found is None else found.logs.get(name, 0))
+                    length = 0 if found is None else found.logs.get(name, 0)
+                    os.truncate(path, min(length, path.stat().st_size))
+
+
+def _files_of(snapshot: Path) -> set[str] | None:
+    """The clients' files that a snapshot relies on; None if it cannot be read."""
+    try:
+        return {name for name, _ in unpack(bytearray(snapshot.read_bytes())).slots.values()}
+    except (FrameError, OSError, AttributeError):
+        return None

@@ -1,0 +1,297 @@
+"""Settings: defaults, overrides, every problem at once, and files that can be read back."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.runs.config import Config, apply, dump, load, parse
+
+
+def problems(raw: dict[str, Any]) -> list[str]:
+    """What is wrong with these settings."""
+    with pytest.raises(ConfigError) as told:
+        parse(raw)
+    return told.value.problems
+
+
+def written(folder: Path, text: str) -> Path:
+    """A recipe file."""
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return path
+
+
+# Defaults and overrides
+
+
+def test_an_empty_file_is_a_run_with_the_documented_defaults(tmp_path: Path) -> None:
+    config = load(written(tmp_path, ""))
+    assert config == Config()
+    assert (config.rounds, config.seed, config.name) == (20, 0, "run")
+    assert (config.method.kind, config.model.kind, config.train.optimizer.options) == ("fedavg", "mlp", {"lr": 0.05})
+    assert (config.data.source, config.data.clients, config.data.test, config.data.valid) == ("digits", 20, 0.2, 0.1)
+    assert (config.engine.kind, config.evaluate.every, config.stop.patience) == ("auto", 1, None)
+
+
+def test_the_recipes_of_the_repository_are_right() -> None:
+    recipes = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
+    assert recipes
+    assert all(load(path).name == path.stem for path in recipes)
+
+
+def test_overrides_reach_every_depth_and_keep_their_neighbours(tmp_path: Path) -> None:
+    path = written(tmp_path, 'rounds = 3\n[train]\noptimizer = { kind = "sgd", lr = 0.5, momentum = 0.9 }\n')
+    config = load(
+        path,
+        [
+            "rounds=7", "train.optimizer.lr=0.25", "method.kind=fedprox", "method.mu=0.5", "data.mean=[0.1, 0.2]",
+            "compare.seeds=[4,5]", 'compare.methods=["fedavg", {kind = "fedprox", mu = 1}]', "engine.kind = workers",
+            "output.folder=a=b", "evaluate.local=true", "train.schedule={kind='step_down', milestones=[3, 6]}",
+        ],
+    )  # fmt: skip
+    assert config.rounds == 7
+    assert config.train.optimizer.options == {"lr": 0.25, "momentum": 0.9}
+    assert (config.method.kind, config.method.options) == ("fedprox", {"mu": 0.5})
+    assert config.data.mean == [0.1, 0.2]
+    assert config.compare.seeds == [4, 5]
+    assert [(m.kind, m.options) for m in config.compare.methods] == [("fedavg", {}), ("fedprox", {"mu": 1})]
+    assert config.engine.kind == "workers"
+    assert config.output.folder == "a=b"
+    assert config.evaluate.local is True
+    assert config.train.schedule is not None
+    assert config.train.schedule.options == {"milestones": [3, 6]}
+
+
+def test_a_bare_name_is_a_choice_without_options(tmp_path: Path) -> None:
+    config = load(written(tmp_path, 'method = "local_only"\n[data]\npartition = "iid"\n'), ["train.optimizer=adam"])
+    assert (config.method.kind, config.data.partition.kind, config.train.optimizer.kind) == ("local_only", "iid", "adam")
+    assert problems({"method": "fedavgg"}) == [
+        "method.kind: unknown method 'fedavgg'; did you mean 'fedavg'? "
+        "(known: centralised, fedavg, fedavg_noise, fedprox, local_only)"
+    ]
+
+
+def test_overrides_do_not_change_what_they_were_applied_to() -> None:
+    raw = {"train": {"epochs": 1}}
+    made, wrong = apply(raw, ["train.epochs=5"])
+    assert made == {"train": {"epochs": 5}}
+    assert raw == {"train": {"epochs": 1}}
+    assert wrong == []
+
+
+# Problems
+
+
+def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        roundz = 3
+        seed = -1
+        name = "no spaces please"
+        [data]
+        clients = "many"
+        test = 1.5
+        mean = "x"
+        partition = { kind = "dirichlett" }
+        [model]
+        kind = "mlpp"
+        [method]
+        kind = "fedavgg"
+        [train]
+        batch_size = 0
+        optimizer = { kind = "sgd", lr = -1, momentumm = 0.9 }
+        schedule = { kind = "cosine" }
+        [engine]
+        kind = "gpu"
+        [compare]
+        methods = ["fedavg", { kind = "fedprox", muu = 1 }, { mu = 1 }, 3]
+        seeds = [0, 0]
+        """,
+    )
+    with pytest.raises(ConfigError) as told:
+        load(path, ["nonsense", "=3", "roundz.deep=1", "evaluate.evry=2", "stop.patience=soon"])
+    found = told.value.problems
+    expected = {
+        "override 'nonsense' is not of the form key=value": "",
+        "override '=3' is not of the form key=value": "",
+        "override 'roundz.deep=1': 'roundz' is not a section": "",
+        "roundz: unknown key; did you mean 'rounds'?": "",
+        "seed: ": "greater than or equal to 0, got -1",
+        "name: ": "got 'no spaces please'",
+        "data.clients: ": "valid integer, unable to parse string as an integer, got 'many'",
+        "data.test: ": "less than 1, got 1.5",
+        "data.mean: ": "valid number, unable to parse string as a number, got 'x'",
+        "data.partition.kind: ": "unknown partition 'dirichlett'; did you mean 'dirichlet'?",
+        "model.kind: ": "unknown model 'mlpp'; did you mean 'mlp'?",
+        "method.kind: ": "unknown method 'fedavgg'; did you mean 'fedavg'?",
+        "train.batch_size: ": "greater than or equal to 1, got 0",
+        "train.optimizer.momentumm: ": "unknown key for 'sgd'; did you mean 'momentum'?",
+        "train.optimizer: ": "lr must be a positive number, got -1",
+        "train.schedule.rounds: ": "missing",
+        "engine.kind: ": "'auto', 'local' or 'workers', got 'gpu'",
+        "compare.methods.1.muu: ": "unknown key for 'fedprox'; did you mean 'mu'?",
+        "compare.methods.2.kind: ": "missing",
+        "compare.methods.3: ": "should be a section, got 3",
+        "compare.seeds: ": "must differ, got [0, 0]",
+        "evaluate.evry: ": "unknown key; did you mean 'every'?",
+        "stop.patience: ": "valid integer, unable to parse string as an integer, got 'soon'",
+    }
+    for begins, holds in expected.items():
+        assert [p for p in found if p.startswith(begins) and holds in p], (begins, found)
+    assert len(found) == len(expected), found
+    assert str(told.value).startswith(f"{path}: {len(expected)} problems\n  - ")
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({"train": 3}, ["train: should be a section, got 3"]),
+        ({"data": {"mean": [0.1, "a"]}}, ["data.mean.1: input should be a valid number, unable to parse string as a "
+                                          "number, got 'a'"]),
+        ({"model": {"kind": "mlp", "hiden": [3]}}, ["model.hiden: unknown key for 'mlp'; did you mean 'hidden'?"]),
+        ({"model": {"kind": "logistic", "hidden": [3]}}, ["model.hidden: unknown key for 'logistic'"]),
+        ({"model": {"hidden": [3]}}, ["model.kind: missing"]),
+        ({"method": {"kind": "fedprox", "mu": "big"}}, ["method.mu: input should be a valid number, unable to parse "
+                                                       "string as a number, got 'big'"]),
+        ({"method": {"kind": "fedavg", "aggregate": "median"}}, ["method.aggregate: input should be 'mean' or "
+                                                                "'uniform_mean', got 'median'"]),
+        ({"method": {"kind": "fedavg_noise", "aggregate": "mean"}}, ["method.aggregate: unknown key for "
+                                                                    "'fedavg_noise'"]),
+        ({"method": {"kind": "fedavg", "batch_size": 3}}, ["method.batch_size: unknown key for 'fedavg'"]),
+        ({"data": {"partition": {"kind": "dirichlet"}}}, ["data.partition.alpha: missing"]),
+        ({"data": {"partition": {"kind": "class_groups", "groups": [[0], [0]]}}},
+         ["data.partition: ClassGroups: classes [0] are in more than one group. Groups must be disjoint."]),
+        ({"compare": {"methods": []}}, ["compare.methods: list should have at least 1 item after validation, not 0, "
+                                        "got []"]),
+        ({"cohort": {"fraction": 0}}, ["cohort.fraction: input should be greater than 0, got 0"]),
+        ({"rounds": 2.5}, ["rounds: input should be a valid integer, got a number with a fractional part, got 2.5"]),
+    ],
+)  # fmt: skip
+def test_each_problem_names_the_setting_and_the_value(raw: dict[str, Any], told: list[str]) -> None:
+    assert problems(raw) == told
+
+
+def test_a_file_that_is_not_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"recipe\.toml: 1 problem\n  - not valid TOML: .*line 2"):
+        load(written(tmp_path, "rounds = 3\nrounds 3\n"))
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "bytes.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(tmp_path / "bytes.toml")
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"There is no file '.*absent\.toml'"):
+        load(tmp_path / "absent.toml")
+    with pytest.raises(InputError, match="is a folder; give the path of a .toml file"):
+        load(tmp_path)
+
+
+# Identity
+
+_SAME = [
+    "engine.kind=workers", "engine.processes=3", 'engine.devices=["cuda:0"]', "snapshot.every=7", "snapshot.seconds=0",
+    "output.folder=elsewhere", "output.personal_models=true", "compare.seeds=[9]", 'compare.methods=["fedavg"]',
+]  # fmt: skip
+_OTHER = [
+    "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
+    "data.partition.alpha=0.5", "data.partition.kind=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
+    "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model.kind=logistic", "model.hidden=[7]",
+    "method.kind=fedprox", "method.mu=0.2", "train.epochs=2", "train.steps=4", "train.batch_size=5",
+    "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",
+    "cohort.count=2", "evaluate.every=2", "evaluate.clients=2", "evaluate.local=true", "stop.patience=3",
+    "stop.min_delta=0.1",
+]  # fmt: skip
+_BASE = {
+    "method": {"kind": "fedprox", "mu": 0.1} , "data": {"partition": {"kind": "dirichlet", "alpha": 0.3}},
+    "train": {"optimizer": {"kind": "sgd", "lr": 0.05}},
+}  # fmt: skip
+
+
+def identity(override: str | None = None) -> str:
+    """The identity of the base settings with one change."""
+    made, _ = apply(_BASE, [] if override is None else [override])
+    if override == "method.kind=fedprox":
+        made["method"] = {"kind": "fedavg"}
+    if override == "data.partition.kind=iid":
+        made["data"]["partition"] = {"kind": "iid"}
+    return parse(made).identity()
+
+
+@pytest.mark.parametrize("override", _SAME)
+def test_what_cannot_change_numbers_does_not_change_the_identity(override: str) -> None:
+    assert identity(override) == identity()
+
+
+def test_everything_else_changes_the_identity() -> None:
+    found = [identity(), *(identity(o) for o in _OTHER)]
+    assert len(set(found)) == len(found)
+
+
+def test_every_setting_is_in_one_of_the_two_lists() -> None:
+    named = {o.partition("=")[0] for o in _SAME + _OTHER}
+    for section, info in Config.model_fields.items():
+        inner = getattr(info.annotation, "model_fields", {})
+        paths = [f"{section}.{leaf}" for leaf in inner if leaf != "kind"] or [section]
+        for path in paths:
+            assert any(n == path or n.startswith(f"{path}.") for n in named), path
+
+
+# Round trip
+
+
+def read_back(config: Config) -> Config:
+    """What a resumed run would read."""
+    return parse(tomllib.loads(dump(config)))
+
+
+@pytest.mark.parametrize("override", _SAME + _OTHER)
+def test_each_setting_survives_the_file(override: str) -> None:
+    config = parse(apply(_BASE, [override] if "kind=iid" not in override else ["data.partition={kind='iid'}"])[0])
+    assert read_back(config) == config
+    assert read_back(config).identity() == config.identity()
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+numbers = st.floats(min_value=1e-300, max_value=1e300)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    folder=texts,
+    path=st.none() | texts,
+    lr=numbers,
+    betas=st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2),
+    mean=st.floats(allow_nan=False) | st.lists(st.floats(allow_nan=False), max_size=3),
+    groups=st.lists(st.integers(0, 9), min_size=1, max_size=9, unique=True),
+    seeds=st.lists(st.integers(0, 10**30), min_size=1, max_size=3, unique=True),
+    mu=numbers,
+    patience=st.none() | st.integers(1, 10**12),
+    local=st.booleans(),
+)
+def test_any_settings_survive_the_file(
+    folder: str, path: str | None, lr: float, betas: tuple[float, float], mean: Any, groups: list[int],
+    seeds: list[int], mu: float, patience: int | None, local: bool,
+) -> None:  # fmt: skip
+    config = parse(
+        {
+            "data": {"path": path, "mean": mean, "partition": {"kind": "class_groups", "groups": [groups]}},
+            "train": {"optimizer": {"kind": "adam", "lr": lr, "betas": list(betas)}},
+            "compare": {"seeds": seeds, "methods": ["fedavg", {"kind": "fedprox", "mu": mu}]},
+            "stop": {"patience": patience},
+            "evaluate": {"local": local},
+            "output": {"folder": folder},
+        }
+    )
+    assert read_back(config) == config
+    assert read_back(config).identity() == config.identity()
