@@ -217,3 +217,43 @@ def test_a_message_that_is_no_record_is_named_with_its_place(way, stage):
     with pytest.raises(ExchangeError, match=r"set at '.*' cannot be packed") as caught:
         rounds_of(Unpackable(base=fedavg(), way=way)).play()
     assert (caught.value.method, caught.value.stage, caught.value.client) == ("Unpackable", stage, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(Wraps):
+    """Notes the seeds it is given."""
+
+    base: Any
+    seen: list[Any]
+
+    def exchanges(self) -> Any:
+        (train,) = self.base.exchanges()
+        return (replace(train, work=self.work, up=self.up, cohort=self.cohort),)
+
+    def work(self, sent: Any, client: Any, site: Any, turn: Any) -> Any:
+        self.seen.append(("work", turn.round, turn.client, turn.seed))
+        (train,) = self.base.exchanges()
+        return train.work(sent, client, site, turn)
+
+    def up(self, state: Any, replies: Any, turn: Any) -> Any:
+        self.seen.append(("up", turn.round, turn.client, turn.seed))
+        return self.base.up(state, replies, turn)
+
+    def cohort(self, state: Any, ids: Any, seed: Any) -> Any:
+        self.seen.append(("cohort", None, None, seed))
+        return ids[:2]
+
+
+def test_randomness_is_folded_with_its_purpose_the_round_and_the_client():
+    """So that no draw depends on who else was asked, and none comes twice."""
+    seen: list[Any] = []
+    rounds, root = rounds_of(Recording(base=fedavg(), seen=seen)), Seed(0)
+    for round in range(2):
+        rounds.play()
+        assert seen[4 * round :] == [
+            ("cohort", None, None, root.fold("cohort", round)),
+            ("up", round, None, root.fold("up", "train", round)),
+            ("work", round, 0, root.fold("work", "train", round, 0)),
+            ("work", round, 1, root.fold("work", "train", round, 1)),
+        ]
+    assert len({seed for *_, seed in seen}) == 8

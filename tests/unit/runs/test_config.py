@@ -205,15 +205,15 @@ _SAME = [
 ]  # fmt: skip
 _OTHER = [
     "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
-    "data.partition.alpha=0.5", "data.partition.kind=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
-    "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model.kind=logistic", "model.hidden=[7]",
-    "method.kind=fedprox", "method.mu=0.2", "train.epochs=2", "train.steps=4", "train.batch_size=5",
+    "data.partition.alpha=0.5", "data.partition=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
+    "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model=logistic", "model={kind='mlp', hidden=[7]}",
+    "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.steps=4", "train.batch_size=5",
     "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",
     "cohort.count=2", "evaluate.every=2", "evaluate.clients=2", "evaluate.local=true", "stop.patience=3",
     "stop.min_delta=0.1",
 ]  # fmt: skip
 _BASE = {
-    "method": {"kind": "fedprox", "mu": 0.1} , "data": {"partition": {"kind": "dirichlet", "alpha": 0.3}},
+    "method": {"kind": "fedprox", "mu": 0.1}, "data": {"partition": {"kind": "dirichlet", "alpha": 0.3}},
     "train": {"optimizer": {"kind": "sgd", "lr": 0.05}},
 }  # fmt: skip
 
@@ -221,10 +221,6 @@ _BASE = {
 def identity(override: str | None = None) -> str:
     """The identity of the base settings with one change."""
     made, _ = apply(_BASE, [] if override is None else [override])
-    if override == "method.kind=fedprox":
-        made["method"] = {"kind": "fedavg"}
-    if override == "data.partition.kind=iid":
-        made["data"]["partition"] = {"kind": "iid"}
     return parse(made).identity()
 
 
@@ -257,7 +253,7 @@ def read_back(config: Config) -> Config:
 
 @pytest.mark.parametrize("override", _SAME + _OTHER)
 def test_each_setting_survives_the_file(override: str) -> None:
-    config = parse(apply(_BASE, [override] if "kind=iid" not in override else ["data.partition={kind='iid'}"])[0])
+    config = parse(apply(_BASE, [override])[0])
     assert read_back(config) == config
     assert read_back(config).identity() == config.identity()
 
@@ -266,7 +262,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 numbers = st.floats(min_value=1e-300, max_value=1e300)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     folder=texts,
     path=st.none() | texts,

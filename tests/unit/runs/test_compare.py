@@ -1,0 +1,105 @@
+"""Comparisons: intervals, labels, tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedquilt.core.errors import ConfigError
+from fedquilt.runs.compare import _csv, _labels, cells, compare, interval, row
+from fedquilt.runs.config import Kinded, parse
+
+
+@pytest.mark.parametrize("values", [[0.5, 0.7], [0.1, 0.4, 0.35], [3.0, 3.0, 3.0], list(np.linspace(0, 1, 12) ** 2)])
+def test_the_interval_is_students(values: list[float]) -> None:
+    found = interval(values)
+    spread = stats.sem(values)
+    if spread == 0:
+        assert (found.mean, found.half) == (3.0, 0.0)
+        return
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=spread)
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high), rel=1e-12)
+
+
+def test_the_interval_by_hand() -> None:
+    found = interval([1.0, 2.0, 3.0])  # s = 1, t(0.975, 2) = 4.302653
+    assert (found.mean, found.half) == pytest.approx((2.0, 4.302653 / math.sqrt(3)), rel=1e-6)
+
+
+def test_one_seed_has_no_interval_and_no_seed_no_mean() -> None:
+    assert interval([0.25]).mean == 0.25
+    assert math.isnan(interval([0.25]).half)
+    assert math.isnan(interval([]).mean)
+
+
+def kinds(*given: Any) -> list[Kinded]:
+    """Choices as a configuration reads them."""
+    return parse({"compare": {"methods": list(given)}}).compare.methods
+
+
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        (["fedavg", {"kind": "fedprox", "mu": 0.1}], ["fedavg", "fedprox"]),
+        (
+            [{"kind": "fedprox", "mu": 0.1}, {"kind": "fedprox", "mu": 1.0}, "fedprox"],
+            ["fedprox,mu=0.1", "fedprox,mu=1.0", "fedprox"],
+        ),
+        (["fedavg", "fedavg", "local_only"], ["fedavg#0", "fedavg#1", "local_only"]),
+    ],
+)
+def test_labels_are_short_and_different(given: list[Any], labels: list[str]) -> None:
+    assert _labels(kinds(*given)) == labels
+
+
+def test_cells_are_every_method_with_every_seed_and_one_folder_for_all() -> None:
+    config = parse({"name": "x", "compare": {"methods": ["fedavg", "fedprox"], "seeds": [3, 5]}, "output": {"folder": "o"}})
+    top, found = cells(config)
+    assert [(c.label, c.config.seed, c.config.method.kind) for c in found] == [
+        ("fedavg", 3, "fedavg"), ("fedprox", 3, "fedprox"), ("fedavg", 5, "fedavg"), ("fedprox", 5, "fedprox"),
+    ]  # fmt: skip
+    assert [c.folder for c in found] == [top / f"{c.label}-seed{c.config.seed}" for c in found]
+    assert (top.parent, top.name[:10]) == (Path("o"), "compare-x-")
+    assert cells(parse({"name": "x", "engine": {"kind": "workers"}, "compare": config.compare.model_dump(),
+                        "output": {"folder": "o"}}))[0] == top  # fmt: skip
+    other = config.model_copy(update={"rounds": 3})
+    assert cells(other)[0] != top
+
+
+def result(accuracy: float, last: float, up: int, seconds: float) -> dict[str, Any]:
+    """What a finished run writes, as far as the table reads it."""
+    best = {"test_accuracy": accuracy, "test_accuracy_worst10": accuracy / 2, "test_balanced_accuracy": accuracy / 4}
+    return {"best": best, "last": {"test_accuracy": last}, "bytes_up": up, "bytes_down": 2 * up, "seconds": seconds,
+            "digest": f"d{accuracy}"}  # fmt: skip
+
+
+def test_a_row_by_hand_and_as_csv() -> None:
+    found = row("m", [result(0.5, 0.4, 1_000_000, 1.0), result(0.7, 0.6, 3_000_000, 2.0)])
+    half = 12.706205 * math.sqrt(0.02) / math.sqrt(2)  # t(0.975, 1), s of 0.5 and 0.7
+    assert found["digests"] == ["d0.5", "d0.7"]
+    assert {k: v for k, v in found.items() if k not in ("digests", "method")} == pytest.approx(
+        {
+            "accuracy": 0.6, "accuracy_half_95": half, "worst10": 0.3, "worst10_half_95": half / 2,
+            "balanced_accuracy": 0.15, "balanced_accuracy_half_95": half / 4, "last_round_accuracy": 0.5,
+            "megabytes_up": 2.0, "megabytes_down": 4.0, "seconds": 1.5,
+        },
+        rel=1e-6,
+    )  # fmt: skip
+    read = list(csv.DictReader(io.StringIO(_csv([found], 0.125))))
+    assert [r["method"] for r in read] == ["majority class", "m"]
+    assert (read[0]["accuracy"], read[0]["worst10"]) == ("0.125", "")
+    assert float(read[1]["accuracy_half_95"]) == found["accuracy_half_95"]
+    assert "digests" not in read[1]
+
+
+def test_a_comparison_without_test_rows_is_refused_before_it_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.test: a comparison needs test rows"):
+        compare(parse({"data": {"test": 0}, "output": {"folder": str(tmp_path / "runs")}}))
+    assert not (tmp_path / "runs").exists()
