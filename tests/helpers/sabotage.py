@@ -174,18 +174,18 @@ class Failing(Wraps):
         self._maybe("down", client_id == self.client)
         return self.base.down(state, client_id)
 
-    def start(self, download: Any, client: Any, site: Site) -> Job:
+    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
         """As the base; a mine for the objective."""
         here = site.examples == self.rows
         self._maybe("start", here)
-        job: Job = self.base.start(download, client, site)
+        job: Job = self.base.start(download, client, site, turn)
         mine = {"boom": ERRORS[self.error]()} if here and self.stage == "objective" else {}
         return replace(job, fixed={**job.fixed, **mine})
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site) -> tuple[Any, Any]:
+    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
         """As the base."""
         self._maybe("finish", site.examples == self.rows)
-        state, upload = self.base.finish(job, trained, client, site)
+        state, upload = self.base.finish(job, trained, client, site, turn)
         return state, upload
 
     def check(self, state: Any, upload: Any) -> None:

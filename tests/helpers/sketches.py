@@ -53,12 +53,12 @@ class IFCA(OnBase):
     def down(self, state: Clusters, client_id: ClientId) -> Clusters:
         return state
 
-    def start(self, download: Clusters, client: Member, site: Site) -> Job:
+    def start(self, download: Clusters, client: Member, site: Site, turn: Turn) -> Job:
         losses = [classify(self.predict, m, site.train).loss for m in download.models]
         k = losses.index(min(losses))
         return Job(params=download.models[k], fixed={"start": download.models[k]}, memo=k)
 
-    def finish(self, job: Job, trained: Trained, client: Member, site: Site) -> tuple[Member, Vote]:
+    def finish(self, job: Job, trained: Trained, client: Member, site: Site, turn: Turn) -> tuple[Member, Vote]:
         return Member(job.memo), Vote(sub(trained.params, job.fixed["start"]), job.memo)
 
     def check(self, state: Clusters, upload: Vote) -> None:
@@ -116,8 +116,10 @@ class HGLS(OnBase):
         first = replace(train, work=replace(train.work, finish=self.finish), up=self.up)
         return first, Exchange("search", self.peers, self.search, unmoved, cohort=train.cohort)
 
-    def finish(self, job: Job, trained: Trained, client: HeadClient, site: Site) -> tuple[HeadClient, HeadUpload]:
-        client, upload = self.base.finish(job, trained, client, site)
+    def finish(
+        self, job: Job, trained: Trained, client: HeadClient, site: Site, turn: Turn
+    ) -> tuple[HeadClient, HeadUpload]:
+        client, upload = self.base.finish(job, trained, client, site, turn)
         slope = pick(self.base.parts.private, trained.gradient)
         same_names(client.private, slope, "slope")
         return replace(client, slope=slope), HeadUpload(upload.delta, slope)

@@ -63,12 +63,12 @@ def site_of(**columns: Any) -> Site:
     return Site(Table({n: torch.as_tensor(c) for n, c in columns.items()}))
 
 
-def start_from(download: Any, client: Any, site: Site) -> Job:
+def start_from(download: Any, client: Any, site: Site, turn: Turn) -> Job:
     """Train what was sent."""
     return Job(params=download, fixed={"start": download})
 
 
-def give_back(job: Job, trained: Trained, client: Any, site: Site) -> tuple[Any, Any]:
+def give_back(job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
     """Upload the model."""
     return client, trained.params
 

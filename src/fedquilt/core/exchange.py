@@ -185,6 +185,16 @@ class OnBase:
 
     base: Any
 
+    @property
+    def net(self) -> Any:
+        """The base's network, so that saved models are whole; None if it has none."""
+        return getattr(self.base, "net", None)
+
+    @property
+    def pools_data(self) -> bool:
+        """Whether the base trains on pooled data."""
+        return bool(getattr(self.base, "pools_data", False))
+
     def init_server(self, seed: Seed) -> Any:
         """As the base."""
         return self.base.init_server(seed)

@@ -58,8 +58,13 @@ class Net:
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        """The parameters among ``names``; the rest are buffers."""
+        """The parameters among ``names`` that ``build`` left trainable; the rest are buffers, or stay as they are."""
         return self._resident().trainable
+
+    @property
+    def normalises(self) -> bool:
+        """Whether it learns statistics of a batch (BatchNorm), which takes two rows at least."""
+        return self._resident().normalises
 
     def init(self, seed: Seed) -> Params:
         """Fresh values for every name, drawn from the seed."""
@@ -151,7 +156,7 @@ class _Resident:
     def __init__(self, module: nn.Module, frozen: Names, channels_last: bool | None) -> None:
         self.module = module
         slots = _slots(module)
-        parameters = {id(p) for p in module.parameters()}
+        parameters = {id(p) for p in module.parameters() if p.requires_grad}
         holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}
         saved = module.state_dict(keep_vars=True).items()
         self.aliases = {n: holds[id(t)] for n, t in saved if n not in slots and id(t) in holds}  # of tied tensors
@@ -166,6 +171,8 @@ class _Resident:
         self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         still = {id(holder) for name in self.frozen for holder, _ in slots[name]}
         self.still = [m for m in module.modules() if m._buffers and id(m._buffers) in still]
+        batch_norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.normalises = any(m not in self.still for m in batch_norms)
         self.bound: Params | None = None
         self.training: bool | None = None
         self.device = torch.device("cpu")

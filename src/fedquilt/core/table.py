@@ -84,16 +84,24 @@ class Table:
         for low in range(0, count, size):
             yield self.rows(rows if count <= size else rows[low : low + size])
 
-    def batches(self, size: int, epochs: int, seed: Seed, steps: int | None = None) -> Iterator[Batch]:
-        """Shuffled batches: ``epochs`` passes, or exactly ``steps`` batches over as many passes as needed."""
+    def batches(
+        self, size: int, epochs: int, seed: Seed, steps: int | None = None, lone: bool = True
+    ) -> Iterator[Batch]:
+        """Shuffled batches: ``epochs`` passes, or exactly ``steps`` batches over as many passes as needed.
+
+        Without ``lone``, a last batch of one row joins the batch before it.
+        """
         rows, generator, made, epoch = self.all_rows(), seed.torch(), 0, 0
         count = len(rows)
         while count and (epoch < epochs if steps is None else made < steps):
             order = rows[torch.randperm(count, generator=generator)]
-            for low in range(0, count, size):
+            starts = list(range(0, count, size))
+            if not lone and count % size == 1 and len(starts) > 1:
+                starts.pop()
+            for low, high in zip(starts, [*starts[1:], count], strict=True):
                 if steps is not None and made == steps:
                     return
-                yield self.rows(order[low : low + size])
+                yield self.rows(order[low:high])
                 made += 1
             epoch += 1
 

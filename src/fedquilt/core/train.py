@@ -115,21 +115,22 @@ class Train:
     """Local training. Calling it is its definition; engines may only make it faster.
 
     Args:
-        start: ``(download, client_state, site) -> Job``. Any Python.
+        start: ``(download, client_state, site, turn) -> Job``. Any Python.
         objective: ``(params, fixed, batch) -> scalar``. Pure: the only hot code.
-        finish: ``(job, trained, client_state, site) -> (client_state, upload)``. Any Python.
+        finish: ``(job, trained, client_state, site, turn) -> (client_state, upload)``. Any Python.
         optimizer: How a step is made.
         epochs: Passes over the client's training rows.
         steps: If set, exactly so many steps instead of passes.
-        batch_size: Rows per step; the last batch of a pass may be smaller.
+        batch_size: Rows per step; the last batch of a pass may be smaller. With BatchNorm, which cannot learn from a
+            single row, a last batch of one row joins the batch before it.
         schedule: Factor on the learning rate by round.
         clip: Largest Euclidean norm of a step's gradient over all tensors, or None.
         only: Which parameters are trained here; the others stay as they are.
     """
 
-    start: Callable[[Any, Any, Site], Job]
+    start: Callable[[Any, Any, Site, Turn], Job]
     objective: Objective
-    finish: Callable[[Job, Trained, Any, Site], tuple[Any, Any]]
+    finish: Callable[[Job, Trained, Any, Site, Turn], tuple[Any, Any]]
     optimizer: Optimizer
     epochs: int = 1
     steps: int | None = None
@@ -155,11 +156,11 @@ class Train:
         """As calling it, and also what it began with and what it left behind, for engines that measure."""
         stage = "start"
         try:
-            job = self.start(download, client, site)
+            job = self.start(download, client, site, turn)
             stage = "objective"
             trained = self._descend(job, site, turn, device)
             stage = "finish"
-            client, upload = self.finish(job, trained, client, site)
+            client, upload = self.finish(job, trained, client, site, turn)
         except Exception as error:
             raise StageError(stage) from error
         return client, upload, job, trained
@@ -174,7 +175,10 @@ class Train:
         slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
         slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
         lr = self.optimizer.lr * self.schedule(turn.round) * job.rate
-        batches = site.train.batches(self.batch_size, job.epochs or self.epochs, turn.seed.fold("batches"), self.steps)
+        epochs = self.epochs if job.epochs is None else job.epochs
+        batches = site.train.batches(
+            self.batch_size, epochs, turn.seed.fold("batches"), self.steps, lone=not self.objective.net.normalises
+        )
         losses: list[Tensor] = []
         grads: list[Tensor] = []
         with turn.seed.fold("ambient").ambient():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
@@ -81,6 +82,8 @@ class Quarantine:
     exchange: str
     client: ClientId
     reason: str
+    bytes_down: int = 0
+    bytes_up: int = 0
 
 
 @dataclass
@@ -91,6 +94,16 @@ class RoundLog:
     visits: list[Visit] = field(default_factory=list)
     quarantined: list[Quarantine] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def bytes_down(self) -> int:
+        """All that was sent to clients, also to those whose replies were quarantined."""
+        return sum(v.bytes_down for v in self.visits) + sum(q.bytes_down for q in self.quarantined)
+
+    @property
+    def bytes_up(self) -> int:
+        """All that clients sent, also what was quarantined."""
+        return sum(v.bytes_up for v in self.visits) + sum(q.bytes_up for q in self.quarantined)
 
     @property
     def left_out(self) -> set[ClientId]:
@@ -163,7 +176,7 @@ class Rounds:
         accepted: list[ClientId] = []
 
         def task(client: ClientId) -> Task:
-            return Task(exchange.name, client, self.done, sender.frame(client), self.slots.get(client), measure)
+            return Task(exchange.name, client, self.done, sender.send(client)[1], self.slots.get(client), measure)
 
         def replies() -> Iterator[Reply[Any]]:
             for client, outcome in self.engine.visits(cohort, task):
@@ -183,6 +196,11 @@ class Rounds:
                 raise  # it came with the replies
             raise self._failed(exchange, "up", None, error) from error
         self._enough(exchange, cohort, accepted, log)
+        if not finite(tensors_in(state)):
+            raise RoundError(
+                f"round {self.done}, exchange '{exchange.name}': the server's state holds non-finite numbers after "
+                "'up', although every upload was finite. Try a smaller learning rate."
+            )
         return state
 
     def _cohort(self, exchange: Exchange, log: RoundLog) -> tuple[ClientId, ...]:
@@ -201,6 +219,7 @@ class Rounds:
         self, exchange: Exchange, client: ClientId, sender: _Sender, outcome: Outcome | Lost, log: RoundLog
     ) -> Reply[Any] | None:
         """The reply, once it has passed every check; only then does the client's new slot count."""
+        sent, frame = sender.done(client)
         try:
             if isinstance(outcome, Lost):
                 raise ValueError(outcome.reason)
@@ -209,17 +228,19 @@ class Rounds:
                 raise ValueError("malformed: not an upload")
             if not isinstance(wire.examples, int) or not 0 < wire.examples <= MOST_EXAMPLES:
                 raise ValueError(f"absurd weight: {wire.examples!r} examples")
-            upload = exchange.codec.decode(wire.upload, sender.sent(client))
+            upload = exchange.codec.decode(wire.upload, sent)
             if not (finite(tensors_in(upload)) and _finite_scalars(upload)):
                 raise ValueError("non-finite numbers in the upload; did training diverge? Try a smaller learning rate")
             exchange.check(self.state, upload)
         except Exception as error:
-            log.quarantined.append(Quarantine(self.done, exchange.name, client, str(error) or type(error).__name__))
+            up = 0 if isinstance(outcome, Lost) else len(outcome.upload)
+            reason = str(error) or type(error).__name__
+            log.quarantined.append(Quarantine(self.done, exchange.name, client, reason, len(frame), up))
             return None
         if outcome.slot is not None:
             self.slots.put(client, outcome.slot)
         log.visits.append(
-            Visit(exchange.name, client, len(sender.frame(client)), len(outcome.upload), outcome.seconds,
+            Visit(exchange.name, client, len(frame), len(outcome.upload), outcome.seconds,
                   wire.examples, outcome.steps, outcome.loss, outcome.before, outcome.after)
         )  # fmt: skip
         return Reply(client, wire.examples, upload)
@@ -255,42 +276,46 @@ class Rounds:
             sender = self._sender(exchange)
 
             def exam(client: ClientId) -> Exam:
-                return Exam(client, sender.frame(client), self.slots.get(client), frame, splits)
+                return Exam(client, sender.done(client)[1], self.slots.get(client), frame, splits)
 
             return dict(self.engine.exams(list(clients), exam))
 
 
 class _Sender:
-    """Packs downloads, once for all clients that are sent the very same thing."""
+    """Packs downloads, once for all clients that are sent the very same thing.
+
+    It holds what is under way and a few recent frames, so memory does not grow with the cohort.
+    """
+
+    recent = 16
 
     def __init__(self, down: Callable[[ClientId], Any], failed: Callable[[ClientId, Exception], Exception]) -> None:
         self._down, self._failed = down, failed
-        self._kept: list[tuple[Any, bytes]] = []
-        self._by_client: dict[ClientId, int] = {}
+        self._kept: deque[tuple[Any, bytes]] = deque(maxlen=self.recent)
+        self._under_way: dict[ClientId, tuple[Any, bytes]] = {}
 
-    def _place(self, client: ClientId) -> int:
-        place = self._by_client.get(client)
-        if place is None:
+    def send(self, client: ClientId) -> tuple[Any, bytes]:
+        """The download of a client and its frame; kept until the client is ``done``."""
+        pair = self._under_way.get(client)
+        if pair is None:
             try:
-                place = self._by_client[client] = self._keep(self._down(client))
+                pair = self._under_way[client] = self._packed(self._down(client))
             except Exception as error:
                 raise self._failed(client, error) from error
-        return place
+        return pair
 
-    def _keep(self, record: Any) -> int:
-        place = next((i for i, (kept, _) in enumerate(self._kept) if same(kept, record)), None)
-        if place is None:
-            place = len(self._kept)
-            self._kept.append((record, pack(record)))
-        return place
+    def done(self, client: ClientId) -> tuple[Any, bytes]:
+        """The same, for the last time."""
+        pair = self.send(client)
+        del self._under_way[client]
+        return pair
 
-    def frame(self, client: ClientId) -> bytes:
-        """The frame this client is sent."""
-        return self._kept[self._place(client)][1]
-
-    def sent(self, client: ClientId) -> Any:
-        """The record this client is sent."""
-        return self._kept[self._place(client)][0]
+    def _packed(self, record: Any) -> tuple[Any, bytes]:
+        pair = next((kept for kept in reversed(self._kept) if same(kept[0], record)), None)
+        if pair is None:
+            pair = (record, pack(record))
+            self._kept.append(pair)
+        return pair
 
 
 def _check_cohort(asked: Sequence[ClientId], ids: Sequence[ClientId]) -> None:

@@ -118,11 +118,11 @@ class FedAvg:
         """The shared part, the same for everyone."""
         return Download(shared=state.shared)
 
-    def start(self, download: Any, client: Any, site: Site) -> Job:
+    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
         """Begin from the shared part and one's own private part."""
         return Job(params={**download.shared, **client.private}, fixed={"start": download.shared})
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site) -> tuple[Any, Any]:
+    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
         """Keep the private part, send the change of the shared one."""
         delta = sub(pick(self.parts.shared, trained.params), job.fixed["start"])
         return replace(client, private=pick(self.parts.private, trained.params)), Upload(delta=delta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import resource
@@ -16,6 +17,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from fedquilt.core.describe import describe
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
@@ -209,8 +211,8 @@ class Run:
             "round": rounds.done,
             "clients": len({v.client for v in log.visits}),
             "train_loss": sum(n * v for n, v in losses) / sum(n for n, _ in losses) if losses else None,
-            "bytes_down": sum(v.bytes_down for v in log.visits),
-            "bytes_up": sum(v.bytes_up for v in log.visits),
+            "bytes_down": log.bytes_down,
+            "bytes_up": log.bytes_up,
             "quarantined": len(log.quarantined),
             **numbers,
             "train_seconds": log.seconds,
@@ -314,6 +316,15 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _identity(method: Method, *settings: Any) -> str:
+    """What tells one run's snapshots from another's; a method that cannot be described goes by its class alone."""
+    try:
+        what = repr(describe(method))
+    except InputError:
+        what = type(method).__qualname__
+    return hashlib.sha256(repr((what, *settings)).encode()).hexdigest()[:8]
+
+
 def run(
     method: Method, federation: Any, *, rounds: int, engine: str | Engine = "auto", seed: int = 0,
     folder: str | Path | None = None, evaluate_every: int = 1, patience: int | None = None,
@@ -340,15 +351,8 @@ def run(
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
         ...     print(snapshot.round, snapshot.metrics["test_accuracy"])
     """
-    from fedquilt.core.describe import describe
-
     used = make_engine(engine, processes)
-    identity = ""
-    if folder is not None:
-        import hashlib
-
-        settings = repr((describe(method), seed, evaluate_every, patience))
-        identity = hashlib.sha256(settings.encode()).hexdigest()[:8]
+    identity = _identity(method, seed, evaluate_every, patience)
     try:
         yield from Run(
             method, federation, rounds=rounds, seed=seed, engine=used, evaluation=Evaluation(every=evaluate_every),

@@ -105,7 +105,7 @@ def test_schedule_and_rate_multiply_the_learning_rate():
     assert float(late.params["w"]) == pytest.approx(-0.1)
     assert trained(SLOPE, ZERO, ROWS, round=2, schedule=step_down((3,), 0.1)).params["w"] == -1.0
 
-    def start(download, client, site):
+    def start(download, client, site, turn):
         return Job(params=download, rate=0.5)
 
     work = Train(start=start, objective=SLOPE, finish=give_back, optimizer=SGD(1.0), schedule=step_down((3,), 0.1))
@@ -114,7 +114,7 @@ def test_schedule_and_rate_multiply_the_learning_rate():
 
 
 def test_a_job_may_choose_its_epochs():
-    def start(download, client, site):
+    def start(download, client, site, turn):
         return Job(params=download, epochs=3)
 
     work = Train(start=start, objective=SLOPE, finish=give_back, optimizer=SGD(1.0), epochs=1)
@@ -174,7 +174,7 @@ def test_memory_continues_where_an_earlier_visit_stopped(optimizer):
     frozen = [t.clone() for s in first.memory.slots for t in s]
 
     def go_on(memory):
-        def start(download, client, site):
+        def start(download, client, site, turn):
             return Job(params=download, memory=memory)
 
         work = Train(start=start, objective=objective, finish=give_back, optimizer=optimizer, steps=4, batch_size=1000)

@@ -11,11 +11,12 @@ import torch
 
 import fedquilt.engines.rounds as module
 from fedquilt.core.errors import ExchangeError, InputError, RoundError
+from fedquilt.core.exchange import OnBase
 from fedquilt.core.params import Parts, everything_but, under
-from fedquilt.core.record import pack, unpack
+from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.engines.rounds import Quarantine, RoundLog, Rounds
 from fedquilt.methods.local_only import local_only
 from helpers.engines import Counting, Tampering, with_examples
 from helpers.sabotage import Corrupting, Without, Wraps
@@ -146,7 +147,7 @@ class Greeting(Wraps):
     def exchanges(self) -> Any:
         (train,) = self.base.exchanges()
         start = train.work.start
-        work = replace(train.work, start=lambda download, client, site: start(download[0], client, site))
+        work = replace(train.work, start=lambda download, client, site, turn: start(download[0], client, site, turn))
         return (replace(train, down=self.down, work=work),)
 
     def down(self, state: Any, client_id: Any) -> Any:
@@ -257,3 +258,36 @@ def test_randomness_is_folded_with_its_purpose_the_round_and_the_client():
             ("work", round, 1, root.fold("work", "train", round, 1)),
         ]
     assert len({seed for *_, seed in seen}) == 8
+
+
+@record
+class Gift:
+    """A finite upload that is far too large to be added."""
+
+    delta: Any
+
+
+def test_a_state_that_overflows_stops_the_run() -> None:
+    """Two finite changes of 3e38 make a mean that is finite, but w + 3e38 + 3e38 in float32 is not."""
+    base = fedavg()
+    (train,) = base.exchanges()
+
+    def finish(job: Any, trained: Any, client: Any, site: Any, turn: Any) -> tuple[Any, Any]:
+        return client, Gift({n: torch.full_like(t, 3e38) for n, t in job.params.items()})
+
+    class Huge(OnBase):
+        def __init__(self) -> None:
+            self.base = base
+
+        def exchanges(self) -> Any:
+            return (replace(train, work=replace(train.work, finish=finish)),)
+
+    rounds = Rounds(Huge(), points(4, 4), Local(), Seed(0))
+    rounds.play()
+    with pytest.raises(RoundError, match="non-finite numbers after 'up'"):
+        rounds.play()
+
+
+def test_quarantined_bytes_are_counted() -> None:
+    log = RoundLog(0, [], [Quarantine(0, "train", 1, "why", 10, 20)])
+    assert (log.bytes_down, log.bytes_up) == (10, 20)

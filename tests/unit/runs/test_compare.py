@@ -60,7 +60,9 @@ def test_labels_are_short_and_different(given: list[Any], labels: list[str]) -> 
 
 
 def test_cells_are_every_method_with_every_seed_and_one_folder_for_all() -> None:
-    config = parse({"name": "x", "compare": {"methods": ["fedavg", "fedprox"], "seeds": [3, 5]}, "output": {"folder": "o"}})
+    config = parse(
+        {"name": "x", "compare": {"methods": ["fedavg", "fedprox"], "seeds": [3, 5]}, "output": {"folder": "o"}}
+    )
     top, found = cells(config)
     assert [(c.label, c.config.seed, c.config.method.kind) for c in found] == [
         ("fedavg", 3, "fedavg"), ("fedprox", 3, "fedprox"), ("fedavg", 5, "fedavg"), ("fedprox", 5, "fedprox"),

@@ -71,7 +71,11 @@ def test_overrides_reach_every_depth_and_keep_their_neighbours(tmp_path: Path) -
 
 def test_a_bare_name_is_a_choice_without_options(tmp_path: Path) -> None:
     config = load(written(tmp_path, 'method = "local_only"\n[data]\npartition = "iid"\n'), ["train.optimizer=adam"])
-    assert (config.method.kind, config.data.partition.kind, config.train.optimizer.kind) == ("local_only", "iid", "adam")
+    assert (config.method.kind, config.data.partition.kind, config.train.optimizer.kind) == (
+        "local_only",
+        "iid",
+        "adam",
+    )
     assert problems({"method": "fedavgg"}) == [
         "method.kind: unknown method 'fedavgg'; did you mean 'fedavg'? "
         "(known: centralised, fedavg, fedavg_noise, fedprox, local_only)"
@@ -193,7 +197,7 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"There is no file '.*absent\.toml'"):
         load(tmp_path / "absent.toml")
-    with pytest.raises(InputError, match="is a folder; give the path of a .toml file"):
+    with pytest.raises(InputError, match="is a folder; give the path of"):
         load(tmp_path)
 
 

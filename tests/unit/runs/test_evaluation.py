@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.toy import fedavg, linear, points
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import OnBase
@@ -24,6 +23,7 @@ from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.evaluation import client_rows, score_row, summarise, worst_tenth
 from fedquilt.runs.runner import Run, Snapshot
 from fedquilt.runs.storage import RunFolder
+from helpers.toy import fedavg, linear, points
 
 
 def scores(loss: float, support: list[int], correct: list[int], called: list[int]) -> Scores:
@@ -34,7 +34,10 @@ def scores(loss: float, support: list[int], correct: list[int], called: list[int
 # A: 3 of 4 right, classes 2/2 and 1/2. B: 1 of 1 right, one class. Only A has validation rows.
 A = scores(2.0, [2, 2, 0], [2, 1, 0], [2, 1, 1])
 B = scores(0.5, [0, 1], [0, 1], [0, 1])  # its model has not heard of a third class
-EXAMS: dict[Any, Any] = {"a": {"deployed": {"test": A, "valid": B}, "global": {"test": B}}, "b": {"deployed": {"test": B}}}
+EXAMS: dict[Any, Any] = {
+    "a": {"deployed": {"test": A, "valid": B}, "global": {"test": B}},
+    "b": {"deployed": {"test": B}},
+}
 
 
 def test_the_numbers_of_an_evaluation_by_hand() -> None:
@@ -136,9 +139,7 @@ def test_the_best_round_is_chosen_by_validation_not_by_test(tmp_path: Path) -> N
 
 
 def test_early_stop_counts_evaluations_without_growth_on_validation(tmp_path: Path) -> None:
-    snapshots, result = scripted(
-        [50, 60, 60, 59, 70, 70], [1, 2, 3, 4, 5, 6], tmp_path / "a", stop=Stop(patience=2)
-    )
+    snapshots, result = scripted([50, 60, 60, 59, 70, 70], [1, 2, 3, 4, 5, 6], tmp_path / "a", stop=Stop(patience=2))
     assert len(snapshots) == 4  # 3 and 4 did not grow; growth of the test numbers does not count
     assert (result["rounds"], result["stopped_early"], result["best_round"]) == (4, True, 2)
     _, result = scripted([50, 60, 60, 61, 60, 60, 70], [0] * 7, tmp_path / "b", stop=Stop(patience=3))
@@ -251,9 +252,7 @@ def test_scores_before_and_after_local_training_are_kept_when_asked_for(tmp_path
         folder=RunFolder(tmp_path),
     )  # fmt: skip
     assert len(list(made)) == 2
-    first, second = (
-        [v for v in RunFolder(tmp_path).rows("metrics/visits.jsonl") if v["round"] == r] for r in (1, 2)
-    )
+    first, second = ([v for v in RunFolder(tmp_path).rows("metrics/visits.jsonl") if v["round"] == r] for r in (1, 2))
     assert all("before" not in v and "after" not in v for v in first)
     assert all(v["before"]["loss"] != v["after"]["loss"] for v in second)
     assert all(v["before"]["rows"] == v["examples"] for v in second)  # points(): as many test rows as training rows
@@ -315,7 +314,9 @@ def test_a_finished_run_gives_its_last_snapshot_again(tmp_path: Path) -> None:
 def test_personal_models_are_written_when_asked_for(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    data = Federation.from_clients({"a/b": (torch.randn(9, 2), [0, 1, 0] * 3), ("c", 1): (torch.randn(9, 2), [1, 0, 1] * 3)})
+    data = Federation.from_clients(
+        {"a/b": (torch.randn(9, 2), [0, 1, 0] * 3), ("c", 1): (torch.randn(9, 2), [1, 0, 1] * 3)}
+    )
     made = Run(local_only(linear()), data, rounds=1, engine=Local(), folder=RunFolder(tmp_path), personal_models=True)
     (last,) = made
     found = [load_file(p) for p in sorted((tmp_path / "models").glob("client-*"))]

@@ -65,7 +65,9 @@ def test_write_atomic_leaves_the_old_file_when_it_fails(
     place, name = {"fsync": (os, "fsync"), "replace": (Path, "replace"), "open": (Path, "open")}[where]
     with monkeypatch.context() as change:
         change.setattr(place, name, full)
-        with pytest.raises(StorageError, match=r"No space left on device\. The disk is full: free some space\.$") as told:
+        with pytest.raises(
+            StorageError, match=r"No space left on device\. The disk is full: free some space\.$"
+        ) as told:
             write_atomic(path, b"new")
     assert told.value.exit_code == 4
     assert path.read_bytes() == b"old"
@@ -174,7 +176,7 @@ def test_a_damaged_client_file_is_noticed(tmp_path: Path, damage: Callable[[Path
     slots.put("a", frame(1))
     slots.verify(slots.now)
     damage(slots.folder / slots.now["a"][0])
-    with pytest.raises(SnapshotError, match="client 'a' (cannot be read|in .* is damaged)"):
+    with pytest.raises(SnapshotError, match=r"client 'a' (cannot be read|in .* is damaged)"):
         slots.get("a")
     with pytest.raises(SnapshotError, match="client 'a' is missing or damaged"):
         slots.verify(slots.now)
@@ -342,7 +344,7 @@ def test_a_full_disk_during_a_log_is_one_clear_error_and_closing_adds_none(tmp_p
 
 def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
     first = opened(tmp_path / "run")
-    with pytest.raises(StorageError, match="Another process is running .*run'"):
+    with pytest.raises(StorageError, match=r"Another process is running .*run'"):
         RunFolder(tmp_path / "run").open()
     with pytest.raises(StorageError, match="Another process is running"):
         RunFolder(tmp_path / "run").remove()
