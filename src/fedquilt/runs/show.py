@@ -89,7 +89,7 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     """The end of a run."""
     best, last = result.get("best") or {}, result.get("last") or {}
     table = Table(title=f"{folder.name}", title_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     table.add_column(f"round {result['best_round']} (chosen on validation)", justify="right")
     table.add_column(f"round {result['rounds']} (last)", justify="right")
     for name, label in (
@@ -122,7 +122,7 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
     table = Table(title=title, title_justify="left")
     for name in ("method", "accuracy", "worst 10 %", "balanced", "MB up", "MB down", "seconds"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
     table.add_row(
         "majority class", _percent(Interval(summary["majority_class"], math.nan)), "", "", "", "", "", style="dim"
     )
@@ -166,8 +166,8 @@ def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     """Rows as a table."""
     table = Table(title=title, title_justify="left")
     names = list(rows[0]) if rows else []
-    for name in names:
-        table.add_column(name)
+    for place, name in enumerate(names):
+        table.add_column(name, no_wrap=place == 0, overflow="fold")  # a name that is cut off is no use to anyone
     for row in rows:
         table.add_row(*(_text(row[n]) for n in names))
     console.print(table)

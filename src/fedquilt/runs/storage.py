@@ -266,9 +266,9 @@ class RunFolder:
         digest = hashlib.sha256(frame).hexdigest()[:16]
         write_atomic(self.path / "snapshots" / f"round-{done:06d}.{digest}.safetensors", frame, self.path)
         with storage(self.path):
-            self.slots.mark()
             for old in self.snapshots()[KEPT:]:
                 old.unlink(missing_ok=True)
+            self.slots.mark()  # after that, so that every snapshot there is has its clients' files
 
     def snapshots(self) -> list[Path]:
         """The snapshot files, newest first."""
