@@ -32,8 +32,7 @@ def main() -> float:
     federation = Federation.from_clients({"oslo": oslo, "bergen": bergen, "bodø": bodo}, test=0.25, valid=0.1)
     method = FedAvg(objective=Net(Classifier), batch_size=16)  # own network: one
 
-    for snapshot in run(method, federation, rounds=15):
-        pass
+    *_, snapshot = run(method, federation, rounds=15)
     for client, scores in snapshot.exams.items():
         print(f"{client}: accuracy {scores['deployed']['test'].accuracy:.3f}")
     print(f"mean over hospitals: {snapshot.metrics['test_accuracy']:.3f}")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedquilt.methods.fedavg_noise import fedavg_noise as fedavg_noise
     from fedquilt.methods.fedprox import fedprox as fedprox
     from fedquilt.methods.local_only import local_only as local_only
+    from fedquilt.runs.check import check as check
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
 
@@ -53,6 +54,7 @@ _WHERE = {
     "methods.fedavg_noise": ("fedavg_noise",),
     "methods.fedprox": ("fedprox",),
     "methods.local_only": ("local_only",),
+    "runs.check": ("check",),
     "runs.runner": ("Snapshot", "run"),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
@@ -60,7 +62,7 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 __version__ = "0.1.0"
 __all__ = [
     "Centralised", "Exchange", "FedAvg", "Federation", "FedquiltError", "Job", "Method", "Net", "Objective", "OnBase",
-    "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "everyone",
+    "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "check", "everyone",
     "everything_but", "fedavg_noise", "fedprox", "fraction", "local_only", "pack", "record", "run", "under", "unpack",
 ]  # fmt: skip
 

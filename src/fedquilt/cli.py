@@ -151,7 +151,7 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
     config = load(recipe, overrides or [])
     federation = federation_of(config)
     counts = federation.label_counts("train")
-    title = f"{config.data.source}, {config.data.partition.kind}, {len(federation.ids)} clients"
+    title = f"{config.data.source or config.data.path}, {config.data.partition.kind}, {len(federation.ids)} clients"
     picture = draw(counts, [str(c) for c in federation.ids], title, plot)
     if as_json:
         labels = {str(c): row.tolist() for c, row in zip(federation.ids, counts, strict=True)}
@@ -215,10 +215,20 @@ def _say(as_json: bool, text: str, code: int, kind: str) -> None:
     sys.exit(code)
 
 
-def main(run_app: Callable[[], Any] = app) -> None:
+def main(run_app: Callable[..., Any] = app) -> None:
     """The entry point."""
-    with _told("--json" in sys.argv):
-        run_app()
+    as_json = "--json" in sys.argv
+    with _told(as_json):
+        if not as_json:
+            run_app()
+            return
+        try:
+            sys.exit(run_app(standalone_mode=False) or 0)
+        except Exception as error:
+            message = getattr(error, "format_message", None)  # a wrong command line, in click's words
+            if message is None:
+                raise
+            _say(True, message(), 2, "UsageError")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def runs(recipe: Path) -> list[Path]:
         ("rounds=ten", ["rounds: ", "valid integer", "got 'ten'"]),
         ("train.optimizer.lr=fast", ["train.optimizer.lr: ", "valid number", "got 'fast'"]),
         ("rounds", ["override 'rounds' is not of the form key=value"]),
-        ("method.mu=0.1", ["method.kind: missing"]),
+        ("method.mu=0.1", ["method.mu: unknown key for 'fedavg'"]),
         ("method={kind='fedprox', mu=-1}", ["mu >= 0", "-1"]),
         ("data.source=digitz", ["digitz", "digits"]),
         ("data.path=absent.npz", ["absent.npz"]),
@@ -129,14 +129,16 @@ def test_one_client_works(recipe: Path) -> None:
 
 
 def test_when_every_client_diverges_the_run_stops_and_keeps_what_it_had(recipe: Path) -> None:
-    schedule = "train.schedule={kind='step_down', milestones=[2], factor=1e60}"
+    schedule = "train.schedule={kind='step_down', milestones=[2], factor=1e39}"
     said = fedquilt("run", recipe, "rounds=5", schedule)
     refused(3, said, "0 of 4 clients gave a usable reply", "non-finite", "smaller learning rate")
     (folder,) = runs(recipe)
-    assert [p.name[:12] for p in sorted((folder / "snapshots").iterdir())] == ["round-000001", "round-000002"]
-    assert [r["round"] for r in lines(folder / "metrics" / "rounds.jsonl")] == [1, 2]
+    played = len(lines(folder / "metrics" / "rounds.jsonl"))
+    assert 2 <= played < 5
+    kept = sorted(p.name[:12] for p in (folder / "snapshots").iterdir())
+    assert kept == [f"round-{n:06d}" for n in (played - 1, played)]
     refused(3, fedquilt("resume", folder), "usable reply")
-    assert len(list((folder / "snapshots").iterdir())) == 2
+    assert sorted(p.name[:12] for p in (folder / "snapshots").iterdir()) == kept
 
 
 def test_when_some_clients_diverge_the_run_goes_on_and_the_ledger_says_why(tmp_path: Path) -> None:
@@ -312,7 +314,7 @@ def test_when_all_snapshots_are_damaged_nothing_is_deleted(stopped: Path) -> Non
 def test_a_folder_whose_settings_were_changed_is_refused(stopped: Path) -> None:
     config = stopped / "config.toml"
     config.write_text(config.read_text().replace("batch_size = 20", "batch_size = 10"))
-    refused(4, fedquilt("resume", stopped), "belongs to other settings")
+    refused(4, fedquilt("resume", stopped), "made by another method, seed or schedule")
 
 
 def test_a_folder_whose_data_were_changed_is_refused(recipe: Path) -> None:

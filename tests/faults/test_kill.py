@@ -33,7 +33,7 @@ def recipe(tmp_path: Path) -> Path:
     """The small recipe, but with data from a file: processes then start without scikit-learn, in half the time."""
     arrays = read("digits")
     np.savez(tmp_path / "digits.npz", x=arrays.x, y=arrays.y)
-    return small(tmp_path, SMALL.replace('source = "digits"', f'path = "{tmp_path}/digits.npz"'))
+    return small(tmp_path, SMALL.replace("[data]", f'[data]\npath = "{tmp_path}/digits.npz"'))
 
 
 @dataclass

@@ -18,7 +18,6 @@ name = "small"
 rounds = 3
 
 [data]
-source = "digits"
 clients = 4
 limit = 400
 partition = { kind = "dirichlet", alpha = 1.0, minimum = 20 }

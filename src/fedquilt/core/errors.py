@@ -49,7 +49,8 @@ class ExchangeError(FedquiltError):
         self.method, self.exchange, self.stage = method, exchange, stage
         self.client, self.round, self.reason, self.trace = client, round, reason, trace
         who = "" if client is None else f", client {client!r}"
-        text = f"{method}, exchange '{exchange}', stage '{stage}'{who}, round {round}: {reason}"
+        when = "" if round < 0 else f", round {round + 1}"  # people count rounds from 1
+        text = f"{method}, exchange '{exchange}', stage '{stage}'{who}{when}: {reason}"
         super().__init__(text + (f"\n\nWhere it happened in the worker:\n{trace}" if trace else ""))
 
 

@@ -22,11 +22,19 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Turn:
-    """Where in a run a piece of work happens: the round (from 0), the client (None on the server), a seed."""
+    """Where in a run a piece of work happens.
+
+    Args:
+        round: Counted from 0. (What people read, metrics and messages, counts from 1.)
+        client: None on the server.
+        seed: For all randomness of this piece of work.
+        clients: On the server, how many clients the federation has; 0 at a client, which need not know.
+    """
 
     round: int
     client: ClientId | None
     seed: Seed
+    clients: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,11 @@ class Method(Protocol):
         ...
 
     def plan(self, state: Any, round: int) -> tuple[str, ...]:
-        """The names of the trips of this round, in order."""
+        """The names of the trips of this round (from 0), in order.
+
+        It is also asked about the round after the last one: a client's model is scored with the download that the
+        first of those trips would bring it.
+        """
         ...
 
     def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:

@@ -59,7 +59,7 @@ class Outcome:
     upload: bytes
     slot: bytes | None
     seconds: float
-    steps: int = 0
+    steps: int | None = None
     loss: float | None = None
     before: Any = None
     after: Any = None
@@ -120,7 +120,8 @@ class ClientSide:
             site = self.source.site(client, task.round)
             turn = Turn(task.round, client, self.seed.fold("work", task.exchange, task.round, client))
             stage = "work"
-            state, upload, notes = self._work(exchange, sent, slot.state, site, turn, task.measure)
+            with turn.seed.fold("elsewhere").ambient():  # also for code that forgot to ask turn.seed
+                state, upload, notes = self._work(exchange, sent, slot.state, site, turn, task.measure)
             stage = "encode"
             memory = slot.memory.get(exchange.name)
             wire, kept = exchange.codec.encode(upload, sent, memory, turn.seed.fold("codec"))

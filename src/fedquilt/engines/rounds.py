@@ -68,7 +68,7 @@ class Visit:
     bytes_up: int
     seconds: float
     examples: int
-    steps: int = 0
+    steps: int | None = None
     loss: float | None = None
     before: Any = None
     after: Any = None
@@ -127,6 +127,12 @@ class Rounds:
     ) -> None:  # fmt: skip
         self.method, self.source, self.engine, self.seed = method, source, engine, seed
         self.slots: Slots = slots if slots is not None else MemorySlots()
+        settings: Any = getattr(type(method), "__dataclass_params__", None)
+        if settings is not None and not settings.frozen:
+            raise InputError(
+                f"{type(method).__name__} is a dataclass that can change, so engines could disagree. "
+                "Make it @dataclass(frozen=True) and keep what changes in the server's or a client's state."
+            )
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
         with one_thread():
@@ -159,7 +165,7 @@ class Rounds:
         for name in names:
             if name not in self.exchanges:
                 raise InputError(
-                    f"{self._name}.plan() names the exchange {name!r} in round {self.done}, "
+                    f"{self._name}.plan() names the exchange {name!r} in round {self.done + 1}, "
                     f"but exchanges() has only {sorted(self.exchanges)}."
                 )
         return names
@@ -186,7 +192,7 @@ class Rounds:
                     yield reply
 
         stream = replies()
-        turn = Turn(self.done, None, self.seed.fold("up", exchange.name, self.done))
+        turn = Turn(self.done, None, self.seed.fold("up", exchange.name, self.done), len(self.source.ids))
         try:
             state = exchange.up(self.state, stream, turn)
             for _ in stream:  # a server that does not listen must not stop the work
@@ -198,7 +204,7 @@ class Rounds:
         self._enough(exchange, cohort, accepted, log)
         if not finite(tensors_in(state)):
             raise RoundError(
-                f"round {self.done}, exchange '{exchange.name}': the server's state holds non-finite numbers after "
+                f"round {self.done + 1}, exchange '{exchange.name}': the server's state holds non-finite numbers after "
                 "'up', although every upload was finite. Try a smaller learning rate."
             )
         return state
@@ -234,7 +240,8 @@ class Rounds:
             exchange.check(self.state, upload)
         except Exception as error:
             up = 0 if isinstance(outcome, Lost) else len(outcome.upload)
-            reason = str(error) or type(error).__name__
+            known = isinstance(error, ValueError | FedquiltError) and str(error)
+            reason = str(error) if known else f"{type(error).__name__}: {error}"
             log.quarantined.append(Quarantine(self.done, exchange.name, client, reason, len(frame), up))
             return None
         if outcome.slot is not None:
@@ -249,7 +256,7 @@ class Rounds:
         if len(accepted) < self.min_replies:
             reasons = "; ".join(f"client {q.client!r}: {q.reason}" for q in log.quarantined[:3])
             raise RoundError(
-                f"round {self.done}, exchange '{exchange.name}': {len(accepted)} of {len(cohort)} clients gave a "
+                f"round {self.done + 1}, exchange '{exchange.name}': {len(accepted)} of {len(cohort)} clients gave a "
                 f"usable reply, at least {self.min_replies} needed. {reasons}"
             )
 

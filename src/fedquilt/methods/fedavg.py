@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Codec, Cohort, Exchange, Reply, Turn, everyone, plain
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.params import Names, Params, Parts, everything, pick, same_names, sub
@@ -79,6 +80,18 @@ class FedAvg:
     schedule: Schedule = constant
     clip: float | None = None
     only: Names = everything
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.objective, Objective | Net):
+            raise InputError(
+                f"objective must be a Net or an Objective, got {type(self.objective).__name__}. "
+                "Wrap a module's class: objective=Net(MyModule)."
+            )
+        if not hasattr(self.optimizer, "step"):
+            raise InputError(f"optimizer must be an optimiser such as SGD(0.1), got {self.optimizer!r}.")
+        for name, what in (("aggregate", "mean"), ("cohort", "fraction(0.3)"), ("schedule", "cosine(rounds=20)")):
+            if not callable(getattr(self, name)):
+                raise InputError(f"{name} must be a function such as {what}, got {getattr(self, name)!r}.")
 
     @property
     def loss(self) -> Objective:

@@ -24,7 +24,7 @@ from fedquilt.runs.storage import RunFolder, write_atomic
 def federation_of(config: Config) -> Federation:
     """The clients and their data."""
     data = config.data
-    arrays = arrays_of(load(Path(data.path)), data.path) if data.path is not None else read(data.source)
+    arrays = read(data.source or "digits") if data.path is None else arrays_of(load(Path(data.path)), data.path)
     if data.limit is not None and data.limit < len(arrays.y):
         arrays = replace(arrays, x=arrays.x[: data.limit], y=arrays.y[: data.limit],
                          user=None if arrays.user is None else arrays.user[: data.limit])  # fmt: skip
@@ -91,6 +91,9 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Federation 
     data = federation if federation is not None else federation_of(config)
     method = method_of(config, data)
     _check_first_step(method, data)
+    if config.data.path is not None:  # the folder must be readable from anywhere
+        place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
+        config = config.model_copy(update={"data": place})
     write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
         method, data, rounds=config.rounds, seed=config.seed, engine=engine, evaluation=config.evaluate,

@@ -7,11 +7,20 @@ import inspect
 import json
 import tomllib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.runs.registry import did_you_mean, lookup
@@ -52,9 +61,9 @@ Choice = Annotated[Kinded, BeforeValidator(_named)]  # a bare name is a choice w
 class Data(_Section):
     """Which data, and how they are divided among clients."""
 
-    source: str = "digits"
+    source: str | None = None
     path: str | None = None
-    clients: Positive = 20
+    clients: Positive | None = None
     partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
     by_user: bool = False
     test: Share = 0.2
@@ -63,6 +72,21 @@ class Data(_Section):
     mean: float | list[float] = 0.0
     std: float | list[float] = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        """What follows from the rest: the source when there is no path, the number of clients when none are natural."""
+        if not isinstance(given, dict):
+            return given
+        filled = dict(given)
+        if filled.get("path") is None:
+            filled.setdefault("source", "digits")
+        elif filled.get("source") is not None:
+            raise ValueError("source and path exclude each other; leave one of them out")
+        if not filled.get("by_user"):
+            filled.setdefault("clients", 20)
+        return filled
 
 
 class Training(_Section):
@@ -150,6 +174,10 @@ class Config(_Section):
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
         asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare"})
+        if self.data.path is not None:
+            asked["data"]["path"] = Path(
+                self.data.path
+            ).name  # where the file is does not matter; snapshots know its hash
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
@@ -205,8 +233,9 @@ def _value(text: str) -> Any:
 def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[str] = ()) -> Config:
     """Check settings; raises one error that lists every problem, after those already known."""
     problems = list(known)
+    raw = _with_kinds(raw)
     try:
-        config = Config.model_validate(dict(raw))
+        config = Config.model_validate(raw)
     except ValidationError as error:
         problems += [_explain(e) for e in error.errors() if not _of_other_branch(e)]
         config = None
@@ -214,6 +243,24 @@ def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[
     if problems or config is None:
         raise ConfigError(problems, where)
     return config
+
+
+_KINDS = {("method",): "fedavg", ("model",): "mlp", ("train", "optimizer"): "sgd", ("data", "partition"): "dirichlet"}
+
+
+def _with_kinds(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with the default kind where a choice has options only."""
+    filled = dict(raw)
+    for (*parents, leaf), kind in _KINDS.items():
+        place = filled
+        for name in parents:
+            inner = place.get(name)
+            if isinstance(inner, Mapping):
+                place[name] = inner = dict(inner)
+            place = inner if isinstance(inner, dict) else {}
+        if isinstance(place.get(leaf), Mapping):
+            place[leaf] = {"kind": kind, **place[leaf]}
+    return filled
 
 
 _BRANCHES = ("float", "list[float]")  # what pydantic adds to the path of a setting that is a number or a list
@@ -227,12 +274,21 @@ def _explain(error: Any) -> str:
     path = ".".join(str(p) for p in error["loc"] if p not in _BRANCHES)
     if error["type"] == "extra_forbidden":
         *parents, leaf = error["loc"]
-        return f"{path}: unknown key{did_you_mean(str(leaf), _known(parents))}"
+        return f"{path}: unknown key{_meant(str(leaf), _known(parents))}"
     if error["type"] == "missing":
         return f"{path}: missing"
+    if error["type"] == "value_error":
+        value = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
+        return f"{path}: {error['ctx']['error']}{value}"
     if error["type"] == "model_type":
         return f"{path}: should be a section, got {error['input']!r}"
     return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """What was perhaps meant, or else everything there is."""
+    names = list(known)
+    return did_you_mean(name, names) or (f"; known: {', '.join(names)}" if names else "; it has no options")
 
 
 def _known(parents: Sequence[Any]) -> list[str]:
@@ -300,7 +356,7 @@ def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) 
         for e in error.errors():
             leaf = str(e["loc"][0]) if e["loc"] else ""
             if e["type"] == "extra_forbidden":
-                problems.append(f"{path}.{leaf}: unknown key for {kind!r}{did_you_mean(leaf, takes.model_fields)}")
+                problems.append(f"{path}.{leaf}: unknown key for {kind!r}{_meant(leaf, takes.model_fields)}")
             else:
                 problems.append(f"{path}." + _explain(e))
         known = {k: v for k, v in options.items() if k in takes.model_fields}
@@ -323,8 +379,7 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
     """A model of the plain options that a choice takes, from its signature."""
     entry = lookup(table, kind)
     maker = entry.load()
-    target = maker.__init__ if inspect.isclass(maker) else maker
-    hints = typing.get_type_hints(target, include_extras=True)
+    hints = typing.get_type_hints(maker, include_extras=True)  # of a class: its fields, each in its own module's words
     taken: dict[str, Any] = {}
     for name, parameter in inspect.signature(maker).parameters.items():
         kind_of = hints.get(name)

@@ -72,14 +72,23 @@ class Snapshot:
         """What this client would use now."""
         return personal_model(self._current(), client)
 
+    def client_state(self, client: ClientId) -> Any:
+        """The method's state at this client."""
+        return _client_state(self._current(), client)
+
 
 def personal_model(rounds: Rounds, client: ClientId) -> Params:
     """What a client would use in the present state of a run."""
     method = rounds.method
     exchange = rounds.exchanges[method.plan(rounds.state, rounds.done)[0]]
+    return method.personal_model(exchange.down(rounds.state, client), _client_state(rounds, client))
+
+
+def _client_state(rounds: Rounds, client: ClientId) -> Any:
     frame = rounds.slots.get(client)
-    state = method.init_client(rounds.seed.fold("client", client)) if frame is None else unpack(frame).state
-    return method.personal_model(exchange.down(rounds.state, client), state)
+    if frame is not None:
+        return unpack(frame).state
+    return rounds.method.init_client(rounds.seed.fold("client", client))
 
 
 def make_engine(engine: str | Engine, processes: int | None = None, devices: Sequence[str] = ()) -> Engine:
@@ -194,7 +203,12 @@ class Run:
         return rounds.done >= self.total or bool(self.progress["stopped"])
 
     def _due(self, done: int) -> bool:
-        return self.score is not None and (done % self.evaluation.every == 0 or done == self.total)
+        return self.score is not None and (self._scheduled(done) or done == self.total)
+
+    def _scheduled(self, done: int) -> bool:
+        """Whether this round is scored anyway; a score only because it is the last one steers nothing, so that a run
+        with more rounds begins with the very same ones."""
+        return done % self.evaluation.every == 0
 
     def _save(self, rounds: Rounds) -> None:
         if self.folder is not None:
@@ -218,7 +232,7 @@ class Run:
             "train_seconds": log.seconds,
             "seconds": log.seconds + time.perf_counter() - began,
         }
-        if due:
+        if due and self._scheduled(rounds.done):
             heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_"))}
             rounds.state = self.method.observe(rounds.state, heard)  # test rows never steer training
         self._follow(rounds, metrics, due)
@@ -250,6 +264,8 @@ class Run:
         if not due:
             return
         progress["last"] = metrics
+        if not self._scheduled(rounds.done) and progress["best_round"] is not None:
+            return
         valid = metrics.get("valid_accuracy")
         if valid is None or progress["best_valid"] is None or valid > progress["best_valid"] + self.stop.min_delta:
             progress |= {"best_valid": valid, "best_round": rounds.done, "since_best": 0, "best": metrics}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
@@ -120,9 +121,10 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     """The end of a comparison."""
     seeds = len(summary["seeds"])
     title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
-    table = Table(title=title, title_justify="left")
-    for name in ("method", "accuracy", "worst 10 %", "balanced", "MB up", "MB down", "seconds"):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("method", overflow="fold")
+    for name in ("accuracy", "worst 10 %", "balanced", "MB up", "MB down", "sec"):
+        table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     table.add_row(
         "majority class", _percent(Interval(summary["majority_class"], math.nan)), "", "", "", "", "", style="dim"
     )

@@ -297,7 +297,9 @@ class RunFolder:
             raise SnapshotError("truncated or damaged (its checksum differs)")
         found: SnapshotRecord = unpack(bytearray(frame))
         if found.identity != identity:
-            raise SnapshotError("it belongs to other settings")
+            raise SnapshotError(
+                "it was made by another method, seed or schedule; use another folder, or delete this one"
+            )
         if found.data != data:
             raise SnapshotError("the data are not those the run began with")
         self.slots.verify({c: (n, d) for c, (n, d) in found.slots.items()})

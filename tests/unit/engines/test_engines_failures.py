@@ -30,7 +30,7 @@ def test_a_failure_says_where(engine, stage, client, error):
     assert (failure.client, failure.round) == (client, 0)
     kind = "InputError" if error == "own" else "KeyError"
     who = "" if client is None else f", client {client}"
-    assert str(failure).startswith(f"Failing, exchange 'train', stage '{stage}'{who}, round 0: {kind}: ")
+    assert str(failure).startswith(f"Failing, exchange 'train', stage '{stage}'{who}, round 1: {kind}: ")
     assert "boom" in failure.reason
     far = engine.name == "workers" and stage in ("start", "objective", "finish")
     assert ("Where it happened in the worker" in str(failure)) == far
@@ -38,7 +38,10 @@ def test_a_failure_says_where(engine, stage, client, error):
 
 
 def test_a_failing_check_is_the_client_s_fault_and_only_quarantines(engine):
-    with pytest.raises(RoundError, match=r"0 of 3 clients.*client 0: 'boom'; client 1: 'boom'; client 2: 'boom'"):
+    with pytest.raises(
+        RoundError,
+        match=r"0 of 3 clients.*client 0: KeyError: 'boom'; client 1: KeyError: 'boom'; client 2: KeyError: 'boom'",
+    ):
         last(Failing(base=fedavg(), stage="check", client=1, rows=20), TOY, engine=engine)
 
 

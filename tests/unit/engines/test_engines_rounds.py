@@ -76,7 +76,7 @@ def test_a_round_without_a_usable_reply_stops_the_run_and_changes_nothing():
         method = Corrupting(base=method, client=client, kind="nan")
     rounds = rounds_of(method)
     before = rounds.digest()
-    with pytest.raises(RoundError, match=r"round 0, exchange 'train': 0 of 3 clients.*client 0: non-finite"):
+    with pytest.raises(RoundError, match=r"round 1, exchange 'train': 0 of 3 clients.*client 0: non-finite"):
         rounds.play()
     assert (rounds.digest(), rounds.done) == (before, 0)
 
@@ -98,7 +98,7 @@ class Planned(Wraps):
 
 
 def test_a_plan_with_an_unknown_exchange_is_refused():
-    with pytest.raises(InputError, match=r"Planned\.plan\(\) names the exchange 'search' in round 0.*only \['train'\]"):
+    with pytest.raises(InputError, match=r"Planned\.plan\(\) names the exchange 'search' in round 1.*only \['train'\]"):
         rounds_of(Planned(base=fedavg(), names=("train", "search"))).play()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.runs.config import Config, apply, dump, load, parse
+from fedquilt.runs.registry import METHODS
 
 
 def problems(raw: dict[str, Any]) -> list[str]:
@@ -162,14 +163,17 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
                                           "number, got 'a'"]),
         ({"model": {"kind": "mlp", "hiden": [3]}}, ["model.hiden: unknown key for 'mlp'; did you mean 'hidden'?"]),
         ({"model": {"kind": "logistic", "hidden": [3]}}, ["model.hidden: unknown key for 'logistic'"]),
-        ({"model": {"hidden": [3]}}, ["model.kind: missing"]),
+        ({"train": {"schedule": {"gamma": 1}}}, ["train.schedule.kind: missing"]),
+        ({"data": {"source": "digits", "path": "x.npz"}}, ["data: source and path exclude each other; leave one of "
+                                                          "them out"]),
         ({"method": {"kind": "fedprox", "mu": "big"}}, ["method.mu: input should be a valid number, unable to parse "
                                                        "string as a number, got 'big'"]),
         ({"method": {"kind": "fedavg", "aggregate": "median"}}, ["method.aggregate: input should be 'mean' or "
                                                                 "'uniform_mean', got 'median'"]),
         ({"method": {"kind": "fedavg_noise", "aggregate": "mean"}}, ["method.aggregate: unknown key for "
-                                                                    "'fedavg_noise'"]),
-        ({"method": {"kind": "fedavg", "batch_size": 3}}, ["method.batch_size: unknown key for 'fedavg'"]),
+                                                                    "'fedavg_noise'; known: noise"]),
+        ({"method": {"kind": "fedavg", "batch_size": 3}}, ["method.batch_size: unknown key for 'fedavg'; known: "
+                                                           "aggregate"]),
         ({"data": {"partition": {"kind": "dirichlet"}}}, ["data.partition.alpha: missing"]),
         ({"data": {"partition": {"kind": "class_groups", "groups": [[0], [0]]}}},
          ["data.partition: ClassGroups: classes [0] are in more than one group. Groups must be disjoint."]),
@@ -238,6 +242,16 @@ def test_everything_else_changes_the_identity() -> None:
     assert len(set(found)) == len(found)
 
 
+def test_where_a_file_is_does_not_matter_but_its_name_does() -> None:
+    assert identity("data.path=/a/x.npz") == identity("data.path=b/x.npz") != identity("data.path=b/y.npz")
+
+
+def test_options_without_a_name_are_those_of_the_default() -> None:
+    config = parse({"model": {"hidden": [7]}, "train": {"optimizer": {"lr": 0.5}}, "data": {"partition": {"alpha": 1}}})
+    chosen = [(c.kind, c.options) for c in (config.model, config.train.optimizer, config.data.partition)]
+    assert chosen == [("mlp", {"hidden": [7]}), ("sgd", {"lr": 0.5}), ("dirichlet", {"alpha": 1})]
+
+
 def test_every_setting_is_in_one_of_the_two_lists() -> None:
     named = {o.partition("=")[0] for o in _SAME + _OTHER}
     for section, info in Config.model_fields.items():
@@ -295,3 +309,26 @@ def test_any_settings_survive_the_file(
     )
     assert read_back(config) == config
     assert read_back(config).identity() == config.identity()
+
+
+def test_options_alone_take_the_default_kind() -> None:
+    config = parse(
+        {"train": {"optimizer": {"lr": 0.5}}, "data": {"partition": {"alpha": 2.0}}, "model": {"hidden": [3]}}
+    )
+    assert (config.train.optimizer.kind, config.data.partition.kind, config.model.kind) == ("sgd", "dirichlet", "mlp")
+
+
+def test_natural_clients_are_all_of_them_unless_a_number_is_given() -> None:
+    assert parse({"data": {"by_user": True}}).data.clients is None
+    assert parse({"data": {"by_user": True, "clients": 3}}).data.clients == 3
+    assert parse({}).data.clients == 20
+
+
+def test_where_a_file_lies_does_not_change_the_run() -> None:
+    here, there = (parse({"data": {"path": p}}).identity() for p in ("/a/x.npz", "b/x.npz"))
+    assert here == there != parse({"data": {"path": "/a/y.npz"}}).identity()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_of_the_registry_can_be_configured(name: str) -> None:
+    assert parse({"method": {"kind": name}}).method.kind == name

@@ -183,8 +183,9 @@ def test_a_method_hears_of_validation_only_and_only_when_there_was_an_evaluation
     method = Listening(base=fedavg(), heard=[])
     data = Federation.from_arrays(torch.randn(90, 2), torch.arange(90) % 2, clients=3, test=0.3, valid=0.2)
     snapshots = list(Run(method, data, rounds=5, engine=Local(), evaluation=Evaluation(every=2)))
-    assert len(method.heard) == 3  # rounds 2, 4 and the last
-    for heard, snapshot in zip(method.heard, [snapshots[1], snapshots[3], snapshots[4]], strict=True):
+    assert len(method.heard) == 2  # rounds 2 and 4; the last is scored, but steers nothing
+    assert "test_accuracy" in snapshots[4].metrics
+    for heard, snapshot in zip(method.heard, [snapshots[1], snapshots[3]], strict=True):
         expected = {k: v for k, v in snapshot.metrics.items() if "valid" in k}
         assert heard == expected
         assert {"valid_accuracy", "global_valid_accuracy"} <= heard.keys()

@@ -302,7 +302,7 @@ def test_when_every_snapshot_is_damaged_nothing_is_touched(played: Path) -> None
 
 @pytest.mark.parametrize(
     ("identity", "data", "reason"),
-    [("other", "these", "belongs to other settings"), ("me", "those", "the data are not those the run began with")],
+    [("other", "these", "made by another method"), ("me", "those", "the data are not those the run began with")],
 )
 def test_a_snapshot_of_another_run_is_refused(played: Path, identity: str, data: str, reason: str) -> None:
     before = files(played)
