@@ -51,7 +51,7 @@ def _named(value: Any) -> Any:
 
 def _different(values: list[int]) -> list[int]:
     if len(set(values)) < len(values):
-        raise ValueError("the numbers must differ")
+        raise ValueError(f"the numbers must differ, got {values}")
     return values
 
 
