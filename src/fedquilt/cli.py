@@ -181,7 +181,7 @@ def _listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
 
 
 def _echo(value: Any) -> None:
-    from fedquilt.runs.storage import to_json
+    from fedquilt.runs.files import to_json
 
     typer.echo(to_json(value))
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedquilt.core.errors import ExchangeError, FedquiltError, StageError
 from fedquilt.core.exchange import Exchange, Method, Turn
-from fedquilt.core.params import Params
-from fedquilt.core.record import pack, record, same, unpack
+from fedquilt.core.params import Params, finite
+from fedquilt.core.record import pack, record, same, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Source, Table
 from fedquilt.core.train import Train
@@ -54,11 +54,15 @@ class Task:
 
 @record
 class Outcome:
-    """What a visit gave: the upload's frame, the new slot (None when nothing changed), and measurements."""
+    """What a visit gave: the upload's frame, the new slot (None when nothing changed), and measurements.
+
+    ``sound`` says whether the client's own new state holds finite numbers only.
+    """
 
     upload: bytes
     slot: bytes | None
     seconds: float
+    sound: bool = True
     steps: int | None = None
     loss: float | None = None
     before: Any = None
@@ -127,6 +131,7 @@ class ClientSide:
             wire, kept = exchange.codec.encode(upload, sent, memory, turn.seed.fold("codec"))
             memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
             frame = pack(Wire(site.examples, wire))
+            sound = finite(tensors_in(state))
             changed = self._changed(task, slot, Slot(state, memories))
         except StageError as error:
             raise self._failed(task, error.stage, error.__cause__ or error) from error.__cause__
@@ -134,7 +139,7 @@ class ClientSide:
             raise
         except Exception as error:
             raise self._failed(task, stage, error) from error
-        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - began, **notes)
+        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - began, sound=sound, **notes)
 
     def _changed(self, task: Task, before: Slot, after: Slot) -> bytes | None:
         """The frame of the new slot, or None when it is what it was."""

@@ -234,6 +234,8 @@ class Rounds:
                 raise ValueError("malformed: not an upload")
             if not isinstance(wire.examples, int) or not 0 < wire.examples <= MOST_EXAMPLES:
                 raise ValueError(f"absurd weight: {wire.examples!r} examples")
+            if not outcome.sound:
+                raise ValueError("non-finite numbers in the client's own state; try a smaller learning rate")
             upload = exchange.codec.decode(wire.upload, sent)
             if not (finite(tensors_in(upload)) and _finite_scalars(upload)):
                 raise ValueError("non-finite numbers in the upload; did training diverge? Try a smaller learning rate")

@@ -16,9 +16,10 @@ from fedquilt.data.npz import arrays_of, load
 from fedquilt.engines.engine import Engine
 from fedquilt.models.registry import make
 from fedquilt.runs.config import Config, Kinded, check_options, dump
+from fedquilt.runs.files import write_atomic
 from fedquilt.runs.registry import lookup
 from fedquilt.runs.runner import Run, make_engine
-from fedquilt.runs.storage import RunFolder, write_atomic
+from fedquilt.runs.storage import RunFolder
 
 
 def federation_of(config: Config) -> Federation:

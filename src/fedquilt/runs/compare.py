@@ -17,8 +17,9 @@ from fedquilt.core.errors import ConfigError
 from fedquilt.data import Federation
 from fedquilt.runs.build import engine_of, federation_of, method_of, result_of, run_of
 from fedquilt.runs.config import Config, Kinded
+from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.runner import Snapshot
-from fedquilt.runs.storage import RunFolder, to_json, write_atomic
+from fedquilt.runs.storage import RunFolder
 
 MEGABYTE = 1e6
 

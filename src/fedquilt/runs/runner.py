@@ -33,7 +33,8 @@ from fedquilt.engines.workers import Workers
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
-from fedquilt.runs.storage import RunFolder, to_json, write_atomic
+from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.storage import RunFolder
 
 
 @dataclass(frozen=True)

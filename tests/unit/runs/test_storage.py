@@ -16,7 +16,9 @@ import torch
 
 from fedquilt.core.errors import SnapshotError, StorageError
 from fedquilt.core.record import pack
-from fedquilt.runs.storage import FolderSlots, RunFolder, storage, to_json, write_atomic
+from fedquilt.runs.files import storage, to_json, write_atomic
+from fedquilt.runs.slots import FolderSlots, entries_of
+from fedquilt.runs.storage import RunFolder
 
 
 def flip(path: Path, place: int = -5) -> None:
@@ -246,7 +248,7 @@ def client_file(path: Path) -> Path:
     folder = RunFolder(path)
     found, _ = folder.restore("me", "these")
     assert found is not None
-    return path / "clients" / found.slots["a"][0]
+    return path / "clients" / entries_of(found.slots)["a"][0]
 
 
 @pytest.mark.parametrize(
