@@ -23,7 +23,7 @@ from fedquilt.engines.local import Local
 from fedquilt.methods.local_only import local_only
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.runs.runner import run
-from fedquilt.runs.slots import entries_of
+from fedquilt.runs.slots import entries_of, file_of
 from helpers.command import Said, fedquilt, lines, small
 from helpers.sabotage import Corrupting
 from helpers.toy import fedavg, points
@@ -290,7 +290,7 @@ def newest(folder: Path) -> Path:
 def test_a_damaged_snapshot_gives_way_to_the_one_before(recipe: Path, stopped: Path, how: str, as_json: bool) -> None:
     bad = newest(stopped)
     if how == "client file":
-        name, _ = entries_of(unpack(bad.read_bytes()).slots)[2]
+        name = file_of(2, entries_of(unpack(bad.read_bytes()).slots)[2])
         (stopped / "clients" / name).write_bytes(b"x")
     elif how == "truncated":
         os.truncate(bad, bad.stat().st_size - 1)

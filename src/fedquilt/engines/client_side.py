@@ -41,8 +41,11 @@ class Wire:
 
 @record
 class Task:
-    """One visit to make. ``slot`` is None before a client's first visit; ``measure`` asks for scores of the
-    model before and after local training."""
+    """One visit to make.
+
+    ``slot`` is None before a client's first visit; ``measure`` asks for scores of the model before and after local
+    training; ``again`` counts earlier trips of the same exchange in this round.
+    """
 
     exchange: str
     client: Any
@@ -50,6 +53,7 @@ class Task:
     down: bytes | None
     slot: bytes | None
     measure: bool = False
+    again: int = 0
 
 
 @record
@@ -78,6 +82,11 @@ class Exam:
     slot: bytes | None
     whole: bytes | None
     splits: tuple[str, ...]
+
+
+def again_folded(seed: Seed, again: int) -> Seed:
+    """A seed of its own for every further trip of the same exchange in one round."""
+    return seed.fold("again", again) if again else seed
 
 
 @contextmanager
@@ -122,7 +131,8 @@ class ClientSide:
             sent = unpack(_given(task.down))
             slot: Slot = self.first_slot(client) if task.slot is None else unpack(task.slot)
             site = self.source.site(client, task.round)
-            turn = Turn(task.round, client, self.seed.fold("work", task.exchange, task.round, client))
+            seed = again_folded(self.seed.fold("work", task.exchange, task.round, client), task.again)
+            turn = Turn(task.round, client, seed)
             stage = "work"
             with turn.seed.fold("elsewhere").ambient():  # also for code that forgot to ask turn.seed
                 state, upload, notes = self._work(exchange, sent, slot.state, site, turn, task.measure)

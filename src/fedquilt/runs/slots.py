@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,24 @@ from fedquilt.core.table import ClientId
 from fedquilt.runs.files import storage
 
 KEPT = 2  # snapshots
-Entry = tuple[str, str]  # a file and its sha256
-Entries = dict[ClientId, Entry]
+Entries = dict[ClientId, bytes]  # the sha256 of each client's file
 
 
-def manifest(entries: Mapping[ClientId, Entry]) -> bytes:
+def file_of(client: ClientId, digest: bytes) -> str:
+    """The file that holds a client's frame."""
+    token = hashlib.blake2b(repr(client).encode(), digest_size=8).hexdigest()
+    return f"{token[:2]}/{token}.{digest.hex()[:16]}.safetensors"
+
+
+def manifest(entries: Mapping[ClientId, bytes]) -> bytes:
     """Entries as one block of bytes: a snapshot of many clients then costs few objects."""
-    return "\n".join(json.dumps([client, *entry]) for client, entry in entries.items()).encode()
+    return "\n".join(json.dumps([client, digest.hex()]) for client, digest in entries.items()).encode()
 
 
 def entries_of(block: bytes) -> Entries:
     """The entries of a manifest."""
     rows = [json.loads(line) for line in block.decode().splitlines()]
-    return {_client(client): (str(file), str(digest)) for client, file, digest in rows}
+    return {_client(client): bytes.fromhex(digest) for client, digest in rows}
 
 
 def _client(value: Any) -> ClientId:
@@ -36,49 +42,56 @@ def _client(value: Any) -> ClientId:
 class FolderSlots:
     """Clients' states as files, one per client and version, so that a snapshot costs what changed since the last.
 
-    A new state is written beside the old one; the old file goes when no kept snapshot needs it.
+    A new state is written beside the old one. A file that was replaced goes at once if no snapshot knows it, and
+    otherwise when the last snapshot that does is gone: after as many further snapshots as are kept.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now: Entries = {}
-        self._fresh: set[str] = set()
-        self._needed: list[set[str]] = []
+        self._fresh: set[str] = set()  # written since the last snapshot
+        self._replaced: deque[dict[str, ClientId]] = deque({} for _ in range(KEPT))
 
     def get(self, client: ClientId) -> bytes | None:
         """The client's frame, checked."""
-        entry = self.now.get(client)
-        if entry is None:
+        digest = self.now.get(client)
+        if digest is None:
             return None
+        path = self.folder / file_of(client, digest)
         try:
-            frame = (self.folder / entry[0]).read_bytes()
+            frame = path.read_bytes()
         except OSError as error:
             raise SnapshotError(f"The state of client {client!r} cannot be read: {error}.") from error
-        if hashlib.sha256(frame).hexdigest() != entry[1]:
-            raise SnapshotError(f"The state of client {client!r} in '{self.folder / entry[0]}' is damaged.")
+        if hashlib.sha256(frame).digest() != digest:
+            raise SnapshotError(f"The state of client {client!r} in '{path}' is damaged.")
         return frame
 
     def put(self, client: ClientId, frame: bytes) -> None:
         """Keep a new frame."""
-        token = hashlib.blake2b(repr(client).encode(), digest_size=8).hexdigest()
-        digest = hashlib.sha256(frame).hexdigest()
-        name = f"{token[:2]}/{token}.{digest[:16]}.safetensors"
-        old = self.now.get(client)
-        if old is not None and old[0] == name:
+        digest, old = hashlib.sha256(frame).digest(), self.now.get(client)
+        if old == digest:
             return
-        path = self.folder / name
+        name = file_of(client, digest)
         with storage(self.folder.parent):
-            if not any(name in needed for needed in self._needed):  # a file that a snapshot relies on is never touched
+            path = self.folder / name
+            if not path.exists():  # a file that a snapshot relies on is never touched
                 path.parent.mkdir(parents=True, exist_ok=True)
+                self._fresh.add(name)
                 path.write_bytes(frame)
-            if old is not None and old[0] in self._fresh and not any(old[0] in needed for needed in self._needed):
-                self._drop(old[0])
-        self.now[client] = (name, digest)
-        self._fresh.add(name)
+            if old is not None:
+                self._retire(file_of(client, old), client)
+        self.now[client] = digest
+
+    def _retire(self, name: str, client: ClientId) -> None:
+        if name in self._fresh:
+            self._fresh.discard(name)
+            (self.folder / name).unlink(missing_ok=True)
+        else:
+            self._replaced[-1][name] = client
 
     def digests(self) -> Mapping[ClientId, str]:
         """The sha256 of every frame kept."""
-        return {client: digest for client, (_, digest) in self.now.items()}
+        return {client: digest.hex() for client, digest in self.now.items()}
 
     def secure(self) -> None:
         """Make sure that what was put is on the disk."""
@@ -91,34 +104,35 @@ class FolderSlots:
                     os.close(descriptor)
 
     def mark(self) -> None:
-        """A snapshot now relies on the present files; those that only older snapshots needed may go."""
-        self._needed.append({name for name, _ in self.now.values()})
+        """A snapshot now relies on the present files; those that only a dropped snapshot needed go."""
         self._fresh.clear()
-        while len(self._needed) > KEPT:
-            gone = self._needed.pop(0)
-            for name in gone.difference(*self._needed):
-                self._drop(name)
+        gone = self._replaced.popleft()
+        self._replaced.append({})
+        for name, client in gone.items():
+            digest = self.now.get(client)
+            back = digest is not None and file_of(client, digest) == name
+            if not back and not any(name in later for later in self._replaced):
+                (self.folder / name).unlink(missing_ok=True)
 
-    def restore(self, now: Mapping[ClientId, Entry], older: Sequence[set[str]] = ()) -> None:
+    def restore(self, now: Mapping[ClientId, bytes], older: Sequence[Mapping[ClientId, bytes]] = ()) -> None:
         """Go back to the files of a snapshot, and remove all others but those that ``older`` snapshots rely on."""
-        self.now = {c: (str(n), str(d)) for c, (n, d) in now.items()}
-        self._needed = [*older, {name for name, _ in self.now.values()}]
+        self.now = dict(now)
         self._fresh.clear()
-        keep = set().union(*self._needed)
+        here = {file_of(c, d) for c, d in now.items()}
+        old = {file_of(c, d): c for entries in older for c, d in entries.items()}
+        self._replaced = deque([{name: c for name, c in old.items() if name not in here}])
+        self._replaced.extend({} for _ in range(KEPT - 1))
         for path in self.folder.glob("*/*.safetensors"):
-            if f"{path.parent.name}/{path.name}" not in keep:
+            name = f"{path.parent.name}/{path.name}"
+            if name not in here and name not in old:
                 path.unlink(missing_ok=True)
 
-    def verify(self, now: Mapping[ClientId, Entry]) -> None:
+    def verify(self, now: Mapping[ClientId, bytes]) -> None:
         """Raise unless every file of a snapshot is there and whole."""
-        for client, (name, digest) in now.items():
+        for client, digest in now.items():
             try:
-                whole = hashlib.sha256((self.folder / name).read_bytes()).hexdigest() == digest
+                whole = hashlib.sha256((self.folder / file_of(client, digest)).read_bytes()).digest() == digest
             except OSError:
                 whole = False
             if not whole:
                 raise SnapshotError(f"the state of client {client!r} is missing or damaged")
-
-    def _drop(self, name: str) -> None:
-        (self.folder / name).unlink(missing_ok=True)
-        self._fresh.discard(name)

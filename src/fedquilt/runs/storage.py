@@ -15,7 +15,7 @@ from typing import IO, Any
 from fedquilt.core.errors import FrameError, SnapshotError, StorageError
 from fedquilt.core.record import pack, record, unpack
 from fedquilt.runs.files import storage, to_json, write_atomic
-from fedquilt.runs.slots import KEPT, FolderSlots, entries_of, manifest
+from fedquilt.runs.slots import KEPT, Entries, FolderSlots, entries_of, manifest
 
 LOGS = ("metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "ledger.jsonl")
 
@@ -151,7 +151,7 @@ class RunFolder:
         with storage(self.path):
             for file in [*damaged, *(self.path / "snapshots").glob("*.part")]:
                 file.unlink(missing_ok=True)
-            needed = [files for file in reversed(older) if (files := _files_of(file)) is not None]
+            needed = [entries for file in older if (entries := _entries_in(file)) is not None]
             self.slots.restore({} if found is None else entries_of(found.slots), needed)
             for name in LOGS:
                 path = self.path / name
@@ -160,10 +160,9 @@ class RunFolder:
                     os.truncate(path, min(length, path.stat().st_size))
 
 
-def _files_of(snapshot: Path) -> set[str] | None:
+def _entries_in(snapshot: Path) -> Entries | None:
     """The clients' files that a snapshot relies on; None if it cannot be read."""
     try:
-        found = unpack(bytearray(snapshot.read_bytes()))
-        return {name for name, _ in entries_of(found.slots).values()}
+        return entries_of(unpack(bytearray(snapshot.read_bytes())).slots)
     except (FrameError, OSError, AttributeError, ValueError):
         return None
