@@ -1,10 +1,13 @@
 """Who has which data: federations, ways to divide a data set, and data sets by name."""
 
+from fedquilt.data.class_groups import ClassGroups, Pathological
 from fedquilt.data.federation import Federation
+from fedquilt.data.legacy import DirichletChoice, DirichletCuts, TruncatedPerClient
 from fedquilt.data.look import Majority
 from fedquilt.data.npz import Arrays
-from fedquilt.data.partitions import IID, ClassGroups, Dirichlet, Partition, Shards
+from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partition, Shards
 from fedquilt.data.prepare import Pixels
+from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
 from fedquilt.data.sources import available, read
 
 __all__ = [
@@ -12,11 +15,19 @@ __all__ = [
     "Arrays",
     "ClassGroups",
     "Dirichlet",
+    "DirichletChoice",
+    "DirichletCuts",
+    "DirichletPerClient",
+    "DirichletSizes",
     "Federation",
+    "LogNormal",
     "Majority",
     "Partition",
+    "Pathological",
     "Pixels",
+    "PowerLaw",
     "Shards",
+    "TruncatedPerClient",
     "available",
     "read",
 ]

@@ -8,13 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare
-from fedquilt.data.checks import check_fractions, client_id, count_classes, few, label_column, ordered_ids, pair_columns
-from fedquilt.data.partitions import IID, Partition, by_user, check_clients, check_parts
+from fedquilt.data.checks import (
+    check_clients,
+    check_fractions,
+    client_id,
+    count_classes,
+    few,
+    label_column,
+    ordered_ids,
+    pair_columns,
+    same_kind,
+)
+from fedquilt.data.partitions import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.rows import Ints, Rows, merged, split
 
@@ -55,7 +64,7 @@ class Extras:
             prepare.check(x)
         wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test")
         if wide is not None:
-            _same_kind(x, wide["x"], "global_test")
+            same_kind(x, wide["x"], "global_test")
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
         classes = count_classes(labels, self.classes) if labels else self.classes
         whole = replace(made, global_columns=wide, classes=classes, prepare=prepare)
@@ -164,16 +173,8 @@ def _check_splits(client: ClientId, splits: Mapping[str, Any]) -> None:
 
 def _stacked(pieces: Sequence[Columns]) -> Columns:
     for number, piece in enumerate(pieces):
-        _same_kind(pieces[0]["x"], piece["x"], f"piece {number + 1} of the clients' data")
+        same_kind(pieces[0]["x"], piece["x"], f"piece {number + 1} of the clients' data")
     return {name: torch.cat([p[name] for p in pieces]) for name in ("x", "y")}
-
-
-def _same_kind(like: Tensor, x: Tensor, where: str) -> None:
-    if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
-        raise InputError(
-            f"{where}: rows of x are {tuple(x.shape[1:])} {x.dtype}, but elsewhere they are "
-            f"{tuple(like.shape[1:])} {like.dtype}. All clients need inputs of one shape and type."
-        )
 
 
 def _without_empty(made: Holdings, drop: bool) -> Holdings:

@@ -63,9 +63,19 @@ SCHEDULES = _table(
 PARTITIONS = _table(
     Entry("iid", "fedquilt.data.partitions:IID", "every client a random equal share"),
     Entry("dirichlet", "fedquilt.data.partitions:Dirichlet", "per class, shares drawn from a Dirichlet"),
-    Entry("class_groups", "fedquilt.data.partitions:ClassGroups", "disjoint groups of classes"),
+    Entry("dirichlet_per_client", "fedquilt.data.partitions:DirichletPerClient",
+          "per client, a mixture of classes drawn from a Dirichlet; sizes stay close"),
+    Entry("class_groups", "fedquilt.data.class_groups:ClassGroups", "groups of clients that share groups of classes"),
+    Entry("pathological", "fedquilt.data.class_groups:Pathological", "a few classes per client"),
     Entry("shards", "fedquilt.data.partitions:Shards", "label-sorted shards dealt out"),
-)
+    Entry("log_normal", "fedquilt.data.quantity:LogNormal", "sizes log-normal, labels even"),
+    Entry("power_law", "fedquilt.data.quantity:PowerLaw", "sizes by a power law, labels even"),
+    Entry("dirichlet_sizes", "fedquilt.data.quantity:DirichletSizes", "sizes drawn from a Dirichlet, labels even"),
+    Entry("dirichlet_choice", "fedquilt.data.legacy:DirichletChoice", "the split of FedLoGe's code, bit for bit"),
+    Entry("dirichlet_cuts", "fedquilt.data.legacy:DirichletCuts", "the split of Localize-and-Stitch's code"),
+    Entry("truncated_per_client", "fedquilt.data.legacy:TruncatedPerClient",
+          "the split of clustered studies' code, remainders to the last client"),
+)  # fmt: skip
 AGGREGATORS = _table(
     Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
     Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),

@@ -176,7 +176,8 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
                                                            "aggregate"]),
         ({"data": {"partition": {"kind": "dirichlet"}}}, ["data.partition.alpha: missing"]),
         ({"data": {"partition": {"kind": "class_groups", "groups": [[0], [0]]}}},
-         ["data.partition: ClassGroups: classes [0] are in more than one group. Groups must be disjoint."]),
+         ["data.partition: ClassGroups: classes [0] are in more than one group. Make the groups disjoint, or set "
+          "overlap=True to divide the rows of shared classes."]),
         ({"compare": {"methods": []}}, ["compare.methods: list should have at least 1 item after validation, not 0, "
                                         "got []"]),
         ({"cohort": {"fraction": 0}}, ["cohort.fraction: input should be greater than 0, got 0"]),
