@@ -3,6 +3,18 @@
 from fedquilt.data.class_groups import ClassGroups, Pathological
 from fedquilt.data.federation import Federation
 from fedquilt.data.legacy import DirichletChoice, DirichletCuts, TruncatedPerClient
+from fedquilt.data.long_tail import (
+    ClassTiers,
+    ExponentialTail,
+    OwnTails,
+    StepTail,
+    kept_rows,
+    local_test_counts,
+    long_tailed,
+    tiers_by_count,
+    tiers_by_share,
+    with_local_tests,
+)
 from fedquilt.data.look import Majority
 from fedquilt.data.npz import Arrays
 from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partition, Shards
@@ -14,20 +26,30 @@ __all__ = [
     "IID",
     "Arrays",
     "ClassGroups",
+    "ClassTiers",
     "Dirichlet",
     "DirichletChoice",
     "DirichletCuts",
     "DirichletPerClient",
     "DirichletSizes",
+    "ExponentialTail",
     "Federation",
     "LogNormal",
     "Majority",
+    "OwnTails",
     "Partition",
     "Pathological",
     "Pixels",
     "PowerLaw",
     "Shards",
+    "StepTail",
     "TruncatedPerClient",
     "available",
+    "kept_rows",
+    "local_test_counts",
+    "long_tailed",
     "read",
+    "tiers_by_count",
+    "tiers_by_share",
+    "with_local_tests",
 ]
