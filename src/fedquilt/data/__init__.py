@@ -20,6 +20,7 @@ from fedquilt.data.npz import Arrays
 from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partition, Shards
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
+from fedquilt.data.shift import LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.sources import available, read
 
 __all__ = [
@@ -34,13 +35,17 @@ __all__ = [
     "DirichletSizes",
     "ExponentialTail",
     "Federation",
+    "LabelPermutation",
+    "Light",
     "LogNormal",
     "Majority",
+    "Noise",
     "OwnTails",
     "Partition",
     "Pathological",
     "Pixels",
     "PowerLaw",
+    "Rotation",
     "Shards",
     "StepTail",
     "TruncatedPerClient",

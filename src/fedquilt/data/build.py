@@ -44,6 +44,7 @@ class Holdings:
     global_columns: Columns | None = None
     classes: int | None = None
     prepare: Prepare | None = None
+    groups: dict[ClientId, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def of_arrays(
 ) -> dict[str, Any]:
     """One data set, divided by a partition or by who each row comes from."""
     check_fractions(*fractions)
+    groups = None
     columns = pair_columns(*pair, "data")
     if not len(columns["y"]):
         raise InputError("data: x and y are empty. Give at least one row.")
@@ -113,9 +115,11 @@ def of_arrays(
         check_clients(len(columns["y"]), many)
         ids, parts = tuple(range(many)), (partition or IID())(columns["y"].numpy(), many, seed.fold("partition"))
         check_parts(parts, many, len(columns["y"]))
+        planted = getattr(partition, "group_of", None)
+        groups = None if planted is None else dict(zip(ids, planted(many).tolist(), strict=True))
     rows = Rows.of(parts)
     cut = split(rows, *fractions, seed.fold("split").numpy().random(len(rows.index)))
-    return extras.complete(Holdings(columns, ids, *cut))
+    return extras.complete(Holdings(columns, ids, *cut, groups=groups))
 
 
 def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, Any]], extras: Extras) -> dict[str, Any]:
@@ -190,4 +194,5 @@ def _without_empty(made: Holdings, drop: bool) -> Holdings:
             "leave them out with drop_empty=True."
         )
     ids = tuple(c for c, ok in zip(made.ids, has, strict=True) if ok)
-    return replace(made, ids=ids, **{name: getattr(made, name).keep(has) for name in SPLITS})
+    groups = None if made.groups is None else {client: made.groups[client] for client in ids}
+    return replace(made, ids=ids, groups=groups, **{name: getattr(made, name).keep(has) for name in SPLITS})

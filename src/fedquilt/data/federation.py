@@ -39,6 +39,7 @@ class Federation:
         global_columns: A test set that belongs to no client, or None.
         classes: How many classes there are, or None without labels.
         prepare: Turns stored rows into what a network takes; a frozen dataclass, so that other processes can have it.
+        groups: The planted group of each examined client, where there are such groups: what clustering should find.
 
     Example:
         >>> import numpy as np
@@ -58,6 +59,7 @@ class Federation:
     global_columns: Columns | None = None
     classes: int | None = None
     prepare: Prepare | None = None
+    groups: Mapping[ClientId, int] | None = None
 
     @classmethod
     def from_clients(
