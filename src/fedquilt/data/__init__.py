@@ -1,6 +1,7 @@
 """Who has which data: federations, ways to divide a data set, and data sets by name."""
 
 from fedquilt.data.class_groups import ClassGroups, Pathological
+from fedquilt.data.clock import Clock
 from fedquilt.data.federation import Federation
 from fedquilt.data.legacy import DirichletChoice, DirichletCuts, TruncatedPerClient
 from fedquilt.data.long_tail import (
@@ -22,12 +23,14 @@ from fedquilt.data.prepare import Pixels
 from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
 from fedquilt.data.shift import LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.sources import available, read
+from fedquilt.data.streams import Stream
 
 __all__ = [
     "IID",
     "Arrays",
     "ClassGroups",
     "ClassTiers",
+    "Clock",
     "Dirichlet",
     "DirichletChoice",
     "DirichletCuts",
@@ -48,6 +51,7 @@ __all__ = [
     "Rotation",
     "Shards",
     "StepTail",
+    "Stream",
     "TruncatedPerClient",
     "available",
     "kept_rows",

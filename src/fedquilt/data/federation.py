@@ -122,8 +122,8 @@ class Federation:
         valid = self.valid[place]
         return Site(self._table(self.train[place]), self._table(valid) if len(valid) else None)
 
-    def exam(self, client: ClientId, split: str) -> Table | None:
-        """The client's 'valid' or 'test' rows, or None when it has none."""
+    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+        """The client's 'valid' or 'test' rows, or None when it has none; the same after every round."""
         if split not in ("valid", "test"):
             raise InputError(f"A model is examined on 'valid' or 'test', got {split!r}.")
         rows = (self.test if split == "test" else self.exam_valid)[self.place(client, examined=True)]
