@@ -17,6 +17,7 @@ from fedquilt.data.long_tail import (
     with_local_tests,
 )
 from fedquilt.data.look import Majority
+from fedquilt.data.measures import gini, imbalance_factor, label_distances, label_entropy, measures
 from fedquilt.data.npz import Arrays
 from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partition, Shards
 from fedquilt.data.prepare import Pixels
@@ -54,9 +55,14 @@ __all__ = [
     "Stream",
     "TruncatedPerClient",
     "available",
+    "gini",
+    "imbalance_factor",
     "kept_rows",
+    "label_distances",
+    "label_entropy",
     "local_test_counts",
     "long_tailed",
+    "measures",
     "read",
     "tiers_by_count",
     "tiers_by_share",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
-from fedquilt.data.checks import as_seed
+from fedquilt.data.checks import as_seed, label_column
 from fedquilt.data.federation import Federation
 from fedquilt.data.npz import Arrays
 from fedquilt.data.partitions import IID
@@ -84,6 +84,7 @@ def kept_rows(labels: NDArray[Any], tail: Profile, seed: int | Seed = 0, classes
         >>> np.bincount(y[kept_rows(y, ExponentialTail(0.1))]).tolist()
         [100, 77, 59, 46, 35, 27, 21, 16, 12, 10]
     """
+    labels = label_column(labels, "long tail").numpy()
     sizes = np.bincount(labels, minlength=classes or 0)
     wanted = tail(len(sizes), len(labels) / len(sizes))
     lost = np.flatnonzero((wanted == 0) & (sizes > 0))
@@ -106,7 +107,7 @@ def _thinned(labels: NDArray[Any], rows: Ints, wanted: Ints, seed: Seed) -> Ints
 
 def long_tailed(arrays: Arrays, tail: Profile, seed: int | Seed = 0) -> Arrays:
     """A data set thinned to a long tail; its test set stays as it is."""
-    rows = kept_rows(np.asarray(arrays.y), tail, seed, arrays.classes)
+    rows = kept_rows(arrays.y, tail, seed, arrays.classes)
     user = None if arrays.user is None else arrays.user[rows]
     return replace(arrays, x=arrays.x[rows], y=arrays.y[rows], user=user)
 

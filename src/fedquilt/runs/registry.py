@@ -76,13 +76,24 @@ PARTITIONS = _table(
     Entry("truncated_per_client", "fedquilt.data.legacy:TruncatedPerClient",
           "the split of clustered studies' code, remainders to the last client"),
 )  # fmt: skip
+LONG_TAILS = _table(
+    Entry("exponential", "fedquilt.data.long_tail:ExponentialTail", "sizes fall exponentially", "Cui et al. 2019"),
+    Entry("step", "fedquilt.data.long_tail:StepTail", "half the classes are rare"),
+)
+SHIFTS = _table(
+    Entry("rotation", "fedquilt.data.shift:Rotation", "images turned by angles dealt to clients", "Ghosh et al. 2020"),
+    Entry("noise", "fedquilt.data.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"),
+    Entry("light", "fedquilt.data.shift:Light", "brightness and contrast dealt to clients"),
+    Entry("label_permutation", "fedquilt.data.shift:LabelPermutation", "groups that permute labels",
+          "Sattler et al. 2020"),
+)  # fmt: skip
 AGGREGATORS = _table(
     Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
     Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),
 )
 _TABLES = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
-    "aggregate": AGGREGATORS,
+    "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS,
 }  # fmt: skip
 
 
