@@ -143,6 +143,7 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
 
     Example: [bold]fedquilt partition recipes/demo.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
+    from fedquilt.data.measures import label_entropy, measures
     from fedquilt.runs.build import federation_of
     from fedquilt.runs.config import load
     from fedquilt.runs.plots import partition as draw
@@ -155,7 +156,10 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
     picture = draw(counts, [str(c) for c in federation.ids], title, plot)
     if as_json:
         labels = {str(c): row.tolist() for c, row in zip(federation.ids, counts, strict=True)}
-        _echo({**federation.summary(), "labels": labels, "plot": str(picture)})
+        bits = {str(c): float(h) for c, h in zip(federation.ids, label_entropy(counts), strict=True)}
+        groups = None if federation.groups is None else {str(c): g for c, g in federation.groups.items()}
+        told = {"measures": measures(counts), "labels": labels, "entropy": bits, "groups": groups}
+        _echo({**federation.summary(), **told, "plot": str(picture)})
     else:
         partition_table(federation, counts, picture)
 

@@ -125,12 +125,19 @@ def test_partition_prints_and_draws(recipe: Path) -> None:
     table = {row[0]: [int(n) for n in row[1:]] for row in rows}
     assert table == said.json["labels"]
     assert len(table) == 4
+    assert said.json["measures"].keys() == {"label_distance", "size_gini", "imbalance_factor", "label_entropy"}
+    assert said.json["entropy"].keys() == table.keys()
+    with picture.with_name("split-distances.csv").open() as file:
+        header, *rows = list(csv.reader(file))
+    assert header[1:] == [row[0] for row in rows] == list(table)
     assert 0.6 * 400 < sum(map(sum, table.values())) < 0.8 * 400  # 70 % of the rows are for training
     said = fedquilt("partition", recipe, "data.clients=35", "data.partition.minimum=2", "--plot", picture)
     assert said.code == 0, said
     assert "training rows of 35 clients by label" in said.out
     assert "and 5 more clients" in said.out
     assert "rows per client: least" in said.out
+    for word in ("bits of label entropy", "label distance", "size Gini", "imbalance factor"):
+        assert word in said.out
 
 
 # Run and resume

@@ -136,8 +136,8 @@ class Source(Protocol):
         """The client's data in this round."""
         ...
 
-    def exam(self, client: ClientId, split: str) -> Table | None:
-        """The rows on which a client's model is scored: split 'valid' or 'test'."""
+    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+        """The rows on which a client's model is scored after this round: split 'valid' or 'test'."""
         ...
 
     def size(self, client: ClientId) -> int:

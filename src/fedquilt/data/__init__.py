@@ -1,22 +1,70 @@
 """Who has which data: federations, ways to divide a data set, and data sets by name."""
 
+from fedquilt.data.class_groups import ClassGroups, Pathological
+from fedquilt.data.clock import Clock
 from fedquilt.data.federation import Federation
+from fedquilt.data.legacy import DirichletChoice, DirichletCuts, TruncatedPerClient
+from fedquilt.data.long_tail import (
+    ClassTiers,
+    ExponentialTail,
+    OwnTails,
+    StepTail,
+    kept_rows,
+    local_test_counts,
+    long_tailed,
+    tiers_by_count,
+    tiers_by_share,
+    with_local_tests,
+)
 from fedquilt.data.look import Majority
+from fedquilt.data.measures import gini, imbalance_factor, label_distances, label_entropy, measures
 from fedquilt.data.npz import Arrays
-from fedquilt.data.partitions import IID, ClassGroups, Dirichlet, Partition, Shards
+from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partition, Shards
 from fedquilt.data.prepare import Pixels
+from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
+from fedquilt.data.shift import LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.sources import available, read
+from fedquilt.data.streams import Stream
 
 __all__ = [
     "IID",
     "Arrays",
     "ClassGroups",
+    "ClassTiers",
+    "Clock",
     "Dirichlet",
+    "DirichletChoice",
+    "DirichletCuts",
+    "DirichletPerClient",
+    "DirichletSizes",
+    "ExponentialTail",
     "Federation",
+    "LabelPermutation",
+    "Light",
+    "LogNormal",
     "Majority",
+    "Noise",
+    "OwnTails",
     "Partition",
+    "Pathological",
     "Pixels",
+    "PowerLaw",
+    "Rotation",
     "Shards",
+    "StepTail",
+    "Stream",
+    "TruncatedPerClient",
     "available",
+    "gini",
+    "imbalance_factor",
+    "kept_rows",
+    "label_distances",
+    "label_entropy",
+    "local_test_counts",
+    "long_tailed",
+    "measures",
     "read",
+    "tiers_by_count",
+    "tiers_by_share",
+    "with_local_tests",
 ]

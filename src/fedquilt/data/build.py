@@ -8,13 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare
-from fedquilt.data.checks import check_fractions, client_id, count_classes, few, label_column, ordered_ids, pair_columns
-from fedquilt.data.partitions import IID, Partition, by_user, check_clients, check_parts
+from fedquilt.data.checks import (
+    check_clients,
+    check_fractions,
+    client_id,
+    count_classes,
+    few,
+    label_column,
+    ordered_ids,
+    pair_columns,
+    same_kind,
+)
+from fedquilt.data.partitions import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.rows import Ints, Rows, merged, split
 
@@ -35,6 +44,7 @@ class Holdings:
     global_columns: Columns | None = None
     classes: int | None = None
     prepare: Prepare | None = None
+    groups: dict[ClientId, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class Extras:
             prepare.check(x)
         wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test")
         if wide is not None:
-            _same_kind(x, wide["x"], "global_test")
+            same_kind(x, wide["x"], "global_test")
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
         classes = count_classes(labels, self.classes) if labels else self.classes
         whole = replace(made, global_columns=wide, classes=classes, prepare=prepare)
@@ -92,6 +102,7 @@ def of_arrays(
 ) -> dict[str, Any]:
     """One data set, divided by a partition or by who each row comes from."""
     check_fractions(*fractions)
+    groups = None
     columns = pair_columns(*pair, "data")
     if not len(columns["y"]):
         raise InputError("data: x and y are empty. Give at least one row.")
@@ -104,9 +115,11 @@ def of_arrays(
         check_clients(len(columns["y"]), many)
         ids, parts = tuple(range(many)), (partition or IID())(columns["y"].numpy(), many, seed.fold("partition"))
         check_parts(parts, many, len(columns["y"]))
+        planted = getattr(partition, "group_of", None)
+        groups = None if planted is None else dict(zip(ids, planted(many).tolist(), strict=True))
     rows = Rows.of(parts)
     cut = split(rows, *fractions, seed.fold("split").numpy().random(len(rows.index)))
-    return extras.complete(Holdings(columns, ids, *cut))
+    return extras.complete(Holdings(columns, ids, *cut, groups=groups))
 
 
 def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, Any]], extras: Extras) -> dict[str, Any]:
@@ -164,16 +177,8 @@ def _check_splits(client: ClientId, splits: Mapping[str, Any]) -> None:
 
 def _stacked(pieces: Sequence[Columns]) -> Columns:
     for number, piece in enumerate(pieces):
-        _same_kind(pieces[0]["x"], piece["x"], f"piece {number + 1} of the clients' data")
+        same_kind(pieces[0]["x"], piece["x"], f"piece {number + 1} of the clients' data")
     return {name: torch.cat([p[name] for p in pieces]) for name in ("x", "y")}
-
-
-def _same_kind(like: Tensor, x: Tensor, where: str) -> None:
-    if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
-        raise InputError(
-            f"{where}: rows of x are {tuple(x.shape[1:])} {x.dtype}, but elsewhere they are "
-            f"{tuple(like.shape[1:])} {like.dtype}. All clients need inputs of one shape and type."
-        )
 
 
 def _without_empty(made: Holdings, drop: bool) -> Holdings:
@@ -189,4 +194,5 @@ def _without_empty(made: Holdings, drop: bool) -> Holdings:
             "leave them out with drop_empty=True."
         )
     ids = tuple(c for c, ok in zip(made.ids, has, strict=True) if ok)
-    return replace(made, ids=ids, **{name: getattr(made, name).keep(has) for name in SPLITS})
+    groups = None if made.groups is None else {client: made.groups[client] for client in ids}
+    return replace(made, ids=ids, groups=groups, **{name: getattr(made, name).keep(has) for name in SPLITS})

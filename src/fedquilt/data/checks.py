@@ -100,6 +100,15 @@ def _refuse_holes(floats: Tensor, where: str) -> None:
         )
 
 
+def same_kind(like: Tensor, x: Tensor, where: str) -> None:
+    """Raise unless these rows are of the shape and type of those elsewhere."""
+    if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
+        raise InputError(
+            f"{where}: rows of x are {tuple(x.shape[1:])} {x.dtype}, but elsewhere they are "
+            f"{tuple(like.shape[1:])} {like.dtype}. All clients need inputs of one shape and type."
+        )
+
+
 def client_id(value: Any) -> ClientId:
     """A client id in its one form: an int, a string, or a tuple of them."""
     if isinstance(value, np.generic):
@@ -132,6 +141,31 @@ def check_fractions(test: float, valid: float) -> None:
             raise InputError(f"{name} must be a fraction from 0 to below 1, got {value!r}. 0 means no such split.")
     if test + valid >= 1:
         raise InputError(f"test + valid is {test + valid:g}, which leaves nothing to train on. Keep it below 1.")
+
+
+def check_clients(rows: int, clients: int, name: str = "", minimum: int = 0) -> None:
+    """Raise unless there can be this many clients, each with the minimum."""
+    if isinstance(clients, bool) or not isinstance(clients, int | np.integer) or clients < 1:
+        raise InputError(f"clients must be a whole number of at least 1, got {clients!r}.")
+    if clients > rows:
+        raise InputError(f"{clients} clients cannot share {rows} rows: some would have none. Ask for fewer clients.")
+    if minimum * clients > rows:
+        raise InputError(
+            f"{name}: {clients} clients with at least {minimum} rows each need {minimum * clients} "
+            f"rows, but there are {rows}. Lower minimum or clients."
+        )
+
+
+def check_positive(name: str, field: str, value: float, cure: str) -> None:
+    """Raise unless a setting is a finite number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name}: {field} must be more than 0, got {value!r}. {cure}.")
+
+
+def check_minimum(name: str, minimum: int) -> None:
+    """Raise unless this can be the fewest rows of a client."""
+    if minimum < 0:
+        raise InputError(f"{name}: minimum must be 0 or more, got {minimum!r}.")
 
 
 def count_classes(labels: Iterable[Tensor], classes: int | None) -> int:

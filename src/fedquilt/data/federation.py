@@ -39,6 +39,7 @@ class Federation:
         global_columns: A test set that belongs to no client, or None.
         classes: How many classes there are, or None without labels.
         prepare: Turns stored rows into what a network takes; a frozen dataclass, so that other processes can have it.
+        groups: The planted group of each examined client, where there are such groups: what clustering should find.
 
     Example:
         >>> import numpy as np
@@ -58,6 +59,7 @@ class Federation:
     global_columns: Columns | None = None
     classes: int | None = None
     prepare: Prepare | None = None
+    groups: Mapping[ClientId, int] | None = None
 
     @classmethod
     def from_clients(
@@ -120,8 +122,8 @@ class Federation:
         valid = self.valid[place]
         return Site(self._table(self.train[place]), self._table(valid) if len(valid) else None)
 
-    def exam(self, client: ClientId, split: str) -> Table | None:
-        """The client's 'valid' or 'test' rows, or None when it has none."""
+    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+        """The client's 'valid' or 'test' rows, or None when it has none; the same after every round."""
         if split not in ("valid", "test"):
             raise InputError(f"A model is examined on 'valid' or 'test', got {split!r}.")
         rows = (self.test if split == "test" else self.exam_valid)[self.place(client, examined=True)]

@@ -16,6 +16,7 @@ from fedquilt.data.rows import Floats, Ints, Rows
 
 if TYPE_CHECKING:
     from fedquilt.data.federation import Federation
+    from fedquilt.data.streams import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,7 @@ def _kinds_per_client(data: Federation) -> Ints:
     return np.bincount(owned // width, minlength=len(data.train))
 
 
-def fingerprint(data: Federation) -> str:
+def fingerprint(data: Federation | Stream) -> str:
     """sha256 over every tensor (name, type, shape, bytes) and every id."""
     digest = hashlib.sha256(repr((data.ids, data.examined)).encode())
     for name, tensor in sorted(data.columns_for_sharing().items()):

@@ -64,6 +64,17 @@ class Rows:
         return Rows.cut(self.index.numpy()[chosen[self.owners()]], self.counts()[chosen])
 
 
+def moved(rows: Rows, by: int) -> Rows:
+    """The same rows of columns that begin ``by`` rows later."""
+    return Rows(rows.index + by, rows.offsets) if by else rows
+
+
+def chosen(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
+    """Of every client the rows for which the mask over all row numbers is true."""
+    kept = mask[rows.index.numpy()]
+    return Rows.cut(rows.index.numpy()[kept], np.bincount(rows.owners()[kept], minlength=len(rows)))
+
+
 def shuffled(rows: Rows, keys: Floats) -> Rows:
     """Each client's rows in the order of their random keys."""
     order = np.lexsort((keys, rows.owners()))

@@ -20,6 +20,21 @@ def whole_shares(shares: Floats, sizes: NDArray[Any]) -> Ints:
     return counts
 
 
+def owners_of(labels: NDArray[Any], counts: Ints, draw: np.random.Generator) -> Ints:
+    """Who owns each row when ``counts`` [present classes, clients] rows of each class are dealt out at random."""
+    kinds, clients = counts.shape
+    order = np.lexsort((draw.random(len(labels)), labels))
+    owner = np.empty(len(labels), np.int64)
+    owner[order] = np.repeat(np.tile(np.arange(clients), kinds), counts.ravel())
+    return owner
+
+
+def raised(counts: Ints, minimum: int) -> Ints:
+    """The counts with everyone at the minimum or above; what was lacking comes from whoever has most."""
+    lacking = np.maximum(minimum - counts, 0)
+    return counts + lacking - _skimmed(counts, int(lacking.sum()))
+
+
 def filled_up(owner: Ints, clients: int, minimum: int, draw: np.random.Generator) -> Ints:
     """Move rows until every client has the minimum, always from whoever has most (lowest number first on a tie)."""
     counts = np.bincount(owner, minlength=clients)

@@ -33,6 +33,7 @@ def layout(data: Federation) -> dict[str, Any]:
         "columns": list(data.columns),
         "global": None if data.global_columns is None else list(data.global_columns),
         "classes": data.classes,
+        "groups": None if data.groups is None else [data.groups[client] for client in data.examined],
     }
 
 
@@ -41,17 +42,19 @@ def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, Any]) -> dict[str,
     try:
         ids = tuple(map(_id, layout["ids"]))
         train, valid, test = (_rows(tensors, kind) for kind in ("train", "valid", "test"))
-        wide = layout["global"]
+        wide, planted = layout["global"], layout["groups"]
+        examined = ids if layout["examined"] is None else tuple(map(_id, layout["examined"]))
         return {
             "columns": {name: tensors[f"columns.{name}"] for name in layout["columns"]},
             "ids": ids,
             "train": train,
             "valid": valid,
-            "examined": ids if layout["examined"] is None else tuple(map(_id, layout["examined"])),
+            "examined": examined,
             "exam_valid": _rows(tensors, "exam_valid") if "exam_valid.index" in tensors else valid,
             "test": test,
             "global_columns": None if wide is None else {name: tensors[f"global.{name}"] for name in wide},
             "classes": layout["classes"],
+            "groups": None if planted is None else dict(zip(examined, planted, strict=True)),
         }
     except KeyError as error:
         raise InputError(

@@ -75,13 +75,15 @@ class Outcome:
 
 @record
 class Exam:
-    """One client to examine: its deployed model, and the global one if ``whole`` is given."""
+    """One client to examine: its deployed model, and the global one if ``whole`` is given. ``round`` is the last one
+    that was played, for sources whose data change."""
 
     client: Any
     down: bytes | None
     slot: bytes | None
     whole: bytes | None
     splits: tuple[str, ...]
+    round: int = 0
 
 
 def again_folded(seed: Seed, again: int) -> Seed:
@@ -167,7 +169,7 @@ class ClientSide:
             return state, upload, {}
         state, upload, job, trained = exchange.work.run(sent, state, site, turn, self.device)
         notes: dict[str, Any] = {"steps": trained.steps, "loss": trained.loss}
-        test = self.source.exam(turn.client, "test") if measure and turn.client is not None else None
+        test = self.source.exam(turn.client, "test", turn.round) if measure and turn.client is not None else None
         if test is not None and self.score is not None:
             notes["before"] = self.score(self.method.predict, job.params, test)
             notes["after"] = self.score(self.method.predict, trained.params, test)
@@ -182,7 +184,7 @@ class ClientSide:
         scores: dict[str, Any] = {"deployed": {}, "global": {}}
         equal = whole is not None and self._equal(model, whole)
         for split in exam.splits:
-            table = self.source.exam(exam.client, split)
+            table = self.source.exam(exam.client, split, exam.round)
             if table is None:
                 continue
             scores["deployed"][split] = self.score(self.method.predict, model, table)

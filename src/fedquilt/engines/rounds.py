@@ -288,10 +288,10 @@ class Rounds:
             exchange = self.next_exchange()
             whole = self.method.global_model(self.state) if with_global else None
             frame = None if whole is None else pack(whole)
-            sender = self._sender(exchange)
+            sender, last = self._sender(exchange), max(self.done - 1, 0)
 
             def exam(client: ClientId) -> Exam:
-                return Exam(client, sender.done(client)[1], self.slots.get(client), frame, splits)
+                return Exam(client, sender.done(client)[1], self.slots.get(client), frame, splits, last)
 
             return dict(self.engine.exams(list(clients), exam))
 

@@ -123,7 +123,7 @@ def _answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None)
         if isinstance(what, Task):
             task = replace(what, down=down)
             return Done(job.number, side.visit(task))
-        exam = Exam(what.client, down, what.slot, None if what.whole is None else whole, what.splits)
+        exam = Exam(what.client, down, what.slot, None if what.whole is None else whole, what.splits, what.round)
         return Done(job.number, side.exam(exam))
     except ExchangeError as error:
         return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False)

@@ -14,7 +14,7 @@ from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import constant
-from fedquilt.data import Federation, Pixels, read
+from fedquilt.data import Federation, Pixels, long_tailed, read
 from fedquilt.data.npz import arrays_of, load
 from fedquilt.engines.engine import Engine
 from fedquilt.models.registry import make
@@ -33,6 +33,8 @@ def federation_of(config: Config) -> Federation:
         rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
         arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
                          user=None if arrays.user is None else arrays.user[rows])  # fmt: skip
+    if data.long_tail is not None:
+        arrays = long_tailed(arrays, _made("long_tail", data.long_tail, "data.long_tail"), data.seed)
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
     prepare = Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None
     if prepare is None and (mean, std) != (0.0, 1.0):
@@ -40,14 +42,14 @@ def federation_of(config: Config) -> Federation:
             f"data.mean and data.std are for images stored as bytes; {data.source or data.path} holds {arrays.x.dtype}."
         )
     options: dict[str, Any] = {"prepare": prepare} if prepare is not None else {}
-    if data.by_user:
-        return Federation.from_source(
-            arrays, natural=True, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, **options
-        )
-    partition = _made("partition", data.partition, "data.partition")
-    return Federation.from_source(
-        arrays, partition=partition, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, **options
-    )
+    who = {"natural": True} if data.by_user else {"partition": _made("partition", data.partition, "data.partition")}
+    federation = Federation.from_source(
+        arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
+        **who, **options,
+    )  # fmt: skip
+    if data.shift is not None:
+        federation = _made("shift", data.shift, "data.shift")(federation, data.seed)
+    return federation
 
 
 def method_of(config: Config, federation: Federation) -> Method:

@@ -65,7 +65,10 @@ class Data(_Section):
     path: str | None = None
     clients: Positive | None = None
     partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
+    long_tail: Choice | None = None
+    shift: Choice | None = None
     by_user: bool = False
+    drop_empty: bool = False
     test: Share = 0.2
     valid: Share = 0.1
     limit: Positive | None = None
@@ -257,7 +260,10 @@ def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[
     return config
 
 
-_KINDS = {("method",): "fedavg", ("model",): "mlp", ("train", "optimizer"): "sgd", ("data", "partition"): "dirichlet"}
+_KINDS = {
+    ("method",): "fedavg", ("model",): "mlp", ("train", "optimizer"): "sgd", ("data", "partition"): "dirichlet",
+    ("data", "long_tail"): "exponential",
+}  # fmt: skip
 
 
 def _with_kinds(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,6 +327,8 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
         ("optimizer", "train.optimizer", _inner(raw, "train", "optimizer")),
         ("schedule", "train.schedule", _inner(raw, "train", "schedule")),
         ("partition", "data.partition", _inner(raw, "data", "partition")),
+        ("long_tail", "data.long_tail", _inner(raw, "data", "long_tail")),
+        ("shift", "data.shift", _inner(raw, "data", "shift")),
     ]
     listed = _inner(raw, "compare", "methods")
     for i, item in enumerate(listed if isinstance(listed, list) else []):

@@ -12,7 +12,9 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
+from fedquilt.data.measures import MOST, label_distances, label_entropy
 from fedquilt.runs.files import storage
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
@@ -61,30 +63,49 @@ def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any
 
 
 def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path:
-    """Clients x labels as bubbles, and the size of each client; PNG and CSV."""
+    """Clients x labels as bubbles, the size and label entropy of each client, and how far the labels of each pair of
+    clients are apart (up to 1000 clients); PNG and CSV."""
     counts = np.asarray(counts)
     clients, classes = counts.shape
+    entropy, places = label_entropy(counts), range(clients)
     with plt.rc_context(_STYLE), storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        height = min(12.0, 2.5 + 0.22 * clients)
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(9, height), sharey=True, constrained_layout=True, width_ratios=(3, 1)
-        )
+        figure, (left, size, bits, right) = plt.subplots(
+            1, 4, figsize=(15, min(12.0, 2.5 + 0.22 * clients)), sharey=True, constrained_layout=True,
+            width_ratios=(3, 1, 1, 2.4),
+        )  # fmt: skip
         y, x = np.nonzero(counts)
-        area = counts[y, x] / counts.max() * 160
-        left.scatter(x, y, s=area, color=COLOURS[0], alpha=0.8, linewidths=0)
+        left.scatter(x, y, s=counts[y, x] / counts.max() * 160, color=COLOURS[0], alpha=0.8, linewidths=0)
         left.set(xlabel="label", ylabel="client", title=title, xlim=(-0.7, classes - 0.3))
         left.set_xticks(range(classes) if classes <= 30 else range(0, classes, classes // 20))
         if clients <= 60:
-            left.set_yticks(range(clients), names)
-        right.barh(range(clients), counts.sum(1), color=COLOURS[2])
-        right.set(xlabel="training rows", title="size")
-        left.invert_yaxis()
+            left.set_yticks(places, names)
+        size.barh(places, counts.sum(1), color=COLOURS[2])
+        size.set(xlabel="training rows", title="size")
+        bits.barh(places, entropy, color=COLOURS[4])
+        bits.set(xlabel="bits", title="label entropy", xlim=(0, max(float(np.log2(max(classes, 2))), 1)))
+        if clients <= MOST:
+            _heat_map(figure, right, counts, names, path)
+        else:
+            right.set_visible(False)
+        left.set_ylim(clients - 0.5, -0.5)
         figure.savefig(path.with_suffix(".png"))
         plt.close(figure)
         header = ("client", *(f"label {c}" for c in range(classes)))
         _write_csv(path.with_suffix(".csv"), header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
     return path.with_suffix(".png")
+
+
+def _heat_map(figure: Any, axis: Any, counts: Any, names: Sequence[str], path: Path) -> None:
+    """Pairs of clients by the Jensen-Shannon distance of their labels; the numbers go to NAME-distances.csv."""
+    distances, edges = label_distances(counts), np.arange(len(counts) + 1) - 0.5
+    mesh = axis.pcolormesh(edges, edges, distances, cmap="viridis", vmin=0, vmax=1, rasterized=True)
+    axis.set(xlabel="client", title="distance of labels (Jensen-Shannon)")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.grid(False)
+    figure.colorbar(mesh, ax=axis)
+    rows = [(n, *(round(d, 6) for d in r)) for n, r in zip(names, distances.tolist(), strict=True)]
+    _write_csv(path.with_name(f"{path.stem}-distances.csv"), ("client", *names), rows)
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -63,16 +63,37 @@ SCHEDULES = _table(
 PARTITIONS = _table(
     Entry("iid", "fedquilt.data.partitions:IID", "every client a random equal share"),
     Entry("dirichlet", "fedquilt.data.partitions:Dirichlet", "per class, shares drawn from a Dirichlet"),
-    Entry("class_groups", "fedquilt.data.partitions:ClassGroups", "disjoint groups of classes"),
+    Entry("dirichlet_per_client", "fedquilt.data.partitions:DirichletPerClient",
+          "per client, a mixture of classes drawn from a Dirichlet; sizes stay close"),
+    Entry("class_groups", "fedquilt.data.class_groups:ClassGroups", "groups of clients that share groups of classes"),
+    Entry("pathological", "fedquilt.data.class_groups:Pathological", "a few classes per client"),
     Entry("shards", "fedquilt.data.partitions:Shards", "label-sorted shards dealt out"),
+    Entry("log_normal", "fedquilt.data.quantity:LogNormal", "sizes log-normal, labels even"),
+    Entry("power_law", "fedquilt.data.quantity:PowerLaw", "sizes by a power law, labels even"),
+    Entry("dirichlet_sizes", "fedquilt.data.quantity:DirichletSizes", "sizes drawn from a Dirichlet, labels even"),
+    Entry("dirichlet_choice", "fedquilt.data.legacy:DirichletChoice", "the split of FedLoGe's code, bit for bit"),
+    Entry("dirichlet_cuts", "fedquilt.data.legacy:DirichletCuts", "the split of Localize-and-Stitch's code"),
+    Entry("truncated_per_client", "fedquilt.data.legacy:TruncatedPerClient",
+          "the split of clustered studies' code, remainders to the last client"),
+)  # fmt: skip
+LONG_TAILS = _table(
+    Entry("exponential", "fedquilt.data.long_tail:ExponentialTail", "sizes fall exponentially", "Cui et al. 2019"),
+    Entry("step", "fedquilt.data.long_tail:StepTail", "half the classes are rare"),
 )
+SHIFTS = _table(
+    Entry("rotation", "fedquilt.data.shift:Rotation", "images turned by angles dealt to clients", "Ghosh et al. 2020"),
+    Entry("noise", "fedquilt.data.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"),
+    Entry("light", "fedquilt.data.shift:Light", "brightness and contrast dealt to clients"),
+    Entry("label_permutation", "fedquilt.data.shift:LabelPermutation", "groups that permute labels",
+          "Sattler et al. 2020"),
+)  # fmt: skip
 AGGREGATORS = _table(
     Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
     Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),
 )
 _TABLES = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
-    "aggregate": AGGREGATORS,
+    "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS,
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
+from fedquilt.data.measures import label_entropy, measures
 from fedquilt.runs.compare import MEGABYTE, Interval
 from fedquilt.runs.runner import Snapshot
 
@@ -156,13 +157,20 @@ def partition_table(federation: Any, counts: Any, picture: Path) -> None:
     for label in range(min(counts.shape[1], 20)):
         table.add_column(str(label), justify="right")
     table.add_column("all", justify="right")
-    for client, row in list(zip(federation.ids, counts, strict=True))[:shown]:
-        table.add_row(str(client), *(str(n) if n else "·" for n in row[:20]), str(row.sum()))
+    table.add_column("bits", justify="right")
+    for client, row, bits in list(zip(federation.ids, counts, label_entropy(counts), strict=True))[:shown]:
+        table.add_row(str(client), *(str(n) if n else "·" for n in row[:20]), str(row.sum()), f"{bits:.2f}")
     console.print(table)
     if shown < len(counts):
         print(f"... and {len(counts) - shown} more clients; all are in {picture.with_suffix('.csv')}")
     sizes = counts.sum(1)
     print(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
+    found = measures(counts)
+    distance = found["label_distance"]
+    print("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))
+    if distance is not None:
+        print(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 equal, 1 nothing shared)")
+    print(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
     print(f"picture {picture}")
 
 

@@ -176,7 +176,8 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
                                                            "aggregate"]),
         ({"data": {"partition": {"kind": "dirichlet"}}}, ["data.partition.alpha: missing"]),
         ({"data": {"partition": {"kind": "class_groups", "groups": [[0], [0]]}}},
-         ["data.partition: ClassGroups: classes [0] are in more than one group. Groups must be disjoint."]),
+         ["data.partition: ClassGroups: classes [0] are in more than one group. Make the groups disjoint, or set "
+          "overlap=True to divide the rows of shared classes."]),
         ({"compare": {"methods": []}}, ["compare.methods: list should have at least 1 item after validation, not 0, "
                                         "got []"]),
         ({"cohort": {"fraction": 0}}, ["cohort.fraction: input should be greater than 0, got 0"]),
@@ -214,6 +215,7 @@ _SAME = [
 _OTHER = [
     "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
     "data.partition.alpha=0.5", "data.partition=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
+    "data.long_tail.factor=0.1", "data.shift=rotation", "data.drop_empty=true",
     "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model=logistic", "model={kind='mlp', hidden=[7]}",
     "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.steps=4", "train.batch_size=5",
     "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",

@@ -1,0 +1,200 @@
+"""Streams: federations whose data change from round to round. The tasks are federations; a clock says which is on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.table import ClientId, Prepare, Site, Table
+from fedquilt.data import look
+from fedquilt.data.clock import Clock, Delays, delays_of
+from fedquilt.data.federation import Federation
+from fedquilt.data.joining import joined, only_classes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stream:
+    """A source whose data at round t are a function of t: an ordered list of tasks, each a federation of its own.
+
+    A client trains on the rows of the task that is on, and is examined on the rows of all tasks it has seen so far.
+    Nothing is remembered, so a run on a stream resumes exactly. Make one with :meth:`of`, :meth:`by_class` or
+    :meth:`drift`.
+
+    Args:
+        tasks: The federations, on common columns, with the same clients.
+        clock: Which task is on in which round.
+        delays: Clients that are so many rounds behind the clock; those not named are on time.
+
+    Example:
+        >>> import numpy as np
+        >>> x, y = np.random.default_rng(0).normal(size=(80, 4)), np.arange(80) % 4
+        >>> data = Federation.from_arrays(x, y, clients=2)
+        >>> stream = Stream.by_class(data, ((0, 1), (2, 3)), rounds_per_task=5, delays=(0, 2))
+        >>> [stream.task_at(client, 5) for client in stream.ids]
+        [1, 0]
+    """
+
+    tasks: tuple[Federation, ...]
+    clock: Clock
+    delays: Mapping[ClientId, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, tasks: Sequence[Federation], rounds_per_task: int = 3, *, order: Sequence[int] | None = None,
+        recurring: bool = False, delays: Delays | None = None,
+    ) -> Stream:  # fmt: skip
+        """One task after the other (domain-incremental when they differ in x, class-incremental when in y).
+
+        Args:
+            tasks: Federations with the same clients and the same shape of rows; every client trains in every task.
+            rounds_per_task: How long each stage lasts.
+            order: The tasks of the stages, for example (0, 1, 0); by default each once.
+            recurring: Whether it all begins again after the last stage; otherwise the last task stays.
+            delays: How many rounds each client is behind: a mapping, or numbers dealt to the clients in turn. Until
+                its clock begins, a client stays with its first task (or, recurring, with the end of the round before).
+        """
+        if not tasks or rounds_per_task < 1:
+            asked = f"{len(tasks)} and {rounds_per_task!r}"
+            raise InputError(f"A stream needs at least 1 task and 1 round per task, got {asked}.")
+        stages = tuple(range(len(tasks)) if order is None else order)
+        starts = tuple(rounds_per_task * stage for stage in range(len(stages)))
+        clock = Clock(starts, stages, rounds_per_task * len(stages) if recurring else None)
+        return cls._made(tasks, clock, delays)
+
+    @classmethod
+    def by_class(
+        cls, federation: Federation, groups: Sequence[Sequence[int]], rounds_per_task: int = 3, **options: Any
+    ) -> Stream:
+        """Class-incremental: task i holds the rows of the classes in group i. Options as for :meth:`of`."""
+        return cls.of([only_classes(federation, group) for group in groups], rounds_per_task, **options)
+
+    @classmethod
+    def drift(cls, before: Federation, after: Federation, at: int, delays: Delays | None = None) -> Stream:
+        """A change at a round (from 0); with delays it reaches each client in its own round."""
+        if at < 1:
+            raise InputError(f"A drift needs a round of at least 1, got {at!r}.")
+        return cls._made([before, after], Clock((0, at), (0, 1)), delays)
+
+    @classmethod
+    def _made(cls, tasks: Sequence[Federation], clock: Clock, delays: Delays | None) -> Stream:
+        common = joined(tasks)
+        for odd in set(clock.order) - set(range(len(tasks))):
+            raise InputError(f"order names the task {odd}, but the tasks are 0 to {len(tasks) - 1}.")
+        return cls(common, clock, delays_of(common[0].ids, delays))
+
+    def task_at(self, client: ClientId, round: int) -> int:
+        """The number of the task that is on for this client in this round."""
+        return self.clock.task(round - self.delays.get(client, 0))
+
+    def seen(self, client: ClientId, round: int) -> tuple[int, ...]:
+        """The tasks this client has met up to and including this round, in that order."""
+        met = self._first_rounds(self.delays.get(client, 0))
+        return tuple(task for task, first in met.items() if first <= round)
+
+    def _first_rounds(self, delay: int) -> dict[int, int]:
+        found = self._met.get(delay)
+        if found is None:
+            found = self._met[delay] = {}
+            for round in range((self.clock.period or self.clock.starts[-1] + 1) + delay):
+                found.setdefault(self.clock.task(round - delay), round)
+        return found
+
+    @cached_property
+    def _met(self) -> dict[int, dict[int, int]]:
+        return {}
+
+    # What engines ask of a source
+
+    @property
+    def ids(self) -> tuple[ClientId, ...]:
+        """The clients that train, ascending."""
+        return self.tasks[0].ids
+
+    @property
+    def examined(self) -> tuple[ClientId, ...]:
+        """The clients whose models are scored, ascending."""
+        return self.tasks[0].examined
+
+    def site(self, client: ClientId, round: int) -> Site:
+        """The client's rows of the task that is on."""
+        return self.tasks[self.task_at(client, round)].site(client, round)
+
+    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+        """The client's 'valid' or 'test' rows of all tasks seen so far, or None when it has none."""
+        tables = [self.exam_of(client, split, task) for task in self.seen(client, round)]
+        index = [table.all_rows() for table in tables if table is not None]
+        return Table(self.tasks[0].columns, torch.cat(index), self.prepare) if index else None
+
+    def exam_of(self, client: ClientId, split: str, task: int) -> Table | None:
+        """The client's 'valid' or 'test' rows of one task: for what was forgotten, and what was not yet learned."""
+        return self.tasks[task].exam(client, split)
+
+    def size(self, client: ClientId) -> int:
+        """How many training rows the client has in its largest task."""
+        return max(task.size(client) for task in self.tasks)
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes there are in all tasks."""
+        return self.tasks[0].classes
+
+    @property
+    def prepare(self) -> Prepare | None:
+        """Turns stored rows into what a network takes."""
+        return self.tasks[0].prepare
+
+    @property
+    def groups(self) -> Mapping[ClientId, int] | None:
+        """The planted groups, of the first task."""
+        return self.tasks[0].groups
+
+    @property
+    def global_test(self) -> Table | None:
+        """The test sets that belong to no client, of all tasks together."""
+        return self.tasks[0].global_test
+
+    def pooled(self) -> Stream:
+        """The same with one training client, 'pooled'; all clients must be on time."""
+        if self.delays:
+            raise InputError("Clients with delays of their own see different tasks at a time and cannot be pooled.")
+        return replace(self, tasks=tuple(task.pooled() for task in self.tasks))
+
+    def fingerprint(self) -> str:
+        """What data this is, and when."""
+        when = repr((self.clock, sorted(self.delays.items(), key=repr)))
+        return hashlib.sha256((look.fingerprint(self) + when).encode()).hexdigest()
+
+    def columns_for_sharing(self) -> dict[str, Tensor]:
+        """Every tensor under a flat name; columns, which are common to all tasks, once."""
+        tensors: dict[str, Tensor] = {}
+        for number, task in enumerate(self.tasks):
+            for name, tensor in task.columns_for_sharing().items():
+                tensors[name if name.startswith(("columns.", "global.")) else f"{number}:{name}"] = tensor
+        return tensors
+
+    def layout(self) -> dict[str, Any]:
+        """The rest, as plain values that can be packed."""
+        clock, delays = self.clock, [self.delays.get(client, 0) for client in self.examined]
+        when = [list(clock.starts), list(clock.order), clock.period]
+        return {"tasks": [task.layout() for task in self.tasks], "clock": when, "delays": delays}
+
+    @classmethod
+    def from_shared(cls, tensors: Mapping[str, Tensor], layout: Mapping[str, Any], prepare: Prepare | None) -> Stream:
+        """The stream on these very tensors; nothing is copied."""
+        tasks = [
+            Federation.from_shared({n.removeprefix(f"{i}:"): t for n, t in tensors.items()}, own, prepare)
+            for i, own in enumerate(layout["tasks"])
+        ]
+        starts, order, period = layout["clock"]
+        delays = dict(zip(tasks[0].examined, layout["delays"], strict=True))
+        return cls(tuple(tasks), Clock(tuple(starts), tuple(order), period), delays_of(tasks[0].examined, delays))
+
+    def __repr__(self) -> str:
+        return f"Stream({len(self.tasks)} tasks, {len(self.ids)} clients, {self.classes} classes)"
