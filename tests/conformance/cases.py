@@ -13,6 +13,7 @@ from fedquilt.data import Federation
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedavg_noise import fedavg_noise
+from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.local_only import local_only
 from fedquilt.models.registry import make
@@ -59,6 +60,10 @@ CASES = [
     Case("local-only", local_only(NET, **WORK)),
     Case("centralised", Centralised(objective=NET, **WORK), alone=True),
     Case("fedavg-noise", fedavg_noise(NET, noise=0.05, **WORK)),
+    Case("fedavgm", fedavgm(NET, beta=0.5, **WORK)),
+    Case("fedadam", fedadam(NET, server_lr=0.1, **WORK)),
+    Case("fedadagrad", fedadagrad(NET, server_lr=0.1, **WORK)),
+    Case("fedyogi", fedyogi(NET, server_lr=0.1, **WORK)),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

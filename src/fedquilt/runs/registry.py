@@ -46,6 +46,11 @@ METHODS = _table(
     Entry("fedavg_noise", "fedquilt.methods.fedavg_noise:fedavg_noise",
           "FedAvg (unweighted) with noise on the average; a baseline, not private", "Localize-and-Stitch baseline",
           fixed=("aggregate",)),
+    Entry("fedavgm", "fedquilt.methods.fedopt:fedavgm", "FedAvg with momentum at the server", "Hsu et al. 2019"),
+    Entry("fedadam", "fedquilt.methods.fedopt:fedadam", "FedAvg with Adam at the server", "Reddi et al. 2021"),
+    Entry("fedadagrad", "fedquilt.methods.fedopt:fedadagrad", "FedAvg with Adagrad at the server",
+          "Reddi et al. 2021"),
+    Entry("fedyogi", "fedquilt.methods.fedopt:fedyogi", "FedAvg with Yogi at the server", "Reddi et al. 2021"),
 )  # fmt: skip
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
