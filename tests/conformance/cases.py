@@ -13,9 +13,13 @@ from fedquilt.data import Federation
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedavg_noise import fedavg_noise
+from fedquilt.methods.feddyn import feddyn
+from fedquilt.methods.fednova import fednova
 from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.local_only import local_only
+from fedquilt.methods.moon import moon
+from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
@@ -64,6 +68,10 @@ CASES = [
     Case("fedadam", fedadam(NET, server_lr=0.1, **WORK)),
     Case("fedadagrad", fedadagrad(NET, server_lr=0.1, **WORK)),
     Case("fedyogi", fedyogi(NET, server_lr=0.1, **WORK)),
+    Case("scaffold", scaffold(NET, **{**WORK, "optimizer": SGD(0.3)})),
+    Case("fednova", fednova(NET, **WORK)),
+    Case("feddyn", feddyn(NET, alpha=0.1, **WORK)),
+    Case("moon", moon(NET, **WORK)),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

@@ -7,7 +7,7 @@ One exchange is a trip: the server speaks (``down``), the cohort works (``work``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -147,6 +147,11 @@ class Exchange:
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise InputError(f"An exchange's name must be a Python identifier, got {self.name!r}.")
+
+    def training(self, **changes: Any) -> Exchange:
+        """The same trip with changes of its local training: ``start``, ``objective``, ``finish``, ``only``, ..."""
+        work: Any = self.work
+        return replace(self, work=replace(work, **changes))
 
 
 class Method(Protocol):

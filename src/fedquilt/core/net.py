@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,13 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, nothing
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+
+
+class Scored(NamedTuple):
+    """What a network made of a batch: class scores, and the feature vectors its head made them from."""
+
+    logits: Tensor
+    features: Tensor
 
 
 @dataclass(frozen=True)
@@ -95,13 +102,29 @@ class Net:
         In training mode, buffers among ``params`` (BatchNorm statistics) are updated in place, as modules do: give
         copies made with ``own``.
         """
+        module, columns = self._ready(params, batch, train)
+        return module(*columns)
+
+    def split(self, params: Params, batch: Batch, train: bool = False) -> Scored:
+        """As calling it, and also the features: for modules with the parts ``features`` and ``head``."""
+        module, columns = self._ready(params, batch, train)
+        parts = getattr(module, "features", None), getattr(module, "head", None)
+        if not all(isinstance(part, nn.Module) for part in parts):
+            raise InputError(
+                f"{type(module).__name__} is not in two parts. This method needs a module that computes "
+                "head(features(x)) and has both as submodules of these names."
+            )
+        found = module.features(*columns)
+        return Scored(module.head(found), found)
+
+    def _ready(self, params: Params, batch: Batch, train: bool) -> tuple[Any, list[Tensor]]:
         resident = self._resident()
         resident.bind(params)
         resident.mode(train)
         columns = [batch.columns[name] for name in self.inputs]
         if resident.channels_last:
             columns = [c.contiguous(memory_format=torch.channels_last) if c.dim() == 4 else c for c in columns]
-        return resident.module(*columns)
+        return resident.module, columns
 
     def _make(self) -> nn.Module:
         if isinstance(self.build, nn.Module):

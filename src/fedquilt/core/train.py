@@ -18,6 +18,7 @@ from fedquilt.core.table import Batch, Site
 
 Term = Callable[[Any, Params, Mapping[str, Any], Batch], Tensor]
 Schedule = Callable[[int], float]
+Forward = Callable[[Net, Params, Batch], Any]
 
 
 @record
@@ -81,9 +82,24 @@ class Trained:
     memory: Memory
 
 
+def scores(net: Net, params: Params, batch: Batch) -> Any:
+    """The forward pass of most objectives: whatever the module returns."""
+    return net(params, batch, train=True)
+
+
+def scores_and_features(net: Net, params: Params, batch: Batch) -> Any:
+    """The forward pass of objectives with terms that read ``out.features``."""
+    return net.split(params, batch, train=True)
+
+
 @dataclass(frozen=True)
 class Objective:
     """One forward pass, then a sum of terms ``(out, params, fixed, batch) -> scalar``.
+
+    Args:
+        net: The network.
+        terms: What is summed.
+        forward: How the pass is made: ``scores``, or ``scores_and_features``.
 
     Example:
         >>> from fedquilt.pieces.objectives import cross_entropy, prox
@@ -92,9 +108,10 @@ class Objective:
 
     net: Net
     terms: tuple[Term, ...]
+    forward: Forward = scores
 
     def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
-        out = self.net(params, batch, train=True)
+        out = self.forward(self.net, params, batch)
         total = self.terms[0](out, params, fixed, batch)
         for term in self.terms[1:]:
             total = total + term(out, params, fixed, batch)

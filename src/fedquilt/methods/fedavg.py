@@ -114,6 +114,10 @@ class FedAvg:
             return Client(private={})
         return Client(private=pick(self.parts.private, self.net.init(seed)))
 
+    def trained(self, params: Params) -> Params:
+        """The shared weights among ``params``: what a gradient moves, so neither buffers nor private names."""
+        return {n: params[n] for n in self.net.trainable if n in params and self.parts.shared(n)}
+
     def exchanges(self) -> tuple[Exchange, ...]:
         """One trip a round: train."""
         work = Train(

@@ -41,7 +41,7 @@ class FedOpt(OnBase):
     def init_server(self, seed: Seed) -> Steered:
         """The base's model, and fresh memory."""
         shared = self.base.init_server(seed).shared
-        return Steered(shared, self.server.init(self._trained(shared)))
+        return Steered(shared, self.server.init(self.base.trained(shared)))
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's trip with another ending."""
@@ -53,12 +53,9 @@ class FedOpt(OnBase):
         merged = self.base.aggregate(state.shared, replies, turn)
         if merged is state.shared:
             return state
-        before = self._trained(state.shared)
-        move, memory = self.server.step(sub(self._trained(merged), before), state.memory)
+        before = self.base.trained(state.shared)
+        move, memory = self.server.step(sub(self.base.trained(merged), before), state.memory)
         return Steered({**merged, **add(before, move)}, memory)
-
-    def _trained(self, params: Params) -> Params:
-        return {n: params[n] for n in self.base.net.trainable if n in params}
 
 
 def fedavgm(objective: Objective | Net, server_lr: float = 1.0, beta: float = 0.9, **rest: Any) -> FedOpt:

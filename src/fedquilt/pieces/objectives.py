@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.net import logits_of
+from fedquilt.core.net import Net, logits_of
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch
 
@@ -27,6 +28,38 @@ def cross_entropy(out: Any, params: Params, fixed: Mapping[str, Any], batch: Bat
     if batch.weight is None:
         return F.cross_entropy(logits_of(out), batch.y)
     return weighted_mean(F.cross_entropy(logits_of(out), batch.y, reduction="none"), batch.weight)
+
+
+def tilt(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    """<fixed["tilt"], w>: adds a constant to the gradient of every name in ``fixed["tilt"]``."""
+    return sum(((params[n] * t).sum() for n, t in fixed["tilt"].items()), logits_of(out).new_zeros(()))
+
+
+@dataclass(frozen=True)
+class contrast:
+    """Draw features towards those of the global model and away from those of one's own previous model.
+
+    mu * mean over rows of -log( e^(s_g/tau) / (e^(s_g/tau) + e^(s_p/tau)) ), s the cosine of a row's features z with
+    the global model's (s_g) and the previous model's (s_p), whose values are ``fixed["global"]`` and
+    ``fixed["previous"]``. Needs an objective whose forward pass gives features.
+
+    Reference: Li et al., Model-Contrastive Federated Learning, 2021, eq. (3).
+    """
+
+    net: Net
+    mu: float
+    tau: float
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or self.tau <= 0:
+            raise InputError(f"contrast needs mu >= 0 and tau > 0, got {self.mu} and {self.tau}.")
+
+    def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+        with torch.no_grad():
+            near, far = (self.net.split(fixed[name], batch).features.flatten(1) for name in ("global", "previous"))
+        z = out.features.flatten(1)
+        excess = F.cosine_similarity(z, far) - F.cosine_similarity(z, near)
+        return self.mu * weighted_mean(F.softplus(excess / self.tau), batch.weight)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,14 @@ METHODS = _table(
     Entry("fedadagrad", "fedquilt.methods.fedopt:fedadagrad", "FedAvg with Adagrad at the server",
           "Reddi et al. 2021"),
     Entry("fedyogi", "fedquilt.methods.fedopt:fedyogi", "FedAvg with Yogi at the server", "Reddi et al. 2021"),
+    Entry("scaffold", "fedquilt.methods.scaffold:scaffold", "control variates against client drift; plain SGD only",
+          "Karimireddy et al. 2020"),
+    Entry("fednova", "fedquilt.methods.fednova:fednova", "clients that walk further do not count more",
+          "Wang et al. 2020", fixed=("aggregate",)),
+    Entry("feddyn", "fedquilt.methods.feddyn:feddyn", "dynamic regularisation", "Acar et al. 2021",
+          fixed=("aggregate",)),
+    Entry("moon", "fedquilt.methods.moon:moon", "features near the global model's, far from the previous one's",
+          "Li et al. 2021"),
 )  # fmt: skip
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
