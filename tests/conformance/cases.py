@@ -11,12 +11,18 @@ from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
 from fedquilt.methods.centralised import Centralised
+from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedavg_noise import fedavg_noise
+from fedquilt.methods.fedbabu import fedbabu
+from fedquilt.methods.fedbn import fedbn
 from fedquilt.methods.feddyn import feddyn
 from fedquilt.methods.fednova import fednova
 from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from fedquilt.methods.fedper import fedper
 from fedquilt.methods.fedprox import fedprox
+from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.finetune import fedavg_finetune
 from fedquilt.methods.local_only import local_only
 from fedquilt.methods.moon import moon
 from fedquilt.methods.scaffold import scaffold
@@ -72,6 +78,12 @@ CASES = [
     Case("fednova", fednova(NET, **WORK)),
     Case("feddyn", feddyn(NET, alpha=0.1, **WORK)),
     Case("moon", moon(NET, **WORK)),
+    Case("fedavg-finetune", fedavg_finetune(NET, **WORK)),
+    Case("fedper", fedper(NET, **WORK)),
+    Case("fedrep", fedrep(NET, head_epochs=2, **WORK)),
+    Case("fedbabu", fedbabu(NET, **WORK)),
+    Case("fedbn", fedbn(Net(partial(Normed, width=16)), **WORK)),
+    Case("ditto", ditto(NET, **WORK)),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

@@ -120,6 +120,11 @@ def anything(state: Any, upload: Any) -> None:
     """Accept every upload; see ``Exchange.check``."""
 
 
+def unmoved(state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    """The ``up`` of a trip that only brings clients something: the server stays as it is."""
+    return state
+
+
 @dataclass(frozen=True)
 class Exchange:
     """One trip.

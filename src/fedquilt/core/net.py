@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.params import Names, Params, nothing
+from fedquilt.core.params import Names, Params, nothing, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 
@@ -72,6 +72,19 @@ class Net:
     def normalises(self) -> bool:
         """Whether it learns statistics of a batch (BatchNorm), which takes two rows at least."""
         return self._resident().normalises
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """The names of its BatchNorm layers; a layer's tensors are under its name."""
+        return self._resident().norms
+
+    def under(self, *prefixes: str) -> Names:
+        """The names at or below these prefixes, each of which must be there."""
+        for prefix in prefixes:
+            if not any(under(prefix)(n) for n in self.names):
+                tops = sorted({n.split(".")[0] for n in self.names})
+                raise InputError(f"The network has no part {prefix!r}; its parts are {', '.join(tops)}.")
+        return under(*prefixes)
 
     def init(self, seed: Seed) -> Params:
         """Fresh values for every name, drawn from the seed."""
@@ -194,8 +207,9 @@ class _Resident:
         self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         still = {id(holder) for name in self.frozen for holder, _ in slots[name]}
         self.still = [m for m in module.modules() if m._buffers and id(m._buffers) in still]
-        batch_norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self.normalises = any(m not in self.still for m in batch_norms)
+        batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        self.norms = tuple(batch_norms)
+        self.normalises = any(m not in self.still for m in batch_norms.values())
         self.bound: Params | None = None
         self.training: bool | None = None
         self.device = torch.device("cpu")

@@ -36,6 +36,14 @@ class Client:
 
 
 @record
+class Owner:
+    """The state of a client that also keeps a whole model of its own ({} before it has one)."""
+
+    private: Params
+    own: Params
+
+
+@record
 class Download:
     """What a client is sent: the shared part of the model."""
 
@@ -47,6 +55,11 @@ class Upload:
     """What a client answers: how the shared part changed, after minus before."""
 
     delta: Params
+
+
+def net_of(objective: Objective | Net) -> Net:
+    """The network, also when only a net was given."""
+    return objective if isinstance(objective, Net) else objective.net
 
 
 @dataclass(frozen=True, kw_only=True)

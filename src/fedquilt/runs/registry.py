@@ -59,6 +59,15 @@ METHODS = _table(
           fixed=("aggregate",)),
     Entry("moon", "fedquilt.methods.moon:moon", "features near the global model's, far from the previous one's",
           "Li et al. 2021"),
+    Entry("fedavg_finetune", "fedquilt.methods.finetune:fedavg_finetune",
+          "FedAvg, then each client tunes the global model for itself"),
+    Entry("fedper", "fedquilt.methods.fedper:fedper", "every client keeps its own head", "Arivazhagan et al. 2019"),
+    Entry("fedrep", "fedquilt.methods.fedrep:fedrep", "own heads first, then the common body", "Collins et al. 2021"),
+    Entry("fedbabu", "fedquilt.methods.fedbabu:fedbabu", "a body trained under a fixed head, then tuned",
+          "Oh et al. 2022"),
+    Entry("fedbn", "fedquilt.methods.fedbn:fedbn", "every client keeps its own BatchNorm layers", "Li et al. 2021"),
+    Entry("ditto", "fedquilt.methods.ditto:ditto", "an own model beside the global one, pulled towards it",
+          "Li et al. 2021"),
 )  # fmt: skip
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
