@@ -10,6 +10,7 @@ from fedquilt.core.exchange import Method, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
+from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedavg import FedAvg
@@ -25,6 +26,8 @@ from fedquilt.methods.fedrep import fedrep
 from fedquilt.methods.finetune import fedavg_finetune
 from fedquilt.methods.local_only import local_only
 from fedquilt.methods.moon import moon
+from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
+from fedquilt.methods.pfedme import pfedme
 from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
@@ -84,6 +87,10 @@ CASES = [
     Case("fedbabu", fedbabu(NET, **WORK)),
     Case("fedbn", fedbn(Net(partial(Normed, width=16)), **WORK)),
     Case("ditto", ditto(NET, **WORK)),
+    Case("apfl", apfl(NET, **WORK)),
+    Case("pfedme", pfedme(NET, lam=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
+    Case("perfedavg", perfedavg(NET, alpha=0.05, **WORK)),
+    Case("perfedavg-hf", perfedavg_hf(NET, alpha=0.05, **{**WORK, "batch_size": 24})),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

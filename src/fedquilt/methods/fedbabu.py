@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fedquilt.core.net import Net
-from fedquilt.core.params import everything, everything_but
+from fedquilt.core.params import Names, everything, everything_but
 from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.finetune import FineTune
@@ -27,6 +27,6 @@ def fedbabu(
     Reference: Oh et al., FedBABU: Towards Enhanced Representation for Federated Image Classification, 2022.
     """
     names = net_of(objective).under(*head)
-    tuned = {"all": everything, "head": names, "body": everything_but(names)}[tune]
+    choices: dict[str, Names] = {"all": everything, "head": names, "body": everything_but(names)}
     base = FedAvg(objective=objective, only=everything_but(names), **rest)
-    return FineTune(base=base, epochs=tune_epochs, only=tuned)
+    return FineTune(base=base, epochs=tune_epochs, only=choices[tune])

@@ -68,6 +68,14 @@ METHODS = _table(
     Entry("fedbn", "fedquilt.methods.fedbn:fedbn", "every client keeps its own BatchNorm layers", "Li et al. 2021"),
     Entry("ditto", "fedquilt.methods.ditto:ditto", "an own model beside the global one, pulled towards it",
           "Li et al. 2021"),
+    Entry("apfl", "fedquilt.methods.apfl:apfl", "a learned mixture of the global and an own model",
+          "Deng et al. 2020"),
+    Entry("pfedme", "fedquilt.methods.pfedme:pfedme", "own models by Moreau envelopes", "Dinh et al. 2020",
+          fixed=("aggregate",)),
+    Entry("perfedavg", "fedquilt.methods.perfedavg:perfedavg", "a start from which one step suffices; first order",
+          "Fallah et al. 2020"),
+    Entry("perfedavg_hf", "fedquilt.methods.perfedavg:perfedavg_hf", "the same with second derivatives, Hessian-free",
+          "Fallah et al. 2020"),
 )  # fmt: skip
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
