@@ -13,18 +13,24 @@ from fedquilt.data import Federation
 from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.ditto import ditto
+from fedquilt.methods.fedala import fedala
+from fedquilt.methods.fedamp import fedamp
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedavg_noise import fedavg_noise
 from fedquilt.methods.fedbabu import fedbabu
 from fedquilt.methods.fedbn import fedbn
 from fedquilt.methods.feddyn import feddyn
+from fedquilt.methods.fedetf import fedetf
 from fedquilt.methods.fednova import fednova
 from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedproto import fedproto
 from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.fedrod import fedrod
 from fedquilt.methods.finetune import fedavg_finetune
 from fedquilt.methods.local_only import local_only
+from fedquilt.methods.long_tail import fedavg_balanced, fedlc
 from fedquilt.methods.moon import moon
 from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
@@ -91,6 +97,13 @@ CASES = [
     Case("pfedme", pfedme(NET, lam=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
     Case("perfedavg", perfedavg(NET, alpha=0.05, **WORK)),
     Case("perfedavg-hf", perfedavg_hf(NET, alpha=0.05, **{**WORK, "batch_size": 24})),
+    Case("fedala", fedala(NET, **WORK)),
+    Case("fedamp", fedamp(NET, **WORK)),
+    Case("fedproto", fedproto(NET, **WORK)),
+    Case("fedrod", fedrod(NET, **WORK)),
+    Case("fedavg-balanced", fedavg_balanced(NET, **WORK)),
+    Case("fedlc", fedlc(NET, tau=0.5, **WORK)),
+    Case("fedetf", fedetf(NET, scale=5.0, **WORK)),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

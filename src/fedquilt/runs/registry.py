@@ -76,6 +76,18 @@ METHODS = _table(
           "Fallah et al. 2020"),
     Entry("perfedavg_hf", "fedquilt.methods.perfedavg:perfedavg_hf", "the same with second derivatives, Hessian-free",
           "Fallah et al. 2020"),
+    Entry("fedala", "fedquilt.methods.fedala:fedala", "each client learns how much of the global model to take in",
+          "Zhang et al. 2023"),
+    Entry("fedamp", "fedquilt.methods.fedamp:fedamp", "the server mixes models of like clients", "Huang et al. 2021",
+          fixed=("aggregate",)),
+    Entry("fedproto", "fedquilt.methods.fedproto:fedproto", "class means of features travel, models do not",
+          "Tan et al. 2022", fixed=("aggregate",)),
+    Entry("fedrod", "fedquilt.methods.fedrod:fedrod", "a generic head and an own head on top", "Chen and Chao 2022"),
+    Entry("fedavg_balanced", "fedquilt.methods.long_tail:fedavg_balanced", "FedAvg with balanced softmax",
+          "Ren et al. 2020"),
+    Entry("fedlc", "fedquilt.methods.long_tail:fedlc", "FedAvg with logits calibrated by class counts",
+          "Zhang et al. 2022"),
+    Entry("fedetf", "fedquilt.methods.fedetf:fedetf", "features for one fixed simplex classifier", "Li et al. 2023"),
 )  # fmt: skip
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
