@@ -10,11 +10,31 @@ from fedquilt.core.exchange import Method, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
+from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
+from fedquilt.methods.ditto import ditto
+from fedquilt.methods.fedala import fedala
+from fedquilt.methods.fedamp import fedamp
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedavg_noise import fedavg_noise
+from fedquilt.methods.fedbabu import fedbabu
+from fedquilt.methods.fedbn import fedbn
+from fedquilt.methods.feddyn import feddyn
+from fedquilt.methods.fedetf import fedetf
+from fedquilt.methods.fednova import fednova
+from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedproto import fedproto
 from fedquilt.methods.fedprox import fedprox
+from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.fedrod import fedrod
+from fedquilt.methods.finetune import fedavg_finetune
 from fedquilt.methods.local_only import local_only
+from fedquilt.methods.long_tail import fedavg_balanced, fedlc
+from fedquilt.methods.moon import moon
+from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
+from fedquilt.methods.pfedme import pfedme
+from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
@@ -59,6 +79,31 @@ CASES = [
     Case("local-only", local_only(NET, **WORK)),
     Case("centralised", Centralised(objective=NET, **WORK), alone=True),
     Case("fedavg-noise", fedavg_noise(NET, noise=0.05, **WORK)),
+    Case("fedavgm", fedavgm(NET, beta=0.5, **WORK)),
+    Case("fedadam", fedadam(NET, server_lr=0.1, **WORK)),
+    Case("fedadagrad", fedadagrad(NET, server_lr=0.1, **WORK)),
+    Case("fedyogi", fedyogi(NET, server_lr=0.1, **WORK)),
+    Case("scaffold", scaffold(NET, **{**WORK, "optimizer": SGD(0.3)})),
+    Case("fednova", fednova(NET, **WORK)),
+    Case("feddyn", feddyn(NET, alpha=0.1, **WORK)),
+    Case("moon", moon(NET, **WORK)),
+    Case("fedavg-finetune", fedavg_finetune(NET, **WORK)),
+    Case("fedper", fedper(NET, **WORK)),
+    Case("fedrep", fedrep(NET, head_epochs=2, **WORK)),
+    Case("fedbabu", fedbabu(NET, **WORK)),
+    Case("fedbn", fedbn(Net(partial(Normed, width=16)), **WORK)),
+    Case("ditto", ditto(NET, **WORK)),
+    Case("apfl", apfl(NET, **WORK)),
+    Case("pfedme", pfedme(NET, lam=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
+    Case("perfedavg", perfedavg(NET, alpha=0.05, **WORK)),
+    Case("perfedavg-hf", perfedavg_hf(NET, alpha=0.05, **{**WORK, "batch_size": 24})),
+    Case("fedala", fedala(NET, **WORK)),
+    Case("fedamp", fedamp(NET, **WORK)),
+    Case("fedproto", fedproto(NET, **WORK)),
+    Case("fedrod", fedrod(NET, **WORK)),
+    Case("fedavg-balanced", fedavg_balanced(NET, **WORK)),
+    Case("fedlc", fedlc(NET, tau=0.5, **WORK)),
+    Case("fedetf", fedetf(NET, scale=5.0, **WORK)),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

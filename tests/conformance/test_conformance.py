@@ -90,7 +90,7 @@ def played(case: Case) -> list[Played]:
     trips, found = {e.name: e for e in method.exchanges()}, []
     for round in range(2):
         for name in method.plan(state, round):
-            one = visit(trips[name], state, clients, source, Turn(round, None, seed.fold(round, name)))
+            one = visit(trips[name], state, clients, source, Turn(round, None, seed.fold(round, name), len(source.ids)))
             state, clients = one.next, dict(zip(clients, one.after, strict=True))
             found.append(one)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,17 @@ def _shape(delta: Params) -> Params:
     return {n: t[None].repeat(2, *[1] * t.dim()) for n, t in delta.items()} or {STRAY: torch.zeros(2)}
 
 
+def _spoil(upload: Any, change: Callable[[Params], Params]) -> Any:
+    """Change the first field: the one that holds tensors."""
+    name = fields(upload)[0].name
+    return replace(upload, **{name: change(getattr(upload, name))})
+
+
 CORRUPTIONS: dict[str, Callable[[Any], Any]] = {
-    "nan": lambda upload: replace(upload, delta=_nan(upload.delta)),
-    "shape": lambda upload: replace(upload, delta=_shape(upload.delta)),
-    "names": lambda upload: replace(upload, delta={**upload.delta, STRAY: torch.zeros(1)}),
-    "dtype": lambda upload: replace(upload, delta={n: t.double() for n, t in upload.delta.items()}),
+    "nan": lambda upload: _spoil(upload, _nan),
+    "shape": lambda upload: _spoil(upload, _shape),
+    "names": lambda upload: _spoil(upload, lambda p: {**p, STRAY: torch.zeros(1)}),
+    "dtype": lambda upload: _spoil(upload, lambda p: {n: t.double() for n, t in p.items()}),
     "kind": lambda upload: "not what was asked for",
 }
 

@@ -7,7 +7,7 @@ One exchange is a trip: the server speaks (``down``), the cohort works (``work``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
@@ -120,6 +120,11 @@ def anything(state: Any, upload: Any) -> None:
     """Accept every upload; see ``Exchange.check``."""
 
 
+def unmoved(state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    """The ``up`` of a trip that only brings clients something: the server stays as it is."""
+    return state
+
+
 @dataclass(frozen=True)
 class Exchange:
     """One trip.
@@ -147,6 +152,11 @@ class Exchange:
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise InputError(f"An exchange's name must be a Python identifier, got {self.name!r}.")
+
+    def training(self, **changes: Any) -> Exchange:
+        """The same trip with changes of its local training: ``start``, ``objective``, ``finish``, ``only``, ..."""
+        work: Any = self.work
+        return replace(self, work=replace(work, **changes))
 
 
 class Method(Protocol):

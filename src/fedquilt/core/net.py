@@ -6,15 +6,22 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.params import Names, Params, nothing
+from fedquilt.core.params import Names, Params, nothing, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+
+
+class Scored(NamedTuple):
+    """What a network made of a batch: class scores, and the feature vectors its head made them from."""
+
+    logits: Tensor
+    features: Tensor
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,19 @@ class Net:
         """Whether it learns statistics of a batch (BatchNorm), which takes two rows at least."""
         return self._resident().normalises
 
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """The names of its BatchNorm layers; a layer's tensors are under its name."""
+        return self._resident().norms
+
+    def under(self, *prefixes: str) -> Names:
+        """The names at or below these prefixes, each of which must be there."""
+        for prefix in prefixes:
+            if not any(under(prefix)(n) for n in self.names):
+                tops = sorted({n.split(".")[0] for n in self.names})
+                raise InputError(f"The network has no part {prefix!r}; its parts are {', '.join(tops)}.")
+        return under(*prefixes)
+
     def init(self, seed: Seed) -> Params:
         """Fresh values for every name, drawn from the seed."""
         with seed.fold("init").ambient():
@@ -95,13 +115,29 @@ class Net:
         In training mode, buffers among ``params`` (BatchNorm statistics) are updated in place, as modules do: give
         copies made with ``own``.
         """
+        module, columns = self._ready(params, batch, train)
+        return module(*columns)
+
+    def split(self, params: Params, batch: Batch, train: bool = False) -> Scored:
+        """As calling it, and also the features: for modules with the parts ``features`` and ``head``."""
+        module, columns = self._ready(params, batch, train)
+        parts = getattr(module, "features", None), getattr(module, "head", None)
+        if not all(isinstance(part, nn.Module) for part in parts):
+            raise InputError(
+                f"{type(module).__name__} is not in two parts. This method needs a module that computes "
+                "head(features(x)) and has both as submodules of these names."
+            )
+        found = module.features(*columns)
+        return Scored(module.head(found), found)
+
+    def _ready(self, params: Params, batch: Batch, train: bool) -> tuple[Any, list[Tensor]]:
         resident = self._resident()
         resident.bind(params)
         resident.mode(train)
         columns = [batch.columns[name] for name in self.inputs]
         if resident.channels_last:
             columns = [c.contiguous(memory_format=torch.channels_last) if c.dim() == 4 else c for c in columns]
-        return resident.module(*columns)
+        return resident.module, columns
 
     def _make(self) -> nn.Module:
         if isinstance(self.build, nn.Module):
@@ -171,8 +207,9 @@ class _Resident:
         self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         still = {id(holder) for name in self.frozen for holder, _ in slots[name]}
         self.still = [m for m in module.modules() if m._buffers and id(m._buffers) in still]
-        batch_norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self.normalises = any(m not in self.still for m in batch_norms)
+        batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        self.norms = tuple(batch_norms)
+        self.normalises = any(m not in self.still for m in batch_norms.values())
         self.transient = [
             (m._buffers, leaf, buffer.clone())
             for m in module.modules()

@@ -198,6 +198,11 @@ def weighted_mean(operands: Iterable[tuple[float, Mapping[str, Tensor]]]) -> Par
     return total.value()
 
 
+def at_home(names: Names) -> Parts:
+    """These names private, all others shared."""
+    return Parts(shared=everything_but(names), private=names)
+
+
 @dataclass(frozen=True)
 class Parts:
     """Which names travel and which stay home. Every name must be in exactly one part.

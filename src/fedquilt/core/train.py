@@ -18,6 +18,7 @@ from fedquilt.core.table import Batch, Site
 
 Term = Callable[[Any, Params, Mapping[str, Any], Batch], Tensor]
 Schedule = Callable[[int], float]
+Forward = Callable[[Net, Params, Batch], Any]
 
 
 @record
@@ -81,9 +82,24 @@ class Trained:
     memory: Memory
 
 
+def scores(net: Net, params: Params, batch: Batch) -> Any:
+    """The forward pass of most objectives: whatever the module returns."""
+    return net(params, batch, train=True)
+
+
+def scores_and_features(net: Net, params: Params, batch: Batch) -> Any:
+    """The forward pass of objectives with terms that read ``out.features``."""
+    return net.split(params, batch, train=True)
+
+
 @dataclass(frozen=True)
 class Objective:
     """One forward pass, then a sum of terms ``(out, params, fixed, batch) -> scalar``.
+
+    Args:
+        net: The network.
+        terms: What is summed.
+        forward: How the pass is made: ``scores``, or ``scores_and_features``.
 
     Example:
         >>> from fedquilt.pieces.objectives import cross_entropy, prox
@@ -92,17 +108,41 @@ class Objective:
 
     net: Net
     terms: tuple[Term, ...]
+    forward: Forward = scores
 
     def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
-        out = self.net(params, batch, train=True)
+        out = self.forward(self.net, params, batch)
         total = self.terms[0](out, params, fixed, batch)
         for term in self.terms[1:]:
             total = total + term(out, params, fixed, batch)
         return total
 
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Those of the network."""
+        return self.net.trainable
+
     def plus(self, *terms: Term) -> Objective:
         """The same objective with more terms."""
         return replace(self, terms=(*self.terms, *terms))
+
+
+class Loss(Protocol):
+    """What ``Train`` descends: a pure scalar of (params, fixed, batch). Most are an :class:`Objective`."""
+
+    @property
+    def net(self) -> Net:
+        """The network."""
+        ...
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """The names among a job's params that are trained."""
+        ...
+
+    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+        """The loss of one batch."""
+        ...
 
 
 def constant(round: int) -> float:
@@ -129,7 +169,7 @@ class Train:
     """
 
     start: Callable[[Any, Any, Site, Turn], Job]
-    objective: Objective
+    objective: Loss
     finish: Callable[[Job, Trained, Any, Site, Turn], tuple[Any, Any]]
     optimizer: Optimizer
     epochs: int = 1
@@ -168,7 +208,7 @@ class Train:
     def _descend(self, job: Job, site: Site, turn: Turn, device: torch.device | None) -> Trained:
         params = self.objective.net.own(job.params, device)
         fixed = job.fixed if device is None or device.type == "cpu" else _moved(job.fixed, device)
-        names = [n for n in self.objective.net.trainable if n in params and self.only(n)]
+        names = [n for n in self.objective.trainable if n in params and self.only(n)]
         weights = [params[n].requires_grad_() for n in names]
         bare = [w.detach() for w in weights]  # the same memory, seen without autograd
         memory = job.memory or Memory()
@@ -197,6 +237,40 @@ class Train:
         gradient = {n: g.cpu() for n, g in zip(names, grads, strict=False)}
         kept = Memory(memory.steps + count, tuple(tuple(t.cpu() for t in s) for s in slots))
         return Trained(home, gradient, count, mean_loss, lr, kept)
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Several trainings in one visit: each sees the client's state as the one before left it; one of them uploads.
+
+    The first has the visit's own seed, so that it does exactly what it would do alone.
+    """
+
+    works: tuple[Train, ...]
+
+    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+        client, upload, _, _ = self.run(download, client, site, turn)
+        return client, upload
+
+    def run(
+        self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None
+    ) -> tuple[Any, Any, Job, Trained]:
+        """As :meth:`Train.run`, with the job of the training that uploads."""
+        found = []
+        for i, work in enumerate(self.works):
+            here = turn if i == 0 else replace(turn, seed=turn.seed.fold("then", i))
+            client, *rest = work.run(download, client, site, here, device)
+            if rest[0] is not None:
+                found.append(rest)
+        if len(found) != 1:
+            raise InputError(f"Of the trainings in turn exactly one must upload something, but {len(found)} did.")
+        ((upload, job, trained),) = found
+        return client, upload, job, trained
+
+
+def in_turn(*works: Any) -> InTurn:
+    """One training after another, in one visit; see :class:`InTurn`."""
+    return InTurn(works)
 
 
 def _clip(grads: list[Tensor], limit: float) -> None:

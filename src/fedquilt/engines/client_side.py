@@ -17,7 +17,7 @@ from fedquilt.core.params import Params, finite
 from fedquilt.core.record import pack, record, same, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Source, Table
-from fedquilt.core.train import Train
+from fedquilt.core.train import InTurn, Train
 
 Predict = Callable[[Params, Batch], Tensor]
 Score = Callable[[Predict, Params, Table], Any]
@@ -164,7 +164,7 @@ class ClientSide:
     def _work(
         self, exchange: Exchange, sent: Any, state: Any, site: Any, turn: Turn, measure: bool
     ) -> tuple[Any, Any, dict[str, Any]]:
-        if not isinstance(exchange.work, Train):
+        if not isinstance(exchange.work, Train | InTurn):
             state, upload = exchange.work(sent, state, site, turn)
             return state, upload, {}
         state, upload, job, trained = exchange.work.run(sent, state, site, turn, self.device)

@@ -36,6 +36,14 @@ class Client:
 
 
 @record
+class Owner:
+    """The state of a client that also keeps a whole model of its own ({} before it has one)."""
+
+    private: Params
+    own: Params
+
+
+@record
 class Download:
     """What a client is sent: the shared part of the model."""
 
@@ -47,6 +55,11 @@ class Upload:
     """What a client answers: how the shared part changed, after minus before."""
 
     delta: Params
+
+
+def net_of(objective: Objective | Net) -> Net:
+    """The network, also when only a net was given."""
+    return objective if isinstance(objective, Net) else objective.net
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +126,10 @@ class FedAvg:
         if not any(self.parts.private(n) for n in self.net.names):
             return Client(private={})
         return Client(private=pick(self.parts.private, self.net.init(seed)))
+
+    def trained(self, params: Params) -> Params:
+        """The shared weights among ``params``: what a gradient moves, so neither buffers nor private names."""
+        return {n: params[n] for n in self.net.trainable if n in params and self.parts.shared(n)}
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """One trip a round: train."""

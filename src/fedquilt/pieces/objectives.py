@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.net import logits_of
+from fedquilt.core.net import Net, logits_of
 from fedquilt.core.params import Params
-from fedquilt.core.table import Batch
+from fedquilt.core.table import Batch, Table
 
 
 def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -27,6 +29,77 @@ def cross_entropy(out: Any, params: Params, fixed: Mapping[str, Any], batch: Bat
     if batch.weight is None:
         return F.cross_entropy(logits_of(out), batch.y)
     return weighted_mean(F.cross_entropy(logits_of(out), batch.y, reduction="none"), batch.weight)
+
+
+def class_counts(table: Table) -> Tensor:
+    """How many rows of each class a table has, up to its largest label."""
+    return torch.bincount(table.columns["y"].index_select(0, table.all_rows()))
+
+
+def _shifted(out: Any, shift: Tensor, batch: Batch) -> Tensor:
+    """Cross-entropy of logits + shift; classes beyond the shift's end, or shifted by -inf, do not count."""
+    logits = logits_of(out)
+    whole = F.pad(shift.to(logits.dtype), (0, logits.shape[1] - len(shift)), value=-math.inf)
+    return weighted_mean(F.cross_entropy(logits + whole, batch.y, reduction="none"), batch.weight)
+
+
+def balanced_softmax(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    """Mean over rows of -log( n_y e^s_y / sum_c n_c e^s_c ), with n = ``fixed["counts"]`` rows of each class.
+
+    Reference: Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition, 2020, eq. (3).
+    """
+    return _shifted(out, fixed["counts"].log(), batch)
+
+
+@dataclass(frozen=True)
+class calibrated:
+    """Cross-entropy of s_c - tau n_c^(-1/4), n = ``fixed["counts"]``; classes without rows do not count.
+
+    Reference: Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, 2022, eq. (8).
+    """
+
+    tau: float
+
+    def __post_init__(self) -> None:
+        if self.tau < 0:
+            raise InputError(f"calibrated needs tau >= 0, got {self.tau}.")
+
+    def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+        counts = fixed["counts"].double()
+        shift = torch.where(counts > 0, -self.tau * counts.clamp(min=1).pow(-0.25), -math.inf)
+        return _shifted(out, shift, batch)
+
+
+def tilt(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    """<fixed["tilt"], w>: adds a constant to the gradient of every name in ``fixed["tilt"]``."""
+    return sum(((params[n] * t).sum() for n, t in fixed["tilt"].items()), logits_of(out).new_zeros(()))
+
+
+@dataclass(frozen=True)
+class contrast:
+    """Draw features towards those of the global model and away from those of one's own previous model.
+
+    mu * mean over rows of -log( e^(s_g/tau) / (e^(s_g/tau) + e^(s_p/tau)) ), s the cosine of a row's features z with
+    the global model's (s_g) and the previous model's (s_p), whose values are ``fixed["global"]`` and
+    ``fixed["previous"]``. Needs an objective whose forward pass gives features.
+
+    Reference: Li et al., Model-Contrastive Federated Learning, 2021, eq. (3).
+    """
+
+    net: Net
+    mu: float
+    tau: float
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or self.tau <= 0:
+            raise InputError(f"contrast needs mu >= 0 and tau > 0, got {self.mu} and {self.tau}.")
+
+    def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+        with torch.no_grad():
+            near, far = (self.net.split(fixed[name], batch).features.flatten(1) for name in ("global", "previous"))
+        z = out.features.flatten(1)
+        excess = F.cosine_similarity(z, far) - F.cosine_similarity(z, near)
+        return self.mu * weighted_mean(F.softplus(excess / self.tau), batch.weight)
 
 
 @dataclass(frozen=True)

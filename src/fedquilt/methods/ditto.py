@@ -1,0 +1,67 @@
+"""Ditto: beside the global model, each client trains its own, pulled towards the global one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedquilt.core.exchange import Exchange, OnBase, Turn
+from fedquilt.core.net import Net
+from fedquilt.core.params import Params
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Site
+from fedquilt.core.train import Job, Objective, Trained, in_turn
+from fedquilt.methods.fedavg import FedAvg, Owner
+from fedquilt.pieces.objectives import prox
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(OnBase):
+    """A visit: the base's work on the global model w, then v_k <- v_k - lr (grad f_k(v_k) + lam (v_k - w)).
+
+    w is the model as received. v_k starts at the first w that the client sees and is never sent, so the global model is
+    exactly the base's.
+
+    Args:
+        base: How the global model is trained.
+        lam: Strength of the pull, >= 0: at 0 v_k is trained alone.
+        own_epochs: Passes for v_k; None for as much work as the base does.
+
+    Reference: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, 2021, algorithm 1.
+    """
+
+    base: FedAvg
+    lam: float = 0.1
+    own_epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        prox(self.lam)  # checks it
+
+    def init_client(self, seed: Seed) -> Owner:
+        """No model of its own yet."""
+        return Owner(self.base.init_client(seed).private, {})
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip, with two trainings in turn."""
+        (train,) = self.base.exchanges()
+        own = train.training(start=self.start, objective=self.base.loss.plus(prox(self.lam)), finish=self.keep)
+        if self.own_epochs is not None:
+            own = own.training(epochs=self.own_epochs, steps=None)
+        return (replace(train, work=in_turn(train.work, own.work)),)
+
+    def start(self, download: Any, client: Owner, site: Site, turn: Turn) -> Job:
+        """Go on with one's own model; the pull is towards what was received."""
+        return Job(params=self.personal_model(download, client), fixed={"start": download.shared})
+
+    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, None]:
+        """It stays home."""
+        return replace(client, own=trained.params), None
+
+    def personal_model(self, download: Any, client: Owner) -> Params:
+        """The client's own, once there is one."""
+        return client.own or self.base.personal_model(download, client)
+
+
+def ditto(objective: Objective | Net, lam: float = 0.1, own_epochs: int | None = None, **rest: Any) -> Ditto:
+    """Ditto on FedAvg."""
+    return Ditto(base=FedAvg(objective=objective, **rest), lam=lam, own_epochs=own_epochs)

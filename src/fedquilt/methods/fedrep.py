@@ -1,0 +1,51 @@
+"""FedRep: a head for everyone, found first; then one common body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Exchange, OnBase, Turn
+from fedquilt.core.net import Net
+from fedquilt.core.params import at_home, pick
+from fedquilt.core.table import Site
+from fedquilt.core.train import Job, Objective, Trained, in_turn
+from fedquilt.methods.fedavg import Client, FedAvg, net_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep(OnBase):
+    """A visit: ``head_epochs`` on the private part with the body as received, then the base's work on the body alone.
+
+    Args:
+        base: FedAvg with a private part.
+        head_epochs: Passes over the client's rows that train the head, >= 1.
+
+    Reference: Collins et al., Exploiting Shared Representations for Personalized Federated Learning, 2021.
+    """
+
+    base: FedAvg
+    head_epochs: int = 10
+
+    def __post_init__(self) -> None:
+        if self.head_epochs < 1:
+            raise InputError(f"head_epochs must be at least 1, got {self.head_epochs}.")
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip, its work done in two parts."""
+        (train,) = self.base.exchanges()
+        parts = self.base.parts
+        head = train.training(only=parts.private, epochs=self.head_epochs, steps=None, finish=self.keep)
+        body = train.training(only=parts.shared)
+        return (replace(train, work=in_turn(head.work, body.work)),)
+
+    def keep(self, job: Job, trained: Trained, client: Client, site: Site, turn: Turn) -> tuple[Client, None]:
+        """The new head, for the body to be trained with; nothing to send yet."""
+        return replace(client, private=pick(self.base.parts.private, trained.params)), None
+
+
+def fedrep(objective: Objective | Net, head: tuple[str, ...] = ("head",), head_epochs: int = 10, **rest: Any) -> FedRep:
+    """FedRep whose head are these parts of the network."""
+    parts = at_home(net_of(objective).under(*head))
+    return FedRep(base=FedAvg(objective=objective, parts=parts, **rest), head_epochs=head_epochs)

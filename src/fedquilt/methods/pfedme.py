@@ -1,0 +1,131 @@
+"""pFedMe: clients descend the Moreau envelope of their loss; the point that attains it is their own model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.net import Net
+from fedquilt.core.params import Params, lerp
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch, Site
+from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.methods.fedavg import FedAvg, Owner, Server, Upload
+from fedquilt.pieces.aggregators import uniform_mean
+
+
+@dataclass(frozen=True)
+class Moreau:
+    """lam/2 |w - theta|^2 with theta = argmin f(theta) + lam/2 |theta - w|^2, found by a few steps from w.
+
+    theta counts as a constant, so that the slope is lam (w - theta), that of the envelope.
+    """
+
+    loss: Objective
+    lam: float
+    inner_lr: float
+    inner_steps: int
+
+    def __post_init__(self) -> None:
+        if not (self.lam > 0 and self.inner_lr > 0 and self.inner_steps >= 1):
+            raise InputError(
+                "pFedMe needs lam > 0, inner_lr > 0 and inner_steps >= 1, "
+                f"got {self.lam}, {self.inner_lr}, {self.inner_steps}."
+            )
+
+    @property
+    def net(self) -> Net:
+        """The network."""
+        return self.loss.net
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Those of the network."""
+        return self.net.trainable
+
+    def solve(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Params:
+        """theta: ``inner_steps`` steps of gradient descent on this batch."""
+        names = [n for n in self.trainable if n in params]
+        anchor = [params[n].detach() for n in names]
+        points = [a.clone().requires_grad_() for a in anchor]
+        for _ in range(self.inner_steps):
+            value = self.loss({**params, **dict(zip(names, points, strict=True))}, fixed, batch)
+            grads = torch.autograd.grad(value, points, materialize_grads=True)
+            with torch.no_grad():
+                points = [
+                    (p - self.inner_lr * (g + self.lam * (p - a))).requires_grad_()
+                    for p, g, a in zip(points, grads, anchor, strict=True)
+                ]
+        return {**params, **{n: p.detach() for n, p in zip(names, points, strict=True)}}
+
+    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+        theta = self.solve(params, fixed, batch)
+        pulls = [(params[n] - theta[n]).square().sum() for n in self.trainable if n in params]
+        return self.lam / 2 * torch.stack(pulls).sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(OnBase):
+    """Local steps w <- w - lr lam (w - theta(w)), each with a fresh batch; server: x <- (1 - beta) x + beta mean w_i.
+
+    A client's own model is theta at its last w, for one more batch.
+
+    Args:
+        base: FedAvg in which every client counts the same; its learning rate times ``lam`` should be below 1.
+        envelope: How theta is found.
+        beta: The server's step, > 0.
+
+    Reference: Dinh et al., Personalized Federated Learning with Moreau Envelopes, 2020, algorithm 1.
+    """
+
+    base: FedAvg
+    envelope: Moreau
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0:
+            raise InputError(f"pFedMe needs beta > 0, got {self.beta}.")
+
+    def init_client(self, seed: Seed) -> Owner:
+        """No model of its own yet."""
+        return Owner(self.base.init_client(seed).private, {})
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip, on another loss."""
+        (train,) = self.base.exchanges()
+        return (replace(train.training(objective=self.envelope, finish=self.finish), up=self.up),)
+
+    def finish(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, Upload]:
+        """Send what w learned, keep theta(w)."""
+        client, upload = self.base.finish(job, trained, client, site, turn)
+        net, seed = self.base.net, turn.seed.fold("own")
+        batch = next(site.train.batches(self.base.batch_size, 1, seed, 1, lone=not net.normalises))
+        with seed.ambient():
+            theta = self.envelope.solve(net.own(trained.params), job.fixed, batch)
+        return replace(client, own=theta), upload
+
+    def up(self, state: Server, replies: Iterable[Reply[Upload]], turn: Turn) -> Server:
+        """Step towards the mean of the clients' models."""
+        merged = self.base.aggregate(state.shared, replies, turn)
+        if merged is state.shared:
+            return state
+        return Server({**merged, **lerp(self.base.trained(state.shared), merged, self.beta)})
+
+    def personal_model(self, download: Any, client: Owner) -> Params:
+        """theta, once there is one."""
+        return client.own or self.base.personal_model(download, client)
+
+
+def pfedme(
+    objective: Objective | Net, lam: float = 15.0, inner_lr: float = 0.05, inner_steps: int = 5, beta: float = 1.0,
+    **rest: Any,
+) -> PFedMe:  # fmt: skip
+    """pFedMe on FedAvg."""
+    base = FedAvg(objective=objective, aggregate=uniform_mean, **rest)
+    return PFedMe(base=base, envelope=Moreau(base.loss, lam, inner_lr, inner_steps), beta=beta)

@@ -1,0 +1,90 @@
+"""FedALA and FedAMP against their papers' equations, in plain Python on a model with one weight."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedquilt.core.errors import ExchangeError, InputError
+from fedquilt.methods.fedala import fedala
+from fedquilt.methods.fedamp import fedamp
+from fedquilt.pieces.optimizers import SGD
+from helpers.scalar import DATA, LOSS, START, N, descend, loss, mean, slope
+from helpers.toy import last
+
+LR, K = 0.1, 3
+WORK = {"optimizer": SGD(LR), "steps": K, "batch_size": 4}
+
+
+def own(snapshot):
+    return [float(snapshot.personal_model(k)["w"]) for k in N]
+
+
+def ala_by_hand(rounds, rate, steady):
+    """All of a client's rows are one batch, so an epoch is one step of A."""
+    x, mine, takes, passes = START, dict.fromkeys(N), dict.fromkeys(N), []
+    for _ in range(rounds):
+        for k in N:
+            w = x
+            if mine[k] is not None and mine[k] != x:
+                first, a, losses = takes[k] is None, 1.0 if takes[k] is None else takes[k], []
+                while True:
+                    w = mine[k] + (x - mine[k]) * a
+                    losses.append(loss(k, w))
+                    a = min(1.0, max(0.0, a - rate * slope(k, w) * (x - mine[k])))
+                    if not first or len(losses) == 50 or (len(losses) > 10 and np.std(losses[-10:]) < steady):
+                        break
+                passes.append(len(losses))
+                takes[k], w = a, mine[k] + (x - mine[k]) * a
+            mine[k] = descend(k, w, LR, K)
+        x = mean(mine)
+    return x, [mine[k] for k in N], passes
+
+
+@pytest.mark.parametrize(("rounds", "rate", "steady"), [(1, 1.0, 0.1), (2, 1.0, 0.1), (4, 0.05, 1e-3), (4, 0.01, 0.0)])
+def test_fedala(rounds, rate, steady):
+    snapshot = last(fedala(LOSS, rate=rate, share=1.0, top=1, steady=steady, **WORK), DATA, rounds=rounds)
+    x, models, passes = ala_by_hand(rounds, rate, steady)
+    assert float(snapshot.state.shared["w"]) == pytest.approx(x, rel=1e-4)
+    assert own(snapshot) == pytest.approx(models, rel=1e-4)
+    assert steady > 0 or passes[: len(N)] == [50] * len(N)  # never steady: the cap
+    assert passes[len(N) :] == [1] * len(passes[len(N) :])  # later visits: one pass
+
+
+def test_fedala_mixes_some_of_the_weights():
+    """The case is not idle: some client ends with a model that plain FedAvg (A = 1) would not give it."""
+    assert not np.allclose(ala_by_hand(4, 0.05, 1e-3)[1], ala_by_hand(4, 0.0, 1e-3)[1])
+
+
+def amp_by_hand(rounds, alpha, sigma, lam):
+    models = {}
+    for _ in range(rounds):
+        centres = {}
+        for i in N:
+            if not models:
+                centres[i] = START
+                continue
+            xi = {j: alpha * math.exp(-((models[i] - models[j]) ** 2) / sigma) / sigma for j in N if j != i}
+            centres[i] = (1 - sum(xi.values())) * models[i] + sum(x * models[j] for j, x in xi.items())
+        for i, u in centres.items():
+            w = u
+            for _ in range(K):
+                w -= LR * (slope(i, w) + lam / alpha * (w - u))
+            models[i] = w
+    return [models[i] for i in N]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_fedamp(rounds):
+    method = fedamp(LOSS, alpha=0.8, sigma=2.0, lam=0.4, **WORK)
+    assert own(last(method, DATA, rounds=rounds)) == pytest.approx(amp_by_hand(rounds, 0.8, 2.0, 0.4), rel=1e-5)
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ExchangeError, match="alpha is too large for 3 clients"):
+        last(fedamp(LOSS, alpha=50.0, sigma=1.0, lam=0.0, optimizer=SGD(0.01)), DATA, rounds=2)
+    for method, wrong in ((fedamp, {"sigma": 0.0}), (fedala, {"share": 0.0}), (fedala, {"top": 0})):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            method(LOSS, **wrong)

@@ -1,0 +1,31 @@
+"""Every registered method can be had from a recipe and plays a round there, with the options it is registered with."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.seed import Seed
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from fedquilt.runs.build import federation_of, method_of
+from fedquilt.runs.config import parse
+from fedquilt.runs.registry import METHODS
+
+SMALL = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [8]}}
+
+
+@pytest.mark.parametrize("kind", sorted(METHODS.keys() - {"fedbn"}))
+def test_one_round_by_default_settings(kind: str) -> None:
+    config = parse({**SMALL, "method": {"kind": kind}})
+    federation = federation_of(config)
+    method = method_of(config, federation)
+    source = federation.pooled() if getattr(method, "pools_data", False) else federation
+    rounds = Rounds(method, source, Local(), Seed(0))
+    assert rounds.play().quarantined == []
+
+
+def test_fedbn_wants_batch_norm() -> None:
+    config = parse({**SMALL, "method": {"kind": "fedbn"}})
+    with pytest.raises(InputError, match="this network has none"):
+        method_of(config, federation_of(config))
