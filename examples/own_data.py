@@ -1,6 +1,6 @@
 """Data and a network of one's own: three lines for the data, one for the network.
 
-    python examples/own_data.py
+Run: python examples/own_data.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A method of one's own: the server keeps momentum (FedAvgM, Hsu et al. 2019).
 
-    python examples/own_method.py
+Run: python examples/own_method.py
 """
 
 from __future__ import annotations

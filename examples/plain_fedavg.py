@@ -1,6 +1,6 @@
 """FedAvg as one would write it by hand, and the same run by fedquilt: the numbers are equal.
 
-    python examples/plain_fedavg.py
+Run: python examples/plain_fedavg.py
 
 No library is needed to understand FedAvg: a loop over rounds, a loop over clients, a loop over batches, a mean. The
 only things borrowed from fedquilt are the data and the seeds, so that both see the same batches.

@@ -62,17 +62,15 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", m
 
 
 def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
-    from fedquilt.runs.build import engine_of, result_of, run_of
+    from fedquilt.runs.build import engine_of, federation_of, result_for, result_of, run_of
     from fedquilt.runs.show import Progress, result_table
-    from fedquilt.runs.storage import RunFolder
 
-    if fresh and folder.exists():
-        RunFolder(folder).remove()
-    found, notes = result_of(folder), list[str]()
+    federation = federation_of(config)
+    found, notes = None if fresh else result_for(folder, federation), list[str]()
     if found is None:
         engine = engine_of(config)
         try:
-            made = run_of(config, engine, folder)
+            made = run_of(config, engine, folder, federation, fresh)
             with Progress(quiet=as_json) as progress:
                 bar = progress.bar(folder.name, config.rounds)
                 told = 0
@@ -116,6 +114,8 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
         _echo(summary)
     else:
         comparison_table(summary)
+    if summary["failed"]:
+        raise typer.Exit(3)
 
 
 @app.command()
@@ -185,7 +185,7 @@ def _listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
 
 
 def _echo(value: Any) -> None:
-    from fedquilt.runs.storage import to_json
+    from fedquilt.runs.files import to_json
 
     typer.echo(to_json(value))
 

@@ -16,10 +16,14 @@ import numpy as np
 import pytest
 import torch
 
+from fedquilt.core.errors import RoundError
 from fedquilt.core.record import unpack
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
+from fedquilt.methods.local_only import local_only
+from fedquilt.pieces.optimizers import SGD
 from fedquilt.runs.runner import run
+from fedquilt.runs.slots import entries_of, file_of
 from helpers.command import Said, fedquilt, lines, small
 from helpers.sabotage import Corrupting
 from helpers.toy import fedavg, points
@@ -286,7 +290,7 @@ def newest(folder: Path) -> Path:
 def test_a_damaged_snapshot_gives_way_to_the_one_before(recipe: Path, stopped: Path, how: str, as_json: bool) -> None:
     bad = newest(stopped)
     if how == "client file":
-        name, _ = unpack(bad.read_bytes()).slots[2]
+        name = file_of(2, entries_of(unpack(bad.read_bytes()).slots)[2])
         (stopped / "clients" / name).write_bytes(b"x")
     elif how == "truncated":
         os.truncate(bad, bad.stat().st_size - 1)
@@ -367,3 +371,10 @@ def test_a_folder_that_another_process_runs_is_left_alone(recipe: Path) -> None:
     refused(4, fedquilt("run", recipe, "--fresh"), "Another process is running")
     holder.close()
     assert fedquilt("run", recipe, "--fresh").code == 0
+
+
+def test_a_client_whose_own_model_breaks_is_left_out() -> None:
+    """Nothing of local-only training travels, so only the client itself can tell that its model is no longer finite."""
+    method = local_only(fedavg().net, optimizer=SGD(3e38), batch_size=2)
+    with pytest.raises(RoundError, match="non-finite numbers in the client's own state"):
+        list(run(method, points(8, 8), rounds=5, engine="local"))

@@ -173,6 +173,12 @@ class _Resident:
         self.still = [m for m in module.modules() if m._buffers and id(m._buffers) in still]
         batch_norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.normalises = any(m not in self.still for m in batch_norms)
+        self.transient = [
+            (m._buffers, leaf, buffer.clone())
+            for m in module.modules()
+            for leaf, buffer in m._buffers.items()
+            if buffer is not None and leaf in m._non_persistent_buffers_set
+        ]
         self.bound: Params | None = None
         self.training: bool | None = None
         self.device = torch.device("cpu")
@@ -186,6 +192,8 @@ class _Resident:
         for name, places in self.slots.items():
             for holder, leaf in places:
                 holder[leaf] = params[name]
+        for buffers, leaf, first in self.transient:  # what a module keeps for itself must not pass between clients
+            buffers[leaf] = first.clone()
         for module in self.recurrent:
             module._flat_weights = [getattr(module, n) for n in module._flat_weights_names]
         self._follow(params)

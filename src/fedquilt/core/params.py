@@ -33,9 +33,12 @@ class under:
 
 @dataclass(frozen=True)
 class everything_but:
-    """All names that another choice does not take."""
+    """All names that another choice does not take; a string is taken as ``under`` it."""
 
     other: Names
+
+    def __init__(self, other: Names | str) -> None:
+        object.__setattr__(self, "other", under(other) if isinstance(other, str) else other)
 
     def __call__(self, name: str) -> bool:
         return not self.other(name)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fedquilt.core.errors import InputError
+from fedquilt.core.errors import InputError, WorkerError
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Engine, Lost
 from fedquilt.engines.local import Local
-from fedquilt.engines.workers import Workers
+from fedquilt.engines.workers import Workers, cores, refuse_in_worker
 
 WORTH_SECONDS = 10.0
 LOOK_SECONDS = 2.0
@@ -28,18 +28,19 @@ class Auto:
     name = "auto"
 
     def __init__(self, processes: int | None = None) -> None:
-        self.processes = processes or os.cpu_count() or 1
+        refuse_in_worker()
+        self.processes = processes or cores()
         self._inner: Engine = Local()
         self._run: tuple[Method, Source, Seed, Score | None] | None = None
         self._watched = (0.0, 0)
-        self._settled = self.processes < 2 or "FEDQUILT_WORKER" in os.environ
+        self._settled = self.processes < 2
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """Get ready for a run."""
         self._run, self._watched = (method, source, seed, score), (0.0, 0)
         try:
             self._inner.begin(*self._run)
-        except InputError:
+        except (InputError, WorkerError):
             if isinstance(self._inner, Local):
                 raise
             self._inner.close()
@@ -56,8 +57,9 @@ class Auto:
         workers: Engine = Workers(self.processes)
         try:
             workers.begin(*self._run)
-        except InputError:
+        except (InputError, WorkerError) as error:
             workers.close()  # this run cannot be moved to other processes; it goes on here
+            warnings.warn(f"The run goes on in one process: {error}", stacklevel=2)
             return
         self._inner.close()
         self._inner = workers

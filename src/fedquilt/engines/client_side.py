@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedquilt.core.errors import ExchangeError, FedquiltError, StageError
 from fedquilt.core.exchange import Exchange, Method, Turn
-from fedquilt.core.params import Params
-from fedquilt.core.record import pack, record, same, unpack
+from fedquilt.core.params import Params, finite
+from fedquilt.core.record import pack, record, same, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Source, Table
 from fedquilt.core.train import Train
@@ -41,8 +41,11 @@ class Wire:
 
 @record
 class Task:
-    """One visit to make. ``slot`` is None before a client's first visit; ``measure`` asks for scores of the
-    model before and after local training."""
+    """One visit to make.
+
+    ``slot`` is None before a client's first visit; ``measure`` asks for scores of the model before and after local
+    training; ``again`` counts earlier trips of the same exchange in this round.
+    """
 
     exchange: str
     client: Any
@@ -50,15 +53,20 @@ class Task:
     down: bytes | None
     slot: bytes | None
     measure: bool = False
+    again: int = 0
 
 
 @record
 class Outcome:
-    """What a visit gave: the upload's frame, the new slot (None when nothing changed), and measurements."""
+    """What a visit gave: the upload's frame, the new slot (None when nothing changed), and measurements.
+
+    ``sound`` says whether the client's own new state holds finite numbers only.
+    """
 
     upload: bytes
     slot: bytes | None
     seconds: float
+    sound: bool = True
     steps: int | None = None
     loss: float | None = None
     before: Any = None
@@ -76,6 +84,11 @@ class Exam:
     whole: bytes | None
     splits: tuple[str, ...]
     round: int = 0
+
+
+def again_folded(seed: Seed, again: int) -> Seed:
+    """A seed of its own for every further trip of the same exchange in one round."""
+    return seed.fold("again", again) if again else seed
 
 
 @contextmanager
@@ -120,7 +133,8 @@ class ClientSide:
             sent = unpack(_given(task.down))
             slot: Slot = self.first_slot(client) if task.slot is None else unpack(task.slot)
             site = self.source.site(client, task.round)
-            turn = Turn(task.round, client, self.seed.fold("work", task.exchange, task.round, client))
+            seed = again_folded(self.seed.fold("work", task.exchange, task.round, client), task.again)
+            turn = Turn(task.round, client, seed)
             stage = "work"
             with turn.seed.fold("elsewhere").ambient():  # also for code that forgot to ask turn.seed
                 state, upload, notes = self._work(exchange, sent, slot.state, site, turn, task.measure)
@@ -129,6 +143,7 @@ class ClientSide:
             wire, kept = exchange.codec.encode(upload, sent, memory, turn.seed.fold("codec"))
             memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
             frame = pack(Wire(site.examples, wire))
+            sound = finite(tensors_in(state))
             changed = self._changed(task, slot, Slot(state, memories))
         except StageError as error:
             raise self._failed(task, error.stage, error.__cause__ or error) from error.__cause__
@@ -136,7 +151,7 @@ class ClientSide:
             raise
         except Exception as error:
             raise self._failed(task, stage, error) from error
-        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - began, **notes)
+        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - began, sound=sound, **notes)
 
     def _changed(self, task: Task, before: Slot, after: Slot) -> bytes | None:
         """The frame of the new slot, or None when it is what it was."""

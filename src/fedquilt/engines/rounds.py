@@ -17,7 +17,7 @@ from fedquilt.core.params import finite
 from fedquilt.core.record import pack, same, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
-from fedquilt.engines.client_side import Exam, Outcome, Score, Task, Wire, one_thread
+from fedquilt.engines.client_side import Exam, Outcome, Score, Task, Wire, again_folded, one_thread
 from fedquilt.engines.engine import Engine, Lost
 
 MOST_EXAMPLES = 10**9
@@ -154,8 +154,9 @@ class Rounds:
         """Play the next round: its exchanges in order."""
         began, log = time.perf_counter(), RoundLog(self.done)
         with one_thread():
-            for name in self._plan():
-                self.state = self._trip(self.exchanges[name], log, measure)
+            names = self._plan()
+            for place, name in enumerate(names):
+                self.state = self._trip(self.exchanges[name], log, measure, names[:place].count(name))
         self.done += 1
         log.seconds = time.perf_counter() - began
         return log
@@ -170,11 +171,16 @@ class Rounds:
                 )
         return names
 
+    def next_exchange(self) -> Exchange:
+        """The trip whose download a client's present model is made with: the first one of the next round."""
+        names = self.method.plan(self.state, self.done) or tuple(self.exchanges)
+        return self.exchanges[names[0]]
+
     @property
     def _name(self) -> str:
         return type(self.method).__name__
 
-    def _trip(self, exchange: Exchange, log: RoundLog, measure: bool) -> Any:
+    def _trip(self, exchange: Exchange, log: RoundLog, measure: bool, again: int) -> Any:
         cohort = self._cohort(exchange, log)
         if not cohort:
             return self.state
@@ -182,7 +188,9 @@ class Rounds:
         accepted: list[ClientId] = []
 
         def task(client: ClientId) -> Task:
-            return Task(exchange.name, client, self.done, sender.send(client)[1], self.slots.get(client), measure)
+            return Task(
+                exchange.name, client, self.done, sender.send(client)[1], self.slots.get(client), measure, again
+            )
 
         def replies() -> Iterator[Reply[Any]]:
             for client, outcome in self.engine.visits(cohort, task):
@@ -192,7 +200,8 @@ class Rounds:
                     yield reply
 
         stream = replies()
-        turn = Turn(self.done, None, self.seed.fold("up", exchange.name, self.done), len(self.source.ids))
+        seed = again_folded(self.seed.fold("up", exchange.name, self.done), again)
+        turn = Turn(self.done, None, seed, len(self.source.ids))
         try:
             state = exchange.up(self.state, stream, turn)
             for _ in stream:  # a server that does not listen must not stop the work
@@ -234,6 +243,8 @@ class Rounds:
                 raise ValueError("malformed: not an upload")
             if not isinstance(wire.examples, int) or not 0 < wire.examples <= MOST_EXAMPLES:
                 raise ValueError(f"absurd weight: {wire.examples!r} examples")
+            if not outcome.sound:
+                raise ValueError("non-finite numbers in the client's own state; try a smaller learning rate")
             upload = exchange.codec.decode(wire.upload, sent)
             if not (finite(tensors_in(upload)) and _finite_scalars(upload)):
                 raise ValueError("non-finite numbers in the upload; did training diverge? Try a smaller learning rate")
@@ -274,10 +285,7 @@ class Rounds:
         all engines give the same numbers.
         """
         with one_thread():
-            plan = self.method.plan(self.state, self.done)
-            if not plan:
-                return {}
-            exchange = self.exchanges[plan[0]]
+            exchange = self.next_exchange()
             whole = self.method.global_model(self.state) if with_global else None
             frame = None if whole is None else pack(whole)
             sender, last = self._sender(exchange), max(self.done - 1, 0)

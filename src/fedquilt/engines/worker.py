@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 import types
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -89,8 +90,7 @@ def serve(pipe: Pipe) -> None:
             whole = (what.whole or whole) if isinstance(what, Exam) else whole
             pipe.send(_answer(side, message, down, whole))
         else:
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            pipe.send(Done(-2, {"peak_kilobytes": memory}))
+            pipe.send(Done(-2, {"peak_bytes": peak_bytes()}))
 
 
 def _begin(message: Begin, descriptor: int) -> ClientSide:
@@ -103,9 +103,16 @@ def _begin(message: Begin, descriptor: int) -> ClientSide:
     return ClientSide(build(message.method), source, Seed(message.seed), build(message.score), device)
 
 
+def peak_bytes() -> int:
+    """The largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes
+
+
 def _adopt_main(path: str) -> None:
     """Run the user's script under another name, so that what it defines can be found here too."""
     module = types.ModuleType("__mp_main__")
+    sys.argv = [path]
     sys.modules["__mp_main__"] = sys.modules["__main__"] = module
     module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
 
@@ -114,7 +121,7 @@ def _answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None)
     what = job.what
     try:
         if isinstance(what, Task):
-            task = Task(what.exchange, what.client, what.round, down, what.slot, what.measure)
+            task = replace(what, down=down)
             return Done(job.number, side.visit(task))
         exam = Exam(what.client, down, what.slot, None if what.whole is None else whole, what.splits, what.round)
         return Done(job.number, side.exam(exam))

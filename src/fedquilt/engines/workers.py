@@ -10,13 +10,13 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fedquilt.core.describe import describe
-from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, WorkerError
+from fedquilt.core.errors import ExchangeError, FedquiltError, FrameError, InputError, WorkerError
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
@@ -93,16 +93,12 @@ class Workers:
     name = "workers"
 
     def __init__(self, processes: int | None = None, devices: Sequence[str] | None = None) -> None:
-        count = processes if processes is not None else (os.cpu_count() or 1)
+        count = processes if processes is not None else cores()
         if count < 1:
             raise InputError(f"The workers engine needs at least 1 process, got {processes}.")
         if not hasattr(socket, "send_fds"):
             raise InputError("The workers engine needs a Unix system (Linux or macOS). Use engine='local' here.")
-        if "FEDQUILT_WORKER" in os.environ:
-            raise InputError(
-                "A worker process tried to start workers of its own, because it had to import the script that started "
-                "the run. In that script, put the call below 'if __name__ == \"__main__\":'."
-            )
+        refuse_in_worker()
         self.devices = list(devices or [])
         self.count = count
         self._workers: list[_Worker] = []
@@ -236,17 +232,23 @@ class Workers:
             yield
         finally:
             for worker in self._workers:
-                if worker.job is not None:
-                    self._collect(worker)
+                if worker.job is not None and self._collect(worker) is None:
+                    worker.process.kill()  # gone, or out of step; the next run starts another
 
     def _size(self, client: ClientId) -> int:
         return self._source.size(client) if self._source is not None else 0
 
     def _collect(self, worker: _Worker) -> Any:
-        worker.job = None
+        number = worker.job
         try:
             answer = worker.pipe.receive()
-        except (EOFError, OSError):
+        except (EOFError, OSError, FrameError):
+            answer = None
+        except BaseException:  # interrupted in the middle of an answer: this pipe cannot be trusted any more
+            worker.process.kill()
+            raise
+        worker.job = None
+        if answer is None or answer.number != number:
             return None
         return answer.result if isinstance(answer, Done) else answer
 
@@ -264,10 +266,9 @@ class Workers:
         """Processes, devices, and the peak resident size of each worker."""
         peaks = []
         for worker in self._workers:
-            if worker.process.poll() is not None:
-                continue  # killed since its last job
-            worker.pipe.send(None)
-            peaks.append(worker.pipe.receive().result["peak_kilobytes"] * 1024)
+            with suppress(EOFError, OSError):  # a worker that was killed since its last job has no answer
+                worker.pipe.send(None)
+                peaks.append(worker.pipe.receive().result["peak_bytes"])
         facts = {"engine": self.name, "processes": self.count, "peak_bytes_of_workers": peaks}
         return {**facts, "devices": self.devices or ["cpu"]}
 
@@ -282,6 +283,20 @@ class Workers:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def refuse_in_worker() -> None:
+    """Raise in a worker process: it only imports the user's script, and must not play the run in it."""
+    if "FEDQUILT_WORKER" in os.environ:
+        raise InputError(
+            "A worker process tried to start a run of its own, because it had to import the script that started the "
+            "run. In that script, put the call below 'if __name__ == \"__main__\":'."
+        )
 
 
 def _main_file() -> str | None:

@@ -7,18 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net
+from fedquilt.core.seed import Seed
 from fedquilt.core.train import constant
 from fedquilt.data import Federation, Pixels, long_tailed, read
 from fedquilt.data.npz import arrays_of, load
 from fedquilt.engines.engine import Engine
 from fedquilt.models.registry import make
 from fedquilt.runs.config import Config, Kinded, check_options, dump
+from fedquilt.runs.files import write_atomic
 from fedquilt.runs.registry import lookup
 from fedquilt.runs.runner import Run, make_engine
-from fedquilt.runs.storage import RunFolder, write_atomic
+from fedquilt.runs.storage import RunFolder
 
 
 def federation_of(config: Config) -> Federation:
@@ -26,15 +30,16 @@ def federation_of(config: Config) -> Federation:
     data = config.data
     arrays = read(data.source or "digits") if data.path is None else arrays_of(load(Path(data.path)), data.path)
     if data.limit is not None and data.limit < len(arrays.y):
-        arrays = replace(arrays, x=arrays.x[: data.limit], y=arrays.y[: data.limit],
-                         user=None if arrays.user is None else arrays.user[: data.limit])  # fmt: skip
+        rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
+        arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
+                         user=None if arrays.user is None else arrays.user[rows])  # fmt: skip
     if data.long_tail is not None:
         arrays = long_tailed(arrays, _made("long_tail", data.long_tail, "data.long_tail"), data.seed)
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
     prepare = Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None
     if prepare is None and (mean, std) != (0.0, 1.0):
         raise InputError(
-            f"data.mean and data.std are for images stored as bytes; {data.source} holds {arrays.x.dtype}."
+            f"data.mean and data.std are for images stored as bytes; {data.source or data.path} holds {arrays.x.dtype}."
         )
     options: dict[str, Any] = {"prepare": prepare} if prepare is not None else {}
     who = {"natural": True} if data.by_user else {"partition": _made("partition", data.partition, "data.partition")}
@@ -88,11 +93,15 @@ def engine_of(config: Config) -> Engine:
     return make_engine(config.engine.kind, config.engine.processes, config.engine.devices)
 
 
-def run_of(config: Config, engine: Engine, folder: Path, federation: Federation | None = None) -> Run:
-    """The run of these settings in this folder; everything is checked before the folder is made."""
+def run_of(
+    config: Config, engine: Engine, folder: Path, federation: Federation | None = None, fresh: bool = False
+) -> Run:
+    """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``."""
     data = federation if federation is not None else federation_of(config)
     method = method_of(config, data)
     _check_first_step(method, data)
+    if fresh and folder.exists():
+        RunFolder(folder).remove()
     if config.data.path is not None:  # the folder must be readable from anywhere
         place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": place})
@@ -106,12 +115,21 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Federation 
 
 def _check_first_step(method: Any, data: Federation) -> None:
     """One forward pass on one row, so that a model that does not fit the data is refused before anything starts."""
-    from fedquilt.core.seed import Seed
-
     net: Net | None = getattr(method, "net", None)
     if net is not None:
         first = data.site(data.ids[0], 0).train
         net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+
+
+def result_for(folder: Path, data: Federation) -> dict[str, Any] | None:
+    """The result of a finished run, refused if it was made with other data."""
+    found = result_of(folder)
+    if found is not None and found.get("data") != data.fingerprint():
+        raise InputError(
+            f"'{folder}' holds a finished run with these settings, but on other data. "
+            "Give the new run another name (name=...), or start it with --fresh, or delete the folder."
+        )
+    return found
 
 
 def result_of(folder: Path) -> dict[str, Any] | None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import ConfigError
+from fedquilt.core.errors import ConfigError, ExchangeError, RoundError
 from fedquilt.data import Federation
-from fedquilt.runs.build import engine_of, federation_of, method_of, result_of, run_of
+from fedquilt.runs.build import engine_of, federation_of, method_of, result_for, result_of, run_of
 from fedquilt.runs.config import Config, Kinded
-from fedquilt.runs.runner import Snapshot
-from fedquilt.runs.storage import RunFolder, to_json, write_atomic
+from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.runner import Run, Snapshot
+from fedquilt.runs.storage import RunFolder
 
 MEGABYTE = 1e6
 
@@ -88,20 +89,33 @@ def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
     federation = federation_of(config)
     for cell in todo:
         method_of(cell.config, federation)  # refuse what cannot work before the first run
-    engine = engine_of(config)
+    engine, failed = engine_of(config), list[dict[str, Any]]()
     try:
         for cell in todo:
-            if result_of(cell.folder) is None:
-                for snapshot in run_of(cell.config, engine, cell.folder, federation):
-                    if watch is not None:
-                        watch(cell, snapshot)
+            if result_for(cell.folder, federation) is None:
+                try:
+                    _play(cell, run_of(cell.config, engine, cell.folder, federation), watch)
+                except (ExchangeError, RoundError) as error:  # one method's trouble; the others go on
+                    failed.append({"method": cell.label, "seed": cell.config.seed, "reason": str(error)})
     finally:
         engine.close()
-    return conclude(config, top, todo, federation)
+    trouble = {f["method"] for f in failed}
+    done = [cell for cell in todo if cell.label not in trouble]
+    if not done:
+        raise RoundError("Every method failed. " + "; ".join(f"{f['method']}: {f['reason']}" for f in failed[:3]))
+    return conclude(config, top, done, federation, failed)
 
 
-def conclude(config: Config, top: Path, done: Sequence[Cell], federation: Federation) -> dict[str, Any]:
-    """The table and the curves of finished runs."""
+def _play(cell: Cell, run: Run, watch: Watch | None) -> None:
+    for snapshot in run:
+        if watch is not None:
+            watch(cell, snapshot)
+
+
+def conclude(
+    config: Config, top: Path, done: Sequence[Cell], federation: Federation, failed: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The table and the curves of finished runs, and which did not finish."""
     from fedquilt.runs.plots import curves
 
     labels = list(dict.fromkeys(c.label for c in done))
@@ -115,6 +129,7 @@ def conclude(config: Config, top: Path, done: Sequence[Cell], federation: Federa
         "chosen_on": "validation" if config.data.valid > 0 else "last round (there are no validation rows)",
         "majority_class": float(np.nanmean(majority.clients)),
         "rows": rows,
+        "failed": list(failed),
     }
     histories = {
         label: [RunFolder(c.folder).rows("metrics/rounds.jsonl") for c in done if c.label == label] for label in labels

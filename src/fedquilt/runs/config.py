@@ -51,7 +51,7 @@ def _named(value: Any) -> Any:
 
 def _different(values: list[int]) -> list[int]:
     if len(set(values)) < len(values):
-        raise ValueError("the numbers must differ")
+        raise ValueError(f"the numbers must differ, got {values}")
     return values
 
 
@@ -102,12 +102,24 @@ class Training(_Section):
     schedule: Choice | None = None
     clip: Annotated[float, Field(gt=0)] | None = None
 
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if self.steps is not None and self.epochs != 1:
+            raise ValueError("steps and epochs exclude each other; leave one of them out")
+        return self
+
 
 class Participation(_Section):
     """Who is asked each round: a fraction, or a number, of the clients."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     count: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Participation:
+        if self.count is not None and self.fraction != 1.0:
+            raise ValueError("count and fraction exclude each other; leave one of them out")
+        return self
 
 
 class EngineChoice(_Section):

@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from fedquilt.data.measures import MOST, label_distances, label_entropy
-from fedquilt.runs.storage import storage
+from fedquilt.runs.files import storage
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import resource
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -21,7 +21,7 @@ from fedquilt.core.describe import describe
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
-from fedquilt.core.record import unpack
+from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table, in_order
 from fedquilt.engines.auto import Auto
@@ -29,11 +29,13 @@ from fedquilt.engines.client_side import Score, one_thread
 from fedquilt.engines.engine import Engine
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import RoundLog, Rounds
+from fedquilt.engines.worker import peak_bytes
 from fedquilt.engines.workers import Workers
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
-from fedquilt.runs.storage import RunFolder, to_json, write_atomic
+from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.storage import RunFolder
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Snapshot:
 def personal_model(rounds: Rounds, client: ClientId) -> Params:
     """What a client would use in the present state of a run."""
     method = rounds.method
-    exchange = rounds.exchanges[method.plan(rounds.state, rounds.done)[0]]
+    exchange = rounds.next_exchange()
     return method.personal_model(exchange.down(rounds.state, client), _client_state(rounds, client))
 
 
@@ -217,6 +219,10 @@ class Run:
     # One round's record
 
     def _record(self, rounds: Rounds, log: RoundLog, due: bool) -> Snapshot:
+        with one_thread():
+            return self._recorded(rounds, log, due)
+
+    def _recorded(self, rounds: Rounds, log: RoundLog, due: bool) -> Snapshot:
         began = time.perf_counter()
         exams = rounds.examine(self._examined()) if due else {}
         numbers = self._numbers(rounds, exams) if due else {}
@@ -228,6 +234,7 @@ class Run:
             "bytes_down": log.bytes_down,
             "bytes_up": log.bytes_up,
             "quarantined": len(log.quarantined),
+            "peak_bytes": peak_bytes(),
             **numbers,
             "train_seconds": log.seconds,
             "seconds": log.seconds + time.perf_counter() - began,
@@ -251,8 +258,7 @@ class Run:
         common: Table | None = getattr(self.federation, "global_test", None)
         whole = rounds.method.global_model(rounds.state)
         if common is not None and whole is not None and self.score is not None:
-            with one_thread():
-                score = self.score(self.method.predict, whole, common)
+            score = self.score(self.method.predict, whole, common)
             numbers |= {"common_test_accuracy": score.accuracy, "common_test_loss": score.loss}
         return numbers
 
@@ -318,7 +324,7 @@ class Run:
             "best_round": self.progress["best_round"], "best": self.progress["best"], "last": self.progress["last"],
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
             "seconds": self.progress["seconds"], "quarantined": self.progress["quarantined"],
-            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "data": self._data,
+            "peak_bytes": peak_bytes(), "data": self._data,
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
@@ -333,18 +339,22 @@ def environment() -> dict[str, str]:
 
 
 def _identity(method: Method, *settings: Any) -> str:
-    """What tells one run's snapshots from another's; a method that cannot be described goes by its class alone."""
+    """What tells one run's snapshots from another's."""
     try:
-        what = repr(describe(method))
-    except InputError:
-        what = type(method).__qualname__
+        what = hashlib.sha256(pack(describe(method))).hexdigest()
+    except InputError as error:
+        raise InputError(
+            f"A run with a folder must be able to tell its method from others, so that the right one resumes. {error}"
+        ) from error
     return hashlib.sha256(repr((what, *settings)).encode()).hexdigest()[:8]
 
 
 def run(
     method: Method, federation: Any, *, rounds: int, engine: str | Engine = "auto", seed: int = 0,
-    folder: str | Path | None = None, evaluate_every: int = 1, patience: int | None = None,
-    snapshot_every: int = 1, processes: int | None = None, score: Score | None = classify,
+    folder: str | Path | None = None, evaluate_every: int = 1, evaluate_clients: int | None = None,
+    evaluate_local: bool = False, patience: int | None = None, min_delta: float = 0.0, snapshot_every: int = 1,
+    processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False,
+    score: Score | None = classify,
 ) -> Iterator[Snapshot]:  # fmt: skip
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -358,23 +368,34 @@ def run(
         seed: Everything random follows from it.
         folder: If given, metrics, models and snapshots go there, and a run found there goes on where it stopped.
         evaluate_every: Score models after every so many rounds, and after the last.
-        patience: Stop when validation accuracy has not grown for so many evaluations.
+        evaluate_clients: Score only so many clients, always the same; None for all.
+        evaluate_local: Also score the cohort before and after local training, where an evaluation is due.
+        patience, min_delta: Stop when validation accuracy has not grown by min_delta for so many evaluations.
         snapshot_every: With a folder: write a snapshot after every so many rounds.
         processes: For 'workers' and 'auto'; by default one per core.
+        devices: For example ["cuda:0", "cuda:1"]; workers are mapped to them in turn.
+        personal_models: With a folder: save every client's model at the end.
         score: How a model is scored; None for no evaluation.
 
     Example:
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
         ...     print(snapshot.round, snapshot.metrics["test_accuracy"])
     """
-    used = make_engine(engine, processes)
-    identity = _identity(method, seed, evaluate_every, patience)
+    evaluation = Evaluation(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
+    identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta)
+    used = make_engine(engine, processes, devices)
     try:
-        yield from Run(
-            method, federation, rounds=rounds, seed=seed, engine=used, evaluation=Evaluation(every=evaluate_every),
-            stop=Stop(patience=patience), snapshots=Snapshots(every=snapshot_every, seconds=0.0),
-            folder=None if folder is None else RunFolder(Path(folder)), identity=identity, score=score,
+        made = Run(
+            method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,
+            stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models,
+            snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score,
+            folder=None if folder is None else RunFolder(Path(folder)),
         )  # fmt: skip
+        for snapshot in made:
+            for note in made.notes:
+                warnings.warn(note, stacklevel=2)
+            made.notes.clear()
+            yield snapshot
     finally:
         if isinstance(engine, str):
             used.close()

@@ -136,6 +136,8 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
         style = "bold" if row["accuracy"] == best else ""
         table.add_row(row["method"], *(_percent(s) for s in spans), *numbers, f"{row['seconds']:.1f}", style=style)
     console.print(table)
+    for run in summary["failed"]:
+        print(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
     interval = "± is the 95 % t-interval over seeds. " if seeds > 1 else "One seed: no interval. "
     print(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
     print(f"table  {summary['folder']}/table.csv")

@@ -50,3 +50,22 @@ def test_parameters_that_the_module_froze_stay() -> None:
     assert net.trainable == ("1.weight", "1.bias")
     assert torch.equal(start["0.weight"], done.params["0.weight"])
     assert not torch.equal(start["1.weight"], done.params["1.weight"])
+
+
+class Keeps(nn.Module):
+    """A module with a buffer that no state dict shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        return self.layer(x) * self.calls
+
+
+def test_what_a_module_keeps_for_itself_does_not_pass_to_the_next_client() -> None:
+    net = Net(Keeps)
+    first, second = trained(net, 8, 4)[1], trained(net, 8, 4)[1]
+    assert all(torch.equal(t, second.params[n]) for n, t in first.params.items())

@@ -207,3 +207,9 @@ def test_auto_moves_to_workers_without_changing_a_bit(monkeypatch):
         assert engine.facts()["engine"] == "local"
     finally:
         engine.close()
+
+
+def test_devices_go_to_workers_in_turn() -> None:
+    engine = Workers(3, ["cpu:0", "cpu:1"])
+    assert [engine._device(place) for place in range(3)] == ["cpu:0", "cpu:1", "cpu:0"]
+    assert Workers(1)._device(0) is None

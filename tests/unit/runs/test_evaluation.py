@@ -151,6 +151,16 @@ def test_growth_below_min_delta_is_no_growth(tmp_path: Path) -> None:
     assert (result["rounds"], result["best_round"]) == (5, 4)  # 50 -> 56 is growth; 52, 54 and 58 are not
 
 
+def test_a_score_off_the_schedule_chooses_and_stops_nothing(tmp_path: Path) -> None:
+    made = Run(
+        local_only(linear()), one_client(), rounds=5, engine=Local(), score=Script([50, 60, 99], [10, 20, 30]),
+        folder=RunFolder(tmp_path), evaluation=Evaluation(every=2), stop=Stop(patience=1),
+    )  # fmt: skip
+    assert [s.round for s in made] == [1, 2, 3, 4, 5]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["best_round"], result["best"]["test_accuracy"], result["last"]["test_accuracy"]) == (4, 0.2, 0.3)
+
+
 def test_a_stopped_run_stays_stopped(tmp_path: Path) -> None:
     scripted([50, 40, 30, 20], [0] * 4, tmp_path, stop=Stop(patience=2))
     first = json.loads((tmp_path / "result.json").read_text())

@@ -16,7 +16,9 @@ import torch
 
 from fedquilt.core.errors import SnapshotError, StorageError
 from fedquilt.core.record import pack
-from fedquilt.runs.storage import FolderSlots, RunFolder, storage, to_json, write_atomic
+from fedquilt.runs.files import storage, to_json, write_atomic
+from fedquilt.runs.slots import FolderSlots, entries_of, file_of
+from fedquilt.runs.storage import RunFolder
 
 
 def flip(path: Path, place: int = -5) -> None:
@@ -126,7 +128,7 @@ def test_a_superseded_file_goes_at_once_when_no_snapshot_needs_it(tmp_path: Path
 
 def test_files_of_the_kept_snapshots_stay_and_older_ones_go(tmp_path: Path) -> None:
     slots = FolderSlots(tmp_path / "clients")
-    kept: list[dict[Any, tuple[str, str]]] = []
+    kept: list[dict[Any, bytes]] = []
     for number in range(5):
         slots.put("a", frame(number))
         slots.put("b", frame(100))  # never changes
@@ -135,7 +137,7 @@ def test_files_of_the_kept_snapshots_stay_and_older_ones_go(tmp_path: Path) -> N
         kept.append(dict(slots.now))
         for snapshot in kept[-2:]:
             slots.verify(snapshot)
-        needed = {name for snapshot in kept[-2:] for name, _ in snapshot.values()}
+        needed = {file_of(c, d) for snapshot in kept[-2:] for c, d in snapshot.items()}
         assert files(slots.folder) == needed
     with pytest.raises(SnapshotError, match="client 'a' is missing or damaged"):
         slots.verify(kept[0])
@@ -145,7 +147,7 @@ def test_a_file_that_a_snapshot_relies_on_is_never_written_again(tmp_path: Path)
     slots = FolderSlots(tmp_path / "clients")
     slots.put("a", frame(1))
     slots.mark()
-    (name, _) = slots.now["a"]
+    name = file_of("a", slots.now["a"])
     before = (slots.folder / name).stat()
     slots.put("a", frame(2))
     slots.put("a", frame(1))  # back to what the snapshot has
@@ -165,9 +167,9 @@ def test_restore_goes_back_and_removes_what_came_after(tmp_path: Path) -> None:
     again = FolderSlots(slots.folder)
     again.restore(then)
     assert (again.get("a"), again.get("b")) == (frame(1), None)
-    assert files(slots.folder) == {then["a"][0]}
+    assert files(slots.folder) == {file_of("a", then["a"])}
     again.put("a", frame(4))
-    assert (slots.folder / then["a"][0]).exists()
+    assert (slots.folder / file_of("a", then["a"])).exists()
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
@@ -175,7 +177,7 @@ def test_a_damaged_client_file_is_noticed(tmp_path: Path, damage: Callable[[Path
     slots = FolderSlots(tmp_path / "clients")
     slots.put("a", frame(1))
     slots.verify(slots.now)
-    damage(slots.folder / slots.now["a"][0])
+    damage(slots.folder / file_of("a", slots.now["a"]))
     with pytest.raises(SnapshotError, match=r"client 'a' (cannot be read|in .* is damaged)"):
         slots.get("a")
     with pytest.raises(SnapshotError, match="client 'a' is missing or damaged"):
@@ -246,7 +248,7 @@ def client_file(path: Path) -> Path:
     folder = RunFolder(path)
     found, _ = folder.restore("me", "these")
     assert found is not None
-    return path / "clients" / found.slots["a"][0]
+    return path / "clients" / file_of("a", entries_of(found.slots)["a"])
 
 
 @pytest.mark.parametrize(
@@ -366,3 +368,21 @@ def test_another_process_that_holds_the_folder_is_noticed_and_its_death_too(tmp_
             RunFolder(path).open()
         other.kill()
     opened(path).close()
+
+
+def test_a_file_that_comes_back_outlives_the_snapshot_that_knew_it_first(tmp_path: Path) -> None:
+    """A, snapshot, B, A again, snapshot, C, snapshot: the second snapshot relies on A, so A may go only after it."""
+    slots = FolderSlots(tmp_path / "clients")
+    slots.put("a", frame(1))
+    slots.mark()
+    slots.put("a", frame(2))
+    slots.put("a", frame(1))
+    slots.mark()
+    second = dict(slots.now)
+    slots.put("a", frame(3))
+    slots.mark()
+    slots.verify(second)
+    slots.put("a", frame(4))
+    slots.mark()
+    with pytest.raises(SnapshotError):
+        slots.verify(second)
