@@ -114,7 +114,7 @@ PARTITIONS = _table(
     Entry("power_law", "fedquilt.data.quantity:PowerLaw", "sizes by a power law, labels even"),
     Entry("dirichlet_sizes", "fedquilt.data.quantity:DirichletSizes", "sizes drawn from a Dirichlet, labels even"),
     Entry("dirichlet_choice", "fedquilt.data.legacy:DirichletChoice", "the split of FedLoGe's code, bit for bit"),
-    Entry("dirichlet_cuts", "fedquilt.data.legacy:DirichletCuts", "the split of Localize-and-Stitch's code"),
+    Entry("dirichlet_cuts", "fedquilt.data.legacy:DirichletCuts", "the split of Localize-and-Stitch, as described"),
     Entry("truncated_per_client", "fedquilt.data.legacy:TruncatedPerClient",
           "the split of clustered studies' code, remainders to the last client"),
 )  # fmt: skip
