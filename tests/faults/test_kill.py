@@ -62,9 +62,11 @@ class Chain:
         source = str(Path(package.__file__).parents[1])
         environment = {**os.environ, "PYTHONPATH": source, "PYTHONWARNINGS": "error"}
         command = [sys.executable, "-m", "fedquilt", *words, "--json"]
+        # A shell that runs jobs in the background has them ignore SIGINT; the run must not inherit that here.
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=self.recipe.parent
-        )
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=self.recipe.parent,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
 
     def played(self) -> int:
         """How many rounds the log tells of."""
@@ -203,7 +205,10 @@ def test_an_interrupt_says_how_to_go_on(recipe: Path) -> None:
     process = chain.start()
     chain.wait(process, least=1)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    try:
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert json.loads(out)["error"] == "Interrupted"
     assert "fedquilt resume" in json.loads(out)["message"]
