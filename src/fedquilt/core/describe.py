@@ -19,6 +19,9 @@ from torch import Tensor
 
 from fedquilt.core.errors import InputError
 
+_ROOMS = tuple(f"fedquilt.{room}" for room in (
+    "core.net", "core.train", "core.exchange", "core.params", "pieces", "methods", "models", "metrics",
+))  # fmt: skip
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor)
 
 
@@ -55,23 +58,51 @@ def describe(value: Any, path: str = "method") -> Any:
     }
 
 
-def build(description: Any) -> Any:
-    """The object of a description. Only for descriptions made by this program: it calls what they name."""
+def build(description: Any, trusted: Sequence[str] | None = None) -> Any:
+    """The object of a description. It calls what the description names.
+
+    Args:
+        description: Made by :func:`describe`.
+        trusted: None only for descriptions made by this very program. For those that came from elsewhere: the
+            packages or modules, beside the rooms of this library that hold methods and their parts, whose names
+            may be called.
+    """
     if isinstance(description, _PLAIN):
         return description
+    inner = partial(build, trusted=trusted)
     if "tuple" in description:
-        return tuple(build(v) for v in description["tuple"])
+        return tuple(inner(v) for v in description["tuple"])
     if "list" in description:
-        return [build(v) for v in description["list"]]
+        return [inner(v) for v in description["list"]]
     if "dict" in description:
-        return {build(k): build(v) for k, v in description["dict"]}
+        return {inner(k): inner(v) for k, v in description["dict"]}
     if "name" in description:
-        return find(description["name"])
-    args = [build(a) for a in description["args"]]
-    kwargs = {k: build(v) for k, v in description["kwargs"].items()}
+        return _allowed(description["name"], trusted)
+    args = [inner(a) for a in description["args"]]
+    kwargs = {k: inner(v) for k, v in description["kwargs"].items()}
     if "partial" in description:
-        return partial(build(description["partial"]), *args, **kwargs)
-    return find(description["make"])(*args, **kwargs)
+        return partial(inner(description["partial"]), *args, **kwargs)
+    return _allowed(description["make"], trusted)(*args, **kwargs)
+
+
+def _allowed(name: str, trusted: Sequence[str] | None) -> Any:
+    """What a name stands for. It must be defined in a trusted module itself: modules also know what they import."""
+    if trusted is None:
+        return find(name)
+    places = (*_ROOMS, *trusted)
+    module = str(name).partition(":")[0]
+    found = find(name) if _within(module, places) else None
+    own = getattr(found, "__module__", None)
+    if found is None or not callable(found) or not isinstance(own, str) or not _within(own, places):
+        raise InputError(
+            f"{name!r} is not among the trusted packages ({', '.join(places)}). If you trust the package that "
+            "defines it, name it when you join."
+        )
+    return found
+
+
+def _within(module: str, places: Sequence[str]) -> bool:
+    return any(module == place or module.startswith(place + ".") for place in places)
 
 
 def _name(value: Any, path: str) -> str:

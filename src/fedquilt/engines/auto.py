@@ -26,6 +26,7 @@ class Auto:
     """
 
     name = "auto"
+    keeps_states = False
 
     def __init__(self, processes: int | None = None) -> None:
         refuse_in_worker()
@@ -75,6 +76,9 @@ class Auto:
     ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
         """As the engine in use."""
         return self._inner.exams(clients, exam)
+
+    def saved(self, oldest: int) -> None:
+        """Clients' states are in the run's folder, which looks after itself."""
 
     def facts(self) -> dict[str, Any]:
         """As the engine in use."""

@@ -20,9 +20,14 @@ class Lost:
 
 
 class Engine(Protocol):
-    """Carries tasks to clients and brings outcomes back in the order asked for."""
+    """Carries tasks to clients and brings outcomes back in the order asked for.
+
+    An engine that ``keeps_states`` leaves clients' states where the clients are: the slots of its tasks and outcomes
+    are the sha256 of the frames, not the frames.
+    """
 
     name: str
+    keeps_states: bool
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """Get ready for a run; an engine can serve several runs, one after another."""
@@ -38,6 +43,10 @@ class Engine(Protocol):
         self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
     ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
         """Score each client's model; results come in the order of ``clients``."""
+        ...
+
+    def saved(self, oldest: int) -> None:
+        """Snapshots reach back to the state before this round; no older state will be asked for."""
         ...
 
     def facts(self) -> dict[str, Any]:

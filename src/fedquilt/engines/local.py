@@ -22,6 +22,7 @@ class Local:
     """
 
     name = "local"
+    keeps_states = False
 
     def __init__(self, device: str | None = None) -> None:
         self.device = None if device is None else torch.device(device)
@@ -51,6 +52,9 @@ class Local:
         """One after another."""
         for client in clients:
             yield client, self.side.exam(exam(client))
+
+    def saved(self, oldest: int) -> None:
+        """Clients' states are in the run's folder, which looks after itself."""
 
     def facts(self) -> dict[str, Any]:
         """One process, this one."""

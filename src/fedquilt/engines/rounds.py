@@ -58,6 +58,14 @@ class MemorySlots:
         return {c: hashlib.sha256(f).hexdigest() for c, f in self.frames.items()}
 
 
+class Handles(MemorySlots):
+    """Slots that an engine keeps elsewhere: what is here is only the sha256 of each frame."""
+
+    def digests(self) -> Mapping[ClientId, str]:
+        """The sha256 of every frame kept."""
+        return {client: handle.hex() for client, handle in self.frames.items()}
+
+
 @dataclass(frozen=True)
 class Visit:
     """The record of one visit: bytes of the real frames, time, and what local training said of itself."""
@@ -126,7 +134,7 @@ class Rounds:
         state: Any = None, done: int = 0, score: Score | None = None, min_replies: int = 1,
     ) -> None:  # fmt: skip
         self.method, self.source, self.engine, self.seed = method, source, engine, seed
-        self.slots: Slots = slots if slots is not None else MemorySlots()
+        self.slots: Slots = slots if slots is not None else (Handles() if engine.keeps_states else MemorySlots())
         settings: Any = getattr(type(method), "__dataclass_params__", None)
         if settings is not None and not settings.frozen:
             raise InputError(

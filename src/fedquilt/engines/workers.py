@@ -91,6 +91,7 @@ class Workers:
     """
 
     name = "workers"
+    keeps_states = False
 
     def __init__(self, processes: int | None = None, devices: Sequence[str] | None = None) -> None:
         count = processes if processes is not None else cores()
@@ -261,6 +262,9 @@ class Workers:
         fresh.begin(self._begin, self._data.descriptor)
         self._ready(fresh)
         return fresh
+
+    def saved(self, oldest: int) -> None:
+        """Clients' states are in the run's folder, which looks after itself."""
 
     def facts(self) -> dict[str, Any]:
         """Processes, devices, and the peak resident size of each worker."""

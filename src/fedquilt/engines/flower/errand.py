@@ -1,0 +1,157 @@
+"""What a server asks of a Flower node, and what the node answers: records, and how frames travel beside them.
+
+One message carries all work that an exchange has for the clients of one node. Downloads that several clients share
+travel once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedquilt.core.errors import FrameError
+from fedquilt.core.record import pack, record, unpack
+
+PROTOCOL = 1
+Frames = Mapping[str, bytes]
+
+
+@record
+class Begin:
+    """Which run this is: its method and score as descriptions, and its seed. ``run`` keys what a node keeps."""
+
+    run: str
+    method: Any
+    score: Any
+    seed: int
+    protocol: int = PROTOCOL
+
+
+@record
+class Job:
+    """One visit, as :class:`fedquilt.engines.client_side.Task`, but for the download's place among the frames.
+
+    ``slot`` is the sha256 of the client's state that the server counts on; None before the client's first change.
+    """
+
+    exchange: str
+    client: Any
+    round: int
+    down: int
+    slot: bytes | None
+    measure: bool
+    again: int
+
+
+@record
+class ExamJob:
+    """One exam, as :class:`fedquilt.engines.client_side.Exam`, but for the places of its frames."""
+
+    client: Any
+    down: int
+    slot: bytes | None
+    whole: int | None
+    splits: tuple[str, ...]
+    round: int
+
+
+@record
+class Errand:
+    """All that one message asks for. ``keep_from`` is the oldest round that a snapshot of the server can go back to."""
+
+    number: str
+    jobs: list[Any]
+    keep_from: int
+
+
+@record
+class Given:
+    """What a visit gave; the upload is a frame of its own, and the client's state stays at the node."""
+
+    client: Any
+    up: int
+    slot: bytes | None
+    seconds: float
+    sound: bool
+    steps: int | None
+    loss: float | None
+    before: Any
+    after: Any
+
+
+@record
+class Marks:
+    """The scores of one client."""
+
+    client: Any
+    scores: dict[str, Any]
+
+
+@record
+class Refused:
+    """A job that came to nothing, and why. The full trace stays in the node's own log."""
+
+    client: Any
+    reason: str
+
+
+@record
+class Answer:
+    """The results of an errand, one for each job."""
+
+    number: str
+    results: list[Any]
+
+
+@record
+class Here:
+    """A node introduces itself: who its clients are, and the facts that must be the same at every site."""
+
+    protocol: int
+    clients: dict[Any, int]
+    examined: list[Any]
+    shape: tuple[int, ...]
+    dtype: str
+    classes: int | None
+    fingerprint: str
+    versions: dict[str, str]
+
+
+@dataclass
+class Parcel:
+    """Frames under names, each of them once; what both sides put into a message."""
+
+    frames: dict[str, bytes] = field(default_factory=dict)
+    _places: dict[int, int] = field(default_factory=dict)
+
+    def add(self, frame: bytes) -> int:
+        """The frame's place; the very same bytes object gets the place it already has."""
+        place = self._places.get(id(frame))
+        if place is None:
+            place = self._places[id(frame)] = len(self._places)
+            self.frames[f"frame-{place}"] = frame
+        return place
+
+    def head(self, name: str, value: Any) -> Parcel:
+        """Pack a record under a name."""
+        self.frames[name] = pack(value)
+        return self
+
+
+def read(frames: Frames, name: str, kind: type) -> Any:
+    """The record under a name; refused unless it is of the kind expected there."""
+    if name not in frames:
+        raise FrameError(f"malformed message: it has no part called {name!r}.")
+    found = unpack(frames[name])
+    if not isinstance(found, kind):
+        raise FrameError(f"malformed message: {name!r} is a {type(found).__name__}, not a {kind.__name__}.")
+    return found
+
+
+def frame_at(frames: Frames, place: int) -> bytes:
+    """The frame at a place."""
+    found = frames.get(f"frame-{place}")
+    if found is None:
+        raise FrameError(f"malformed message: frame {place} is missing.")
+    return found

@@ -1,0 +1,114 @@
+"""The client's half on a Flower node, without a word of Flower: errands in, answers out."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from fedquilt.core.describe import build
+from fedquilt.core.errors import ExchangeError, FedquiltError, InputError
+from fedquilt.core.record import pack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Source
+from fedquilt.engines.client_side import ClientSide, Exam, Task, one_thread
+from fedquilt.engines.flower.errand import (
+    PROTOCOL, Answer, Begin, Errand, ExamJob, Frames, Given, Here, Job, Marks, Parcel, Refused, frame_at, read,
+)  # fmt: skip
+from fedquilt.engines.flower.keep import Keep
+
+log = logging.getLogger("fedquilt.node")
+
+
+@dataclass
+class Node:
+    """One site: its data, what it keeps, and whose code it trusts.
+
+    Args:
+        source: The clients of this site.
+        keep: Gives the place for the states of a run's clients.
+        trusted: Packages, beside this library, whose methods the server may name.
+    """
+
+    source: Source
+    keep: Callable[[str], Keep]
+    trusted: Sequence[str] = ()
+    _sides: dict[bytes, ClientSide] = field(default_factory=dict)
+
+    @cached_property
+    def _clients(self) -> set[Any]:
+        return {*self.source.ids, *self.source.examined}
+
+    def here(self, run: str, versions: dict[str, str]) -> Parcel:
+        """Who is at this site. The fingerprint of the data is salted with the run, so it tells nothing else."""
+        source: Any = self.source
+        first = source.site(source.ids[0], 0).train
+        x = first.rows(first.all_rows()[:1]).x
+        salted = hashlib.sha256(f"{run}:{source.fingerprint()}".encode()).hexdigest()
+        facts = Here(
+            PROTOCOL, {c: source.size(c) for c in source.ids}, list(source.examined), tuple(x.shape[1:]),
+            str(x.dtype), source.classes, salted, versions,
+        )  # fmt: skip
+        return Parcel().head("here", facts)
+
+    def work(self, frames: Frames) -> Parcel:
+        """Do all jobs of an errand, one after another; a job that fails is refused and the others go on."""
+        side, begin = self._side(frames)
+        errand: Errand = read(frames, "errand", Errand)
+        parcel, results = Parcel(), []
+        keep = self.keep(begin.run)
+        with one_thread():
+            for job in errand.jobs:
+                try:
+                    results.append(self._job(side, keep, errand, job, frames, parcel))
+                except Exception as error:
+                    log.exception("a job for client %r failed", getattr(job, "client", None))
+                    results.append(Refused(getattr(job, "client", None), _told(error)))
+        return parcel.head("answer", Answer(errand.number, results))
+
+    def _job(self, side: ClientSide, keep: Keep, errand: Errand, job: Any, frames: Frames, parcel: Parcel) -> Any:
+        if job.client not in self._clients:
+            raise InputError(f"client {job.client!r} is not at this site")
+        slot = None if job.slot is None else keep.get(job.client, job.slot)
+        if isinstance(job, ExamJob):
+            whole = None if job.whole is None else frame_at(frames, job.whole)
+            exam = Exam(job.client, frame_at(frames, job.down), slot, whole, job.splits, job.round)
+            return Marks(job.client, side.exam(exam))
+        if not isinstance(job, Job):
+            raise InputError(f"a {type(job).__name__} is no job")
+        down = frame_at(frames, job.down)
+        task = Task(job.exchange, job.client, job.round, down, slot, job.measure, job.again)
+        outcome = side.visit(task)
+        kept = None
+        if outcome.slot is not None:
+            kept = keep.put(job.client, outcome.slot, job.round, job.slot)
+        keep.prune(job.client, job.slot, errand.keep_from)
+        return Given(
+            job.client, parcel.add(outcome.upload), kept, outcome.seconds, outcome.sound, outcome.steps, outcome.loss,
+            outcome.before, outcome.after,
+        )  # fmt: skip
+
+    def _side(self, frames: Frames) -> tuple[ClientSide, Begin]:
+        begin: Begin = read(frames, "begin", Begin)
+        if begin.protocol != PROTOCOL:
+            raise InputError(f"the server speaks version {begin.protocol} of the protocol, this site {PROTOCOL}")
+        key = pack(begin)
+        side = self._sides.get(key)
+        if side is None:
+            method, score = (build(part, trusted=self.trusted) for part in (begin.method, begin.score))
+            self._sides.clear()  # one run at a time: a long-lived process must not collect them
+            side = self._sides[key] = ClientSide(method, self.source, Seed(begin.seed), score)
+        return side, begin
+
+
+def _told(error: Exception) -> str:
+    """What may leave the site about a failure: our own sentences, but of others only the kind, since their texts may
+    quote data."""
+    if isinstance(error, ExchangeError):
+        return f"failed in '{error.stage}' ({error.reason.split(':', 1)[0]})"
+    if isinstance(error, FedquiltError):
+        return str(error)
+    return f"failed ({type(error).__name__})"

@@ -1,0 +1,68 @@
+"""A Flower federation in this process: the clients of a federation dealt to a few nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedquilt.core.table import ClientId, Site, Table
+from fedquilt.engines.flower.apps import Client
+from fedquilt.engines.flower.engine import Flower, Patience
+from fedquilt.engines.flower.inprocess import InProcess
+from fedquilt.engines.flower.node import Node
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some clients of a federation, as one site would have them."""
+
+    whole: Any
+    ids: tuple[ClientId, ...]
+    examined: tuple[ClientId, ...]
+
+    @property
+    def classes(self) -> int | None:
+        """As the whole."""
+        return self.whole.classes
+
+    def site(self, client: ClientId, round: int) -> Site:
+        """The client's data; other sites' clients are not to be had."""
+        assert client in self.ids
+        return self.whole.site(client, round)
+
+    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+        """The client's held-out rows."""
+        assert client in self.examined
+        return self.whole.exam(client, split, round)
+
+    def size(self, client: ClientId) -> int:
+        """The client's number of rows."""
+        return self.whole.size(client)
+
+    def fingerprint(self) -> str:
+        """Of the whole: good enough here."""
+        return self.whole.fingerprint()
+
+
+def parts(federation: Any, nodes: int) -> list[Part]:
+    """The clients, dealt in turn."""
+    examined = tuple(federation.examined)
+    return [Part(federation, tuple(federation.ids)[n::nodes], examined[n::nodes]) for n in range(nodes)]
+
+
+def grid(federation: Any, nodes: int = 2, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",)) -> InProcess:
+    """A grid of so many nodes."""
+    apps = {}
+    for number, part in enumerate(parts(federation, nodes), start=11):
+        def make(context: Any, keep: Any, part: Part = part) -> Node:
+            return Node(part, keep, trusted)
+
+        own = None if folder is None else folder / f"node-{number}"
+        apps[number] = Client(make, lambda context, own=own: own)
+    return InProcess(apps)
+
+
+def flower(over: InProcess, **settings: Any) -> Flower:
+    """An engine that does not wait long."""
+    return Flower(over, patience=Patience(deadline=20, ask=5, pause=0.01), **settings)
