@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.deploy.commands import export, join, keys, serve
 
 if TYPE_CHECKING:
     from fedquilt.runs.config import Config
@@ -173,6 +174,10 @@ def doctor(as_json: AsJson = False) -> None:
     _listing(found, as_json, "doctor")
     if any(row["state"] == "fails" for row in found):
         raise typer.Exit(5)
+
+
+for _command in (serve, join, keys, export):
+    app.command(rich_help_panel="Real federations")(_command)
 
 
 def _listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.core.table import ClientId, Site, Table
-from fedquilt.engines.flower.apps import Client
+from fedquilt.engines.flower.apps import Client, keeper, versions
 from fedquilt.engines.flower.engine import Flower, Patience
 from fedquilt.engines.flower.inprocess import InProcess
+from fedquilt.engines.flower.keep import InMemory, Keep
 from fedquilt.engines.flower.node import Node
 
 
@@ -51,16 +52,26 @@ def parts(federation: Any, nodes: int) -> list[Part]:
     return [Part(federation, tuple(federation.ids)[n::nodes], examined[n::nodes]) for n in range(nodes)]
 
 
-def grid(federation: Any, nodes: int = 2, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",)) -> InProcess:
+def grid(
+    federation: Any, nodes: int = 2, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",)
+) -> InProcess:
     """A grid of so many nodes."""
     apps = {}
     for number, part in enumerate(parts(federation, nodes), start=11):
-        def make(context: Any, keep: Any, part: Part = part) -> Node:
-            return Node(part, keep, trusted)
-
-        own = None if folder is None else folder / f"node-{number}"
-        apps[number] = Client(make, lambda context, own=own: own)
+        apps[number] = Client(_Serving(part, None if folder is None else folder / f"node-{number}", trusted))
     return InProcess(apps)
+
+
+class _Serving:
+    """Answers messages in this process, with states in Flower's context or in a folder."""
+
+    def __init__(self, part: Part, folder: Path | None, trusted: tuple[str, ...]) -> None:
+        self.node = Node(part, lambda run: Keep(InMemory({})), trusted)
+        self.folder = folder
+
+    def __call__(self, kind: str, frames: dict[str, bytes], context: Any) -> dict[str, bytes]:
+        self.node.keep = keeper(context, self.folder)
+        return self.node.answer(kind, frames, versions())
 
 
 def flower(over: InProcess, **settings: Any) -> Flower:

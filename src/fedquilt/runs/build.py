@@ -54,8 +54,7 @@ def federation_of(config: Config) -> Federation:
 
 def method_of(config: Config, federation: Federation) -> Method:
     """The method, with its network for this federation's data."""
-    first = federation.site(federation.ids[0], 0).train
-    shape = tuple(first.rows(first.all_rows()[:1]).x.shape[1:])
+    shape = _row_shape(federation)
     if federation.classes is None:
         raise InputError("The data have no class labels; this version trains classifiers only.")
     net = Net(make(config.model.kind, shape, federation.classes, **config.model.options))
@@ -73,6 +72,15 @@ def method_of(config: Config, federation: Federation) -> Method:
         cohort=_cohort(config), **given,
     )  # fmt: skip
     return method
+
+
+def _row_shape(federation: Any) -> tuple[int, ...]:
+    """The shape of one prepared row; a federation whose data are elsewhere knows it by heart."""
+    known: tuple[int, ...] | None = getattr(federation, "shape", None)
+    if known is not None:
+        return known
+    first = federation.site(federation.ids[0], 0).train
+    return tuple(first.rows(first.all_rows()[:1]).x.shape[1:])
 
 
 def _cohort(config: Config) -> Cohort:
@@ -99,7 +107,8 @@ def run_of(
     """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``."""
     data = federation if federation is not None else federation_of(config)
     method = method_of(config, data)
-    _check_first_step(method, data)
+    if not engine.keeps_states:
+        _check_first_step(method, data)
     if fresh and folder.exists():
         RunFolder(folder).remove()
     if config.data.path is not None:  # the folder must be readable from anywhere
@@ -108,8 +117,8 @@ def run_of(
     write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
         method, data, rounds=config.rounds, seed=config.seed, engine=engine, evaluation=config.evaluate,
-        stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder), identity=config.identity(),
-        personal_models=config.output.personal_models,
+        stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
+        identity=config.identity(), personal_models=config.output.personal_models, min_replies=config.cohort.min_replies,
     )  # fmt: skip
 
 

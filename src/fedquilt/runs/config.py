@@ -110,10 +110,11 @@ class Training(_Section):
 
 
 class Participation(_Section):
-    """Who is asked each round: a fraction, or a number, of the clients."""
+    """Who is asked each round: a fraction, or a number, of the clients; and how many must answer for it to count."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     count: Positive | None = None
+    min_replies: Positive = 1
 
     @model_validator(mode="after")
     def _one_size(self) -> Participation:
@@ -128,6 +129,16 @@ class EngineChoice(_Section):
     kind: Literal["auto", "local", "workers"] = "auto"
     processes: Positive | None = None
     devices: list[str] = []
+
+
+class Federated(_Section):
+    """A real federation on Flower: how many nodes to wait for, and how patient to be (in seconds)."""
+
+    nodes: Positive = 2
+    wait: Annotated[float, Field(gt=0)] = 600.0
+    deadline: Annotated[float, Field(gt=0)] = 3600.0
+    ask: Annotated[float, Field(gt=0)] = 30.0
+    classes: Annotated[int, Field(ge=2)] | None = None
 
 
 class Evaluation(_Section):
@@ -180,6 +191,7 @@ class Config(_Section):
     train: Training = Training()
     cohort: Participation = Participation()
     engine: EngineChoice = EngineChoice()
+    flower: Federated = Federated()
     evaluate: Evaluation = Evaluation()
     stop: Stop = Stop()
     snapshot: Snapshots = Snapshots()
@@ -188,7 +200,7 @@ class Config(_Section):
 
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
-        asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare"})
+        asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
         if self.data.path is not None:
             asked["data"]["path"] = Path(
                 self.data.path

@@ -88,6 +88,8 @@ def personal_model(rounds: Rounds, client: ClientId) -> Params:
 
 def _client_state(rounds: Rounds, client: ClientId) -> Any:
     frame = rounds.slots.get(client)
+    if rounds.engine.keeps_states:
+        raise InputError(f"The state of client {client!r} is at its own site.")
     if frame is not None:
         return unpack(frame).state
     return rounds.method.init_client(rounds.seed.fold("client", client))
@@ -131,8 +133,10 @@ class Run:
         self, method: Method, federation: Any, *, rounds: int, seed: int = 0, engine: Engine,
         evaluation: Evaluation | None = None, stop: Stop | None = None, snapshots: Snapshots | None = None,
         folder: RunFolder | None = None, identity: str = "", score: Score | None = classify,
-        personal_models: bool = False,
+        personal_models: bool = False, min_replies: int = 1,
     ) -> None:  # fmt: skip
+        if personal_models and engine.keeps_states:
+            raise InputError("output.personal_models: clients' states stay at their sites, so the server has none.")
         if rounds < 1:
             raise InputError(f"rounds must be at least 1, got {rounds}.")
         self.method, self.federation, self.total, self.seed = method, federation, rounds, Seed(seed)
@@ -141,7 +145,7 @@ class Run:
         self.evaluation = evaluation or Evaluation()
         self.stop = stop or Stop()
         self.snapshots = snapshots or Snapshots()
-        self.personal_models = personal_models
+        self.personal_models, self.min_replies = personal_models, min_replies
         self.notes: list[str] = []
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
@@ -168,6 +172,7 @@ class Run:
             self.method, self.source, self.engine, self.seed, score=self.score,
             slots=self.folder.slots if self.folder is not None else None,
             state=None if found is None else found.state, done=0 if found is None else found.done,
+            min_replies=self.min_replies,
         )  # fmt: skip
 
     @cached_property
@@ -215,6 +220,7 @@ class Run:
     def _save(self, rounds: Rounds) -> None:
         if self.folder is not None:
             self.folder.save(self.identity, self._data, rounds.done, rounds.state, self.progress)
+            self.engine.saved(self.folder.oldest())
 
     # One round's record
 
@@ -389,7 +395,7 @@ def run(
             method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,
             stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models,
             snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score,
-            folder=None if folder is None else RunFolder(Path(folder)),
+            folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
         )  # fmt: skip
         for snapshot in made:
             for note in made.notes:

@@ -35,17 +35,21 @@ class Bar:
 
     def update(self, snapshot: Snapshot, title: str | None = None) -> None:
         """One more round is done."""
-        self.done = self.done + 1 if title is not None else snapshot.round
         self.title = title or self.title
-        numbers = _numbers(snapshot.metrics)
+        self.round(self.done + 1 if title is not None else snapshot.round, snapshot.metrics)
+        for entry in snapshot.log.quarantined:
+            self.owner.note(f"round {snapshot.round}: client {entry.client!r} left out: {entry.reason}")
+
+    def round(self, done: int, metrics: Mapping[str, Any]) -> None:
+        """So many rounds are done, with these numbers."""
+        self.done = done
+        numbers = _numbers(metrics)
         if self.owner.live is not None and self._task is not None:
             extra: dict[str, Any] = {"numbers": numbers} if numbers else {}
             self.owner.live.update(self._task, completed=self.done, description=self.title, **extra)
         elif not self.owner.quiet and (self.done == self.total or time.monotonic() - self._said > _PLAIN_SECONDS):
             self._said = time.monotonic()
             print(f"{self.title}: {self.done}/{self.total} {numbers}", flush=True)
-        for entry in snapshot.log.quarantined:
-            self.owner.note(f"round {snapshot.round}: client {entry.client!r} left out: {entry.reason}")
 
 
 def _numbers(metrics: Mapping[str, Any]) -> str:

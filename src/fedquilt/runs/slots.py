@@ -136,3 +136,28 @@ class FolderSlots:
                 whole = False
             if not whole:
                 raise SnapshotError(f"the state of client {client!r} is missing or damaged")
+
+
+class HandleSlots(FolderSlots):
+    """Slots whose frames are kept by the engine, elsewhere; here is only the sha256 of each."""
+
+    def get(self, client: ClientId) -> bytes | None:
+        """The handle of the client's frame."""
+        return self.now.get(client)
+
+    def put(self, client: ClientId, frame: bytes) -> None:
+        """Keep a new handle."""
+        self.now[client] = frame
+
+    def secure(self) -> None:
+        """Handles are in the snapshot itself."""
+
+    def mark(self) -> None:
+        """Handles are in the snapshot itself."""
+
+    def restore(self, now: Mapping[ClientId, bytes], older: Sequence[Mapping[ClientId, bytes]] = ()) -> None:
+        """Go back to the handles of a snapshot."""
+        self.now = dict(now)
+
+    def verify(self, now: Mapping[ClientId, bytes]) -> None:
+        """Whether the frames are whole is checked where they are, when they are asked for."""

@@ -15,7 +15,7 @@ from typing import IO, Any
 from fedquilt.core.errors import FrameError, SnapshotError, StorageError
 from fedquilt.core.record import pack, record, unpack
 from fedquilt.runs.files import storage, to_json, write_atomic
-from fedquilt.runs.slots import KEPT, Entries, FolderSlots, entries_of, manifest
+from fedquilt.runs.slots import KEPT, Entries, FolderSlots, HandleSlots, entries_of, manifest
 
 LOGS = ("metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "ledger.jsonl")
 
@@ -34,11 +34,14 @@ class SnapshotRecord:
 
 
 class RunFolder:
-    """Reads and writes one run's folder; only one process at a time may hold it."""
+    """Reads and writes one run's folder; only one process at a time may hold it.
 
-    def __init__(self, path: Path) -> None:
+    With ``states_elsewhere`` the clients' states are where the clients are, and only their digests are here.
+    """
+
+    def __init__(self, path: Path, states_elsewhere: bool = False) -> None:
         self.path = path
-        self.slots = FolderSlots(path / "clients")
+        self.slots = (HandleSlots if states_elsewhere else FolderSlots)(path / "clients")
         self._logs: dict[str, IO[str]] = {}
         self._lock: IO[str] | None = None
 
@@ -114,6 +117,10 @@ class RunFolder:
     def snapshots(self) -> list[Path]:
         """The snapshot files, newest first."""
         return sorted((self.path / "snapshots").glob("round-*.safetensors"), reverse=True)
+
+    def oldest(self) -> int:
+        """The number of rounds done at the oldest snapshot; 0 without one."""
+        return min((int(path.name[6:12]) for path in self.snapshots()), default=0)
 
     def restore(self, identity: str, data: str) -> tuple[SnapshotRecord | None, list[str]]:
         """The newest snapshot that is whole, and what was wrong with newer ones; logs go back to its time."""

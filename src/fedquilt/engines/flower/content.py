@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedquilt.core.errors import FrameError
-from fedquilt.engines.flower.errand import Frames
 
 _NAME, _KIND = "fedquilt", "fedquilt.frame"
 
 
-def to_content(frames: Frames) -> RecordDict:
+def frame_array(frame: bytes) -> Array:
+    """A frame as Flower's array."""
+    return Array(dtype="uint8", shape=(len(frame),), stype=_KIND, data=bytes(frame))
+
+
+def to_content(frames: Mapping[str, bytes]) -> RecordDict:
     """The frames as the content of a message."""
-    arrays = {
-        name: Array(dtype="uint8", shape=(len(frame),), stype=_KIND, data=bytes(frame))
-        for name, frame in frames.items()
-    }
-    return RecordDict({_NAME: ArrayRecord(arrays)})
+    return RecordDict({_NAME: ArrayRecord({name: frame_array(frame) for name, frame in frames.items()})})
 
 
 def from_content(content: RecordDict) -> dict[str, bytes]:

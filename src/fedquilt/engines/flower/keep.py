@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedquilt.core.errors import SnapshotError
+from fedquilt.core.errors import InputError, SnapshotError
 from fedquilt.core.table import ClientId
 
 
@@ -121,6 +121,13 @@ class OnDisk:
     def remove(self, name: str) -> None:
         """Forget a name."""
         (self.folder / (name + self.suffix)).unlink(missing_ok=True)
+
+
+def safe(run: str) -> str:
+    """A run's key, if it can be part of a path."""
+    if not run.isalnum() or not run.isascii():
+        raise InputError(f"a run's key must be letters and digits, got {run!r}")
+    return run
 
 
 def token(client: ClientId) -> str:

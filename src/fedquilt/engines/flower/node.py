@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -37,10 +38,31 @@ class Node:
     keep: Callable[[str], Keep]
     trusted: Sequence[str] = ()
     _sides: dict[bytes, ClientSide] = field(default_factory=dict)
+    _doing: str = ""
+    _done: tuple[str, Parcel] | None = None
+    _one: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def _clients(self) -> set[Any]:
         return {*self.source.ids, *self.source.examined}
+
+    def answer(self, kind: str, frames: Frames, versions: Mapping[str, str]) -> dict[str, bytes]:
+        """The frames that answer a message of any kind."""
+        if kind == "query.here":
+            return self.here(read(frames, "run", str), dict(versions)).frames
+        if kind == "query.busy":
+            return Parcel().head("busy", self._doing == read(frames, "number", str)).frames
+        if not kind.startswith(("train.", "evaluate.")):
+            raise InputError(f"unknown message type {kind!r}")
+        number = read(frames, "errand", Errand).number
+        with self._one:  # a second process may bring work that is being done: it waits, and gets the same answer
+            if self._done is None or self._done[0] != number:
+                self._doing = number
+                try:
+                    self._done = (number, self.work(frames))
+                finally:
+                    self._doing = ""
+            return self._done[1].frames
 
     def here(self, run: str, versions: dict[str, str]) -> Parcel:
         """Who is at this site. The fingerprint of the data is salted with the run, so it tells nothing else."""

@@ -1,0 +1,72 @@
+"""A Flower app folder: what ``flwr run`` takes. It holds a recipe and two names; all code is in this library."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from fedquilt.core.errors import InputError
+from fedquilt.runs.config import Config, dump
+from fedquilt.runs.files import write_atomic
+
+_PROJECT = """\
+# A Flower app made by `fedquilt export`. Run it with `flwr run`; change recipe.toml to change the run.
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "A fedquilt run"
+license = "Apache-2.0"
+dependencies = ["fedquilt[flower]>={version}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "fedquilt"
+
+[tool.flwr.app.components]
+serverapp = "fedquilt_app:server"
+clientapp = "fedquilt_app:client"
+
+[tool.flwr.app.config]
+folder = "{folder}"
+"""
+
+_APP = '''\
+"""The two halves of a federation. What they do is in recipe.toml and in each site's own settings."""
+
+from pathlib import Path
+
+from fedquilt.deploy.apps import client_app, server_app
+
+server = server_app(Path(__file__).parent / "recipe.toml")
+client = client_app()
+'''
+
+
+def export(config: Config, place: Path, folder: Path | None = None) -> list[Path]:
+    """Write the app folder of a recipe; ``folder`` is where the server will keep the run."""
+    if place.exists() and any(place.iterdir()) and not (place / "fedquilt_app.py").exists():
+        raise InputError(f"'{place}' holds something else. Name a new folder.")
+    target = folder if folder is not None else Path(config.output.folder).absolute() / config.folder_name
+    content = {
+        "pyproject.toml": _PROJECT.format(name=config.name.lower().replace("_", "-").replace(".", "-"),
+                                          folder=target.absolute(), version=_version()),
+        "fedquilt_app.py": _APP,
+        "recipe.toml": dump(config),
+        ".gitignore": "__pycache__/\n",
+    }  # fmt: skip
+    for name, text in content.items():
+        write_atomic(place / name, text.encode())
+    return [place / name for name in content]
+
+
+def _version() -> str:
+    try:
+        return metadata.version("fedquilt")
+    except metadata.PackageNotFoundError:  # run from its sources
+        return "0"

@@ -1,0 +1,90 @@
+"""The apps that Flower loads: a server that plays a recipe, and a client that serves a site's data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedquilt.core.errors import FedquiltError
+from fedquilt.engines.flower.apps import Client, Server, versions
+from fedquilt.engines.flower.resident import ask
+from fedquilt.runs.files import write_atomic
+
+if TYPE_CHECKING:
+    from fedquilt.runs.config import Config
+
+log = logging.getLogger("fedquilt")
+
+
+def client_app() -> Client:
+    """The app of a node. The site's resident answers; without one this process loads the data and answers itself."""
+
+    def serve(kind: str, frames: dict[str, bytes], context: Any) -> dict[str, bytes]:
+        file = Path(str(context.node_config["site"]))
+        answer = ask(file.parent, kind, frames)
+        return answer if answer is not None else answering(file)(kind, frames)
+
+    return Client(serve)
+
+
+def answering(file: Path) -> Callable[[str, dict[str, bytes]], dict[str, bytes]]:
+    """How a site answers messages, from its settings."""
+    from fedquilt.deploy.site import read_site, source_of
+    from fedquilt.engines.flower.keep import Keep, OnDisk, safe
+    from fedquilt.engines.flower.node import Node
+
+    own = read_site(file)
+    node = Node(source_of(own), lambda run: Keep(OnDisk(Path(own.state) / safe(run))), own.trusted)
+    return lambda kind, frames: node.answer(kind, frames, versions())
+
+
+def server_app(recipe: Path) -> Server:
+    """The app of the server: it plays the recipe and keeps the run in the folder that the app's settings name."""
+
+    def start(grid: Any, context: Any) -> None:
+        from fedquilt.runs.config import load
+
+        play(grid, load(recipe), Path(str(context.run_config["folder"])))
+
+    return Server(start)
+
+
+def play(grid: Any, config: Config, folder: Path) -> None:
+    """Play a run on a federation. What ends it early is written down for the command that follows the run."""
+    from fedquilt.engines.flower.engine import Flower, Patience
+    from fedquilt.runs.build import result_for, run_of
+
+    write_atomic(folder / "server.pid", str(os.getpid()).encode())
+    (folder / "failure.json").unlink(missing_ok=True)
+    try:
+        wait = Patience(config.flower.deadline, config.flower.ask)
+        engine = Flower(grid, run_key(folder), wait, lambda text: _told(folder, text))
+        source: Any = engine.gather(config.flower.nodes, config.flower.wait, config.flower.classes)
+        if result_for(folder, source) is None:
+            for snapshot in run_of(config, engine, folder, source):
+                log.info("round %d: %s", snapshot.round, snapshot.metrics.get("test_accuracy", ""))
+    except FedquiltError as error:
+        failure = {"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}
+        write_atomic(folder / "failure.json", json.dumps(failure).encode())
+        raise
+
+
+def run_key(folder: Path) -> str:
+    """What keys the nodes' files for this run: drawn once, and kept with the run."""
+    place = folder / "flower.key"
+    if not place.exists():
+        write_atomic(place, secrets.token_hex(16).encode())
+    return place.read_text()
+
+
+def _told(folder: Path, text: str) -> None:
+    """Nodes that come, go and fail: for people, not for the run."""
+    log.info("%s", text)
+    with (folder / "nodes.log").open("a", encoding="utf-8") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

@@ -1,0 +1,162 @@
+"""The commands of real federations. As in ``fedquilt.cli``, heavy libraries are imported by those that need them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedquilt.core.errors import InputError
+
+Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings to change, for example rounds=5.", metavar="KEY=VALUE")
+]
+KeyFolder = Annotated[Path | None, typer.Option("--keys", help="The key folder (fedquilt keys).", metavar="DIR")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, without keys; only on this machine.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Where the keys go.", metavar="DIR")],
+    host: Annotated[list[str] | None, typer.Option(help="A name or address of the server; repeat for more.")] = None,
+    node: Annotated[list[str] | None, typer.Option(help="A node that gets a key pair; repeat for more.")] = None,
+    days: Annotated[int, typer.Option(help="How long the server's certificate is valid.")] = 365,
+    renew: Annotated[bool, typer.Option("--renew", help="Make a new server certificate.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a CA, the server's certificate, and key pairs for nodes. What is there is kept.
+
+    Example: [bold]fedquilt keys keys --host server.example.org --node oslo --node bergen[/bold]
+    """
+    from fedquilt.deploy.keys import Keys, make
+
+    if renew and not host:
+        raise InputError("--renew needs the names of the server again: --host server.example.org.")
+    if not host and not Keys(folder).server[0].exists():
+        raise InputError("Name the server as the nodes will call it: --host server.example.org.")
+    made = [str(path) for path in make(folder, host or [], node or [], days, renew)]
+    if as_json:
+        typer.echo(json.dumps({"made": made}))
+    else:
+        typer.echo("\n".join(made) or "Everything is there already.")
+
+
+def serve(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    key_folder: KeyFolder = None,
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 for all networks.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The one port that nodes must reach.")] = 8000,
+    superlink: Annotated[
+        str | None, typer.Option(help="Use this SuperLink instead of starting one.", metavar="HOST:PORT")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Wait for so many nodes (flower.nodes of the recipe).")] = None,
+    insecure: Insecure = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a run to the nodes of a federation; run it again and it goes on where it stopped.
+
+    Example: [bold]fedquilt serve recipe.toml --keys keys --host 0.0.0.0 --nodes 3[/bold]
+    """
+    from fedquilt.deploy.flower_command import Address
+    from fedquilt.deploy.keys import Keys
+    from fedquilt.deploy.serve import Server
+    from fedquilt.runs.build import result_of
+    from fedquilt.runs.config import load
+    from fedquilt.runs.show import Progress, result_table
+
+    _keys_or_plain(key_folder, insecure)
+    config = load(recipe, [*(overrides or []), *([] if nodes is None else [f"flower.nodes={nodes}"])])
+    folder = (Path(config.output.folder) / config.folder_name).absolute()
+    result = result_of(folder)
+    if result is None:
+        address = Address(host, port) if superlink is None else Address.of(superlink)
+        server = Server(folder, address, None if key_folder is None else Keys(key_folder.absolute()), bool(superlink))
+        with Progress(quiet=as_json) as progress:
+            bar = progress.bar(folder.name, config.rounds)
+            progress.note(f"waiting for {config.flower.nodes} nodes at {address}")
+
+            def hear(round: int, metrics: dict[str, Any]) -> None:
+                bar.round(round, metrics)
+
+            result = server.follow(config, hear, progress.note)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), **result}))
+    else:
+        result_table(folder, result)
+
+
+def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
+    if folder is None and not insecure:
+        raise InputError(
+            "A federation needs keys: make them with 'fedquilt keys' and give --keys DIR. To try it on this machine "
+            "alone, without any protection, give --insecure."
+        )
+    if folder is not None and insecure:
+        raise InputError("--keys and --insecure exclude each other. Leave one of them out.")
+
+
+def join(
+    superlink: Annotated[str, typer.Option(help="Where the server is.", metavar="HOST:PORT")],
+    data: Annotated[str, typer.Option(help="A .npz with x and y, or package.module:function.")],
+    name: Annotated[str | None, typer.Option(help="This site's id; without one, the rows' users are clients.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="The server's CA certificate, ca.crt.")] = None,
+    key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
+    state: Annotated[Path | None, typer.Option(help="Where clients' states are kept.", metavar="DIR")] = None,
+    trust: Annotated[list[str] | None, typer.Option(help="A package whose methods may run here.")] = None,
+    test: Annotated[float, typer.Option(help="The part of the rows that models are scored on.")] = 0.2,
+    valid: Annotated[float, typer.Option(help="The part that chooses rounds.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Which rows these are follows from it.")] = 0,
+    classes: Annotated[int | None, typer.Option(help="How many classes the whole federation has.")] = None,
+    dry_run: Annotated[
+        Path | None, typer.Option("--dry-run", help="Only show what would leave this site.", metavar="RECIPE")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="For this node's own processes, on 127.0.0.1.")] = None,
+    insecure: Insecure = False,
+    as_json: AsJson = False,
+) -> None:
+    """Join a federation with this site's own data. The data stay here.
+
+    Example: [bold]fedquilt join --superlink server.example.org:8000 --ca ca.crt --key oslo --data oslo.npz --name oslo[/bold]
+    """
+    from fedquilt.deploy.flower_command import Address
+    from fedquilt.deploy.join import Membership
+    from fedquilt.deploy.site import SiteSettings
+
+    place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
+    own = data if ":" in data else str(Path(data).absolute())
+    settings = SiteSettings(
+        data=own, name=name, state=str(place), trusted=trust or [], test=test, valid=valid, seed=seed, classes=classes,
+        path=[str(Path.cwd())] if ":" in data else [],
+    )  # fmt: skip
+    if dry_run is not None:
+        from fedquilt.deploy.dry_run import leaving, table
+
+        shown = leaving(settings, dry_run)
+        typer.echo(json.dumps(shown) if as_json else table(shown))
+        return
+    if insecure == (ca is not None):
+        raise InputError("Give --ca (the server's CA certificate), or --insecure for a server on this machine.")
+    Membership(Address.of(superlink), settings, ca, key, port).run(lambda text: typer.echo(text, err=True))
+
+
+def export(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    flower: Annotated[Path | None, typer.Option(help="Write a Flower app into this folder.", metavar="DIR")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a plain Flower app that 'flwr run' accepts, for people who already run Flower.
+
+    Example: [bold]fedquilt export recipe.toml --flower my-app[/bold]
+    """
+    from fedquilt.deploy.app_folder import export as write
+    from fedquilt.runs.config import load
+
+    if flower is None:
+        raise InputError("Say what to write: --flower DIR.")
+    made = [str(path) for path in write(load(recipe, overrides or []), flower)]
+    typer.echo(json.dumps({"made": made}) if as_json else "\n".join(made))

@@ -1,0 +1,102 @@
+"""What would leave a site: every tensor of every message, found by playing the recipe here, on this site's data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedquilt.core.record import unpack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId
+from fedquilt.deploy.site import SiteSettings, source_of
+from fedquilt.engines.client_side import Outcome, Task
+from fedquilt.engines.engine import Lost
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from fedquilt.metrics.classify import classify
+
+
+class _Listening(Local):
+    """The local engine, with a record of what every upload holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uploads: dict[str, tuple[ClientId, bytes]] = {}
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """As local."""
+        for client in clients:
+            asked = task(client)
+            outcome = self.side.visit(asked)
+            self.uploads.setdefault(asked.exchange, (client, outcome.upload))
+            yield client, outcome
+
+
+def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, Any]:
+    """For each exchange of the recipe's first rounds, what an upload from here holds. Nothing is sent anywhere."""
+    from fedquilt.runs.build import method_of
+    from fedquilt.runs.config import load
+
+    source: Any = source_of(settings)
+    config = load(recipe)
+    engine = _Listening()
+    played = Rounds(method_of(config, source), source, engine, Seed(config.seed), score=classify)
+    for _ in range(min(rounds, config.rounds)):
+        played.play()
+    scores = played.examine(list(source.examined)[:1])
+    return {
+        "introduction": {
+            "clients": [repr(c) for c in source.ids], "rows of each client": [source.size(c) for c in source.ids],
+            "shape of a row": list(source.site(source.ids[0], 0).train.whole().x.shape[1:]),
+            "classes": source.classes, "a salted hash of the data": "64 characters",
+        },
+        "exchanges": {name: _contents(frame) for name, (_, frame) in engine.uploads.items()},
+        "scores": next(iter(scores.values()), {}) and _scores(next(iter(scores.values()))),
+        "stays here": ["the rows", "clients' states, of which only a sha256 is sent", "traces of failures"],
+    }  # fmt: skip
+
+
+def _contents(frame: bytes) -> dict[str, Any]:
+    parts = [
+        {"name": name, "shape": list(t.shape), "type": str(t.dtype).removeprefix("torch."), "bytes": t.nbytes}
+        for name, t in _walk(unpack(frame), "")
+        if isinstance(t, Tensor)
+    ]
+    numbers = {name: value for name, value in _walk(unpack(frame), "") if not isinstance(value, Tensor)}
+    return {"tensors": parts, "numbers": numbers, "bytes in all": len(frame)}
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _walk(getattr(value, field.name), f"{path}.{field.name}".lstrip("."))
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _walk(inner, f"{path}[{name}]")
+    elif isinstance(value, tuple | list):
+        for place, inner in enumerate(value):
+            yield from _walk(inner, f"{path}[{place}]")
+    elif value is not None:
+        yield path, value
+
+
+def _scores(scores: Mapping[str, Any]) -> list[str]:
+    return sorted({f"{split}: {name}" for part in scores.values() for split, s in part.items() for name, _ in _walk(s, "")})
+
+
+def table(shown: Mapping[str, Any]) -> str:
+    """The same for people."""
+    lines = ["When it joins, this site says:"]
+    lines += [f"  {name}: {value}" for name, value in shown["introduction"].items()]
+    for exchange, found in shown["exchanges"].items():
+        lines.append(f"In each '{exchange}' ({found['bytes in all']:,} bytes):")
+        lines += [f"  {t['name']:<44} {t['type']:<9} {t['shape']!s:<18} {t['bytes']:>12,} bytes" for t in found["tensors"]]
+        lines += [f"  {name:<44} {value!r}" for name, value in found["numbers"].items()]
+    lines.append("When models are scored: " + ", ".join(shown["scores"]))
+    return "\n".join([*lines, "Never: " + "; ".join(shown["stays here"])])

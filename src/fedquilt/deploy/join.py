@@ -1,0 +1,107 @@
+"""A site joins a federation: a SuperNode with this site's own data."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from fedquilt.core.errors import InputError
+from fedquilt.deploy.flower_command import Address, environment, free_port, program, refuse_plain_text
+from fedquilt.deploy.site import SiteSettings
+from fedquilt.engines.flower.resident import PLACE
+
+
+@dataclass(frozen=True)
+class Membership:
+    """How a site reaches the server, and by what it is known there.
+
+    Args:
+        superlink: Where the server is.
+        settings: The site's own settings.
+        ca: The certificate by which the server is known; None only with plain text, on loopback.
+        key: The node's private key.
+        port: Where this node's own processes talk to each other, on 127.0.0.1; None takes a free one.
+    """
+
+    superlink: Address
+    settings: SiteSettings
+    ca: Path | None = None
+    key: Path | None = None
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_plain_text(self.ca is None, self.superlink)
+        for path, what in ((self.ca, "certificate of the server's CA"), (self.key, "private key of the node")):
+            if path is not None and not path.is_file():
+                raise InputError(f"There is no '{path}', the {what}. Ask who runs the server for it.")
+
+    @property
+    def state(self) -> Path:
+        """The site's own folder."""
+        return Path(self.settings.state)
+
+    def command(self) -> list[str]:
+        """How the node is started."""
+        file = self.state / "site.toml"
+        words = [program("flower-supernode"), "--superlink", str(self.superlink)]
+        words += ["--port", str(self.port or free_port()), "--node-config", f'site="{file.absolute()}"']
+        if self.ca is None:
+            return [*words, "--insecure"]
+        words += ["--root-certificates", str(self.ca)]
+        return [*words, *(["--auth-supernode-private-key", str(self.key)] if self.key is not None else [])]
+
+    def run(self, note: Callable[[str], None]) -> NoReturn:
+        """Be a node until stopped: a resident with the data, and Flower's SuperNode, which is started again when it
+        ends, for example because the server does not know its key yet."""
+        command = self.command()
+        surroundings = environment(self.state / "flower")
+        self._settle(surroundings)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        pause = 2.0
+        while True:
+            began = time.monotonic()
+            node = subprocess.Popen(command, env=surroundings, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+            try:
+                code = node.wait()
+            finally:
+                _end(node)
+            pause = 2.0 if time.monotonic() - began > 60 else min(pause * 1.5, 30.0)
+            note(f"The node ended with exit code {code}; it is started again in {pause:.0f} seconds.")
+            time.sleep(pause)
+
+    def _settle(self, surroundings: dict[str, str]) -> None:
+        """Start the resident and wait until it has loaded the data."""
+        file, place = self.state / "site.toml", self.state / PLACE
+        self.settings.write(file)
+        file.chmod(0o600)
+        place.unlink(missing_ok=True)
+        words = [sys.executable, "-m", "fedquilt.deploy.resident", str(file)]
+        resident = subprocess.Popen(words, env=surroundings, stdin=subprocess.DEVNULL)
+        while not place.exists():
+            if resident.poll() is not None:
+                raise InputError("The site's data could not be loaded; the reason is above.")
+            time.sleep(0.05)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _end_with_parent() -> None:
+    """On Linux, let the node end when this process does, however it ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

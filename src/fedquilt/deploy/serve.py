@@ -1,0 +1,223 @@
+"""The server of a federation: a SuperLink, a run on it, and somebody who follows both and starts them again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.deploy.app_folder import export
+from fedquilt.deploy.flower_command import (
+    Address, FlowerError, call, refuse_plain_text, start, stop, wait_for,
+)  # fmt: skip
+from fedquilt.deploy.keys import Keys
+from fedquilt.runs.build import result_of
+from fedquilt.runs.config import Config
+from fedquilt.runs.files import write_atomic
+
+CONNECTION = "fedquilt"
+Hear = Callable[[int, dict[str, Any]], None]
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where and how a run is served.
+
+    Args:
+        folder: The run's folder.
+        address: Where nodes reach the SuperLink.
+        keys: The key folder; None means plain text, which only loopback gets.
+        attach: Use the SuperLink that runs there, instead of starting one.
+        restarts: How often a run that was killed is started again.
+    """
+
+    folder: Path
+    address: Address
+    keys: Keys | None = None
+    attach: bool = False
+    restarts: int = 5
+
+    def __post_init__(self) -> None:
+        refuse_plain_text(self.keys is None, self.address)
+        if self.keys is not None:
+            self.keys.check_server()
+        if not self.attach and self.address.answers():
+            raise InputError(
+                f"Something listens at {self.address} already. Choose another --port, or use it: --superlink "
+                f"{self.address}."
+            )
+
+    @property
+    def home(self) -> Path:
+        """Flower's own files."""
+        return self.folder / "flower"
+
+    def follow(self, config: Config, hear: Hear, note: Note) -> dict[str, Any]:
+        """Play the run to its end and return its result; whatever dies on the way is started again."""
+        app = self.folder / "flower" / "app"
+        export(config, app, self.folder)
+        self._connection()
+        heard, tries = 0, 0
+        with self._superlink() as link:
+            while True:
+                self._submit(app)
+                for number, metrics in self._watch(link):
+                    if number > heard:
+                        heard = number
+                        hear(number, metrics)
+                result = result_of(self.folder)
+                if result is not None:
+                    return result
+                self._failed()
+                tries += 1
+                if tries > self.restarts:
+                    raise FlowerError(f"The run ended {tries} times before it was done. See {self.home}/superlink.log.")
+                note("the server was stopped; it goes on from the last snapshot")
+                link.revive()
+
+    def _failed(self) -> None:
+        """Raise what the run itself said when it ended; a run that was killed said nothing."""
+        try:
+            failure = json.loads((self.folder / "failure.json").read_text())
+        except (OSError, ValueError):
+            return
+        error = FedquiltError(failure["error"])
+        error.exit_code = int(failure["exit_code"])
+        raise error
+
+    def _connection(self) -> None:
+        """How Flower's own command finds the SuperLink."""
+        lines = [f"[superlink.{CONNECTION}]", f'address = "{self.address}"']
+        if self.keys is None:
+            lines.append("insecure = true")
+        else:
+            lines.append(f'root-certificates = "{self.keys.ca.absolute()}"')
+        write_atomic(self.home / "config.toml", ("\n".join(lines) + "\n").encode())
+
+    @contextmanager
+    def _superlink(self) -> Iterator[_Link]:
+        link = _Link(self)
+        link.revive()
+        try:
+            yield link
+        finally:
+            link.end()
+
+    def command(self) -> list[str]:
+        """How the SuperLink is started."""
+        words = ["flower-superlink", "--host", self.address.host, "--port", str(self.address.port)]
+        words += ["--disable-runtime-dependency-installation", "--database", str(self.home / "superlink.db")]
+        if self.keys is None:
+            return [*words, "--insecure"]
+        certificate, key = self.keys.server
+        words += ["--ssl-ca-certfile", str(self.keys.ca), "--ssl-certfile", str(certificate)]
+        return [*words, "--ssl-keyfile", str(key), "--enable-supernode-auth"]
+
+    def register(self) -> None:
+        """Tell the SuperLink which nodes may come; it remembers them."""
+        known = self.home / "registered"
+        for public in [] if self.keys is None else self.keys.public:
+            mark = known / hashlib.sha256(public.read_bytes()).hexdigest()[:32]
+            if self.attach or not mark.exists():
+                self._register(public)
+                write_atomic(mark, public.name.encode())
+
+    def _register(self, public: Path) -> None:
+        try:
+            call(["flwr", "supernode", "register", str(public.absolute()), CONNECTION], self.home)
+        except FlowerError as error:
+            if "already" not in str(error).lower():
+                raise
+
+    def _submit(self, app: Path) -> None:
+        for name in ("server.pid", "failure.json"):
+            (self.folder / name).unlink(missing_ok=True)
+        call(["flwr", "run", str(app.absolute()), CONNECTION], self.home)
+
+    def _watch(self, link: _Link) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rounds as they are played, until the server app is gone."""
+        began, seen = time.monotonic(), 0
+        while True:
+            alive = _alive(self.folder / "server.pid")
+            for row in self._rows()[seen:]:
+                seen += 1
+                yield int(row["round"]), row
+            if result_of(self.folder) is not None and not alive:
+                return
+            if alive is None and time.monotonic() - began > 120:
+                raise FlowerError(f"The server app did not start within 120 seconds. See {self.home}/superlink.log.")
+            if alive is False or not link.alive():
+                _wait_gone(self.folder / "server.pid")
+                return
+            time.sleep(0.3)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        try:
+            lines = (self.folder / "metrics" / "rounds.jsonl").read_text().splitlines(keepends=True)
+        except OSError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class _Link:
+    """The SuperLink, ours or one that runs already."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def revive(self) -> None:
+        """Start it, or start it again; nodes that were known are known again."""
+        log = self.server.home / "superlink.log"
+        if not self.server.attach and not self.alive():
+            self.end()
+            self.process = start(self.server.command(), self.server.home, log)
+        wait_for(self.server.address, self.process, log)
+        self.server.register()
+
+    def alive(self) -> bool:
+        """Whether it runs; one that is not ours is believed to."""
+        return self.server.attach or (self.process is not None and self.process.poll() is None)
+
+    def end(self) -> None:
+        """Stop it, if it is ours."""
+        if self.process is not None:
+            stop(self.process)
+            self.process = None
+
+
+def _alive(place: Path) -> bool | None:
+    """Whether the process whose number is in a file runs; None if there is no such file yet."""
+    try:
+        number = int(place.read_text())
+    except (OSError, ValueError):
+        return None
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _state(number) != "Z"
+
+
+def _state(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "?"
+
+
+def _wait_gone(place: Path, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while _alive(place) and time.monotonic() < end:
+        time.sleep(0.1)

@@ -1,0 +1,103 @@
+"""What a site brings: its data, its name, where it keeps its clients' states, and whom it trusts."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.core.table import Source
+from fedquilt.runs.files import write_atomic
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class SiteSettings(BaseModel):
+    """The settings of one site, in a file that only this site has.
+
+    Args:
+        data: A .npz with x and y (and perhaps user), or 'package.module:function' that returns a federation.
+        name: The id of the site's one client; without a name, the rows' users are the clients.
+        state: The folder for clients' states; they survive a restart of the node there.
+        trusted: Packages beside this library whose methods may be used here.
+        test, valid, seed: How each client's rows are divided for training and scoring.
+        mean, std: How bytes become numbers; the same at every site.
+        classes: How many classes there are in the whole federation.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    data: str
+    name: str | int | None = None
+    state: str
+    trusted: list[str] = []
+    test: Share = 0.2
+    valid: Share = 0.1
+    seed: Annotated[int, Field(ge=0)] = 0
+    mean: float | list[float] = 0.0
+    std: float | list[float] = 1.0
+    classes: Annotated[int, Field(ge=2)] | None = None
+    path: list[str] = []
+
+    def write(self, file: Path) -> None:
+        """Write the settings where the node's client app finds them."""
+        lines = [f"{key} = {json.dumps(value)}" for key, value in self.model_dump().items() if value is not None]
+        write_atomic(file, ("\n".join(lines) + "\n").encode())
+
+
+def read_site(file: Path) -> SiteSettings:
+    """The settings in a file; all that is wrong with them at once."""
+    try:
+        return SiteSettings.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"The site's settings '{file}' cannot be read: {error.strerror}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError(found, str(file)) from error
+
+
+def source_of(settings: SiteSettings) -> Source:
+    """The clients of a site."""
+    from fedquilt.data import Federation, Pixels
+
+    for place in settings.path:
+        if place not in sys.path:
+            sys.path.append(place)
+    if re.fullmatch(r"[\w.]+:[\w.]+", settings.data):
+        return _own(settings.data)
+    from fedquilt.data.npz import arrays_of, load
+
+    arrays = arrays_of(load(Path(settings.data)), settings.data)
+    mean, std = (tuple(v) if isinstance(v, list) else v for v in (settings.mean, settings.std))
+    options: dict[str, Any] = {
+        "test": settings.test, "valid": settings.valid, "seed": settings.seed, "classes": settings.classes,
+        "prepare": Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None,
+    }  # fmt: skip
+    if settings.name is not None:
+        return Federation.from_clients({settings.name: (arrays.x, arrays.y)}, **options)
+    if arrays.user is None:
+        raise InputError(f"'{settings.data}' does not say whose rows are whose. Name the site: --name oslo.")
+    return Federation.from_arrays(arrays.x, arrays.y, user=arrays.user, **options)
+
+
+def _own(name: str) -> Source:
+    module, _, path = name.partition(":")
+    try:
+        made: Any = importlib.import_module(module)
+        for part in path.split("."):
+            made = getattr(made, part)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"The data {name!r} cannot be imported: {error}. Give a .npz or package.module:function.") from error
+    source = made() if callable(made) else made
+    if not all(hasattr(source, need) for need in ("ids", "examined", "site", "exam", "size", "fingerprint")):
+        raise InputError(f"{name!r} gave a {type(source).__name__}, not a federation. See the page on own data.")
+    return source  # type: ignore[no-any-return]
