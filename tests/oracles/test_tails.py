@@ -63,7 +63,7 @@ def test_slopes_are_those_of_the_mean_loss_of_a_class():
             step[at] = 1e-5
             up, down = (-np.log(softmax(X[c == Y] @ (w + s).T + b)[:, c]).mean() for s in (step, -step))
             assert float(found.slopes[WEIGHT][(c, *at)]) == pytest.approx((up - down) / 2e-5, abs=1e-5)
-    assert found.rows.tolist() == [7, 3, 2, 0]
+    assert found.shown.tolist() == [True, True, True, False]
     assert not any(t[3].any() for t in found.slopes.values())
 
 
@@ -174,14 +174,11 @@ def test_slopes_that_do_not_fit_are_refused():
     state, _, _ = server(method)
     zeros = {n: torch.zeros_like(t) for n, t in state.shared.items()}
     good = {WEIGHT: torch.zeros(4, 4, 3), BIAS: torch.zeros(4, 4)}
-    method.check(state, SlopedUpload(zeros, ClassSlopes(good, torch.zeros(4, dtype=torch.int64))))
-    for slopes, rows in (
-        ({**good, BIAS: torch.zeros(4)}, torch.zeros(4)),
-        (good, torch.zeros(3)),
-        (good, -torch.ones(4)),
-    ):
+    method.check(state, SlopedUpload(zeros, ClassSlopes(good, torch.ones(4) > 0)))
+    every = torch.ones(4) > 0
+    for slopes, shown in (({**good, BIAS: torch.zeros(4)}, every), (good, every[:3]), (good, every.long())):
         with pytest.raises(InputError, match="upload"):
-            method.check(state, SlopedUpload(zeros, ClassSlopes(slopes, rows.long())))
+            method.check(state, SlopedUpload(zeros, ClassSlopes(slopes, shown)))
 
 
 def test_impossible_settings_are_refused():

@@ -97,7 +97,7 @@ class CReFF(WithSlopes):
         return Retrained(shared, self._retrained(features, turn), features)
 
     def _matched(self, state: Retrained, real: ClassSlopes) -> Tensor:
-        shown = (real.rows > 0).nonzero()[:, 0]
+        shown = real.shown.nonzero()[:, 0]
         wanted = {n: t[shown] for n, t in real.slopes.items()}
         z, y = state.features[shown], shown[:, None].expand(-1, self.features)
         for _ in range(self.match_steps):

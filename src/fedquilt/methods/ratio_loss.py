@@ -82,7 +82,7 @@ class RatioLoss(WithSlopes):
 
     def learn(self, state: Weighed, shared: Params, classes: ClassSlopes, turn: Turn) -> Weighed:
         """Weigh the classes that were shown, for the next round."""
-        shown = (classes.rows > 0).nonzero()[:, 0]
+        shown = classes.shown.nonzero()[:, 0]
         if len(shown) < 2:
             return Weighed(shared, state.weights)
         new = self.alpha + self.beta * ratios(-classes.slopes[WEIGHT][shown].double())

@@ -19,10 +19,10 @@ WEIGHT, BIAS = "head.weight", "head.bias"
 
 @record
 class ClassSlopes:
-    """Of each class the mean slope over its rows, for each tensor of the head; and how many stand behind it."""
+    """Of each class the mean slope over its rows, for each tensor of the head, and whether there are any rows."""
 
     slopes: Params
-    rows: Tensor
+    shown: Tensor
 
 
 @record
@@ -66,26 +66,25 @@ def class_slopes(net: Net, params: Params, table: Table, head: Params) -> ClassS
     for c in y.unique().tolist():
         for name, slope in head_slope(head, z[y == c], y[y == c]).items():
             found[name][c] = slope
-    return ClassSlopes(found, torch.bincount(y, minlength=classes))
+    return ClassSlopes(found, torch.bincount(y, minlength=classes) > 0)
 
 
 def mean_slopes(heard: Sequence[ClassSlopes]) -> ClassSlopes:
-    """Class by class the mean over the clients that have the class; ``rows`` is then how many they are."""
-    has = torch.stack([h.rows > 0 for h in heard])
-    count = has.sum(0)
+    """Class by class the mean over the clients that show the class."""
+    count = torch.stack([h.shown for h in heard]).sum(0)
     means = {}
     for name, first in heard[0].slopes.items():
+        shape = (-1, *(1 for _ in first.shape[1:]))
         total = torch.zeros_like(first, dtype=torch.float64)
         for h in heard:
-            total += h.slopes[name]  # zeros where the client has not the class
-        shape = (-1, *(1 for _ in first.shape[1:]))
+            total += h.slopes[name] * h.shown.reshape(shape)
         means[name] = (total / count.clamp(min=1).reshape(shape)).to(first.dtype)
-    return ClassSlopes(means, count)
+    return ClassSlopes(means, count > 0)
 
 
 def check_slopes(upload: ClassSlopes, head: Params) -> None:
     """Raise unless the slopes fit this head."""
     classes = len(head[WEIGHT])
     same_names({n: t.new_zeros(classes, *t.shape) for n, t in head.items()}, upload.slopes, "upload.slopes")
-    if upload.rows.shape != (classes,) or int(upload.rows.min()) < 0:
-        raise InputError(f"upload.rows must be {classes} counts, got {upload.rows.tolist()[:5]}.")
+    if upload.shown.shape != (classes,) or upload.shown.dtype != torch.bool:
+        raise InputError(f"upload.shown must be {classes} truth values, got {upload.shown.tolist()[:5]}.")
