@@ -83,11 +83,17 @@ METHODS = _table(
     Entry("fedproto", "fedquilt.methods.fedproto:fedproto", "class means of features travel, models do not",
           "Tan et al. 2022", fixed=("aggregate",)),
     Entry("fedrod", "fedquilt.methods.fedrod:fedrod", "a generic head and an own head on top", "Chen and Chao 2022"),
+    Entry("fedrod_hyper", "fedquilt.methods.fedrod_hyper:fedrod_hyper",
+          "a generic head and one made from a client's class shares", "Chen and Chao 2022"),
     Entry("fedavg_balanced", "fedquilt.methods.long_tail:fedavg_balanced", "FedAvg with balanced softmax",
           "Ren et al. 2020"),
     Entry("fedlc", "fedquilt.methods.long_tail:fedlc", "FedAvg with logits calibrated by class counts",
           "Zhang et al. 2022"),
     Entry("fedetf", "fedquilt.methods.fedetf:fedetf", "features for one fixed simplex classifier", "Li et al. 2023"),
+    Entry("creff", "fedquilt.methods.creff:creff", "the classifier trained anew on features learned from slopes",
+          "Shang et al. 2022"),
+    Entry("ratio_loss", "fedquilt.methods.ratio_loss:ratio_loss", "classes that the model neglects weigh more",
+          "Wang et al. 2021"),
 )  # fmt: skip
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
