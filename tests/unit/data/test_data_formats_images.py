@@ -25,10 +25,11 @@ def colours(images):
 def test_shorter_side_is_scaled_and_the_middle_kept(tmp_path):
     pixels = np.zeros((4, 12, 3), np.uint8)
     pixels[:, 4:8] = (200, 100, 50)
+    middle = np.array([200, 100, 50]).reshape(3, 1, 1)
     Image.fromarray(pixels).save(tmp_path / "wide.png")
-    assert (decoded([tmp_path / "wide.png"], 4) == (200, 100, 50)).all()
+    assert (decoded([tmp_path / "wide.png"], 4) == middle).all()
     Image.fromarray(pixels.transpose(1, 0, 2).copy()).save(tmp_path / "tall.png")
-    assert (decoded([tmp_path / "tall.png"], 4) == (200, 100, 50)).all()
+    assert (decoded([tmp_path / "tall.png"], 4) == middle).all()
 
 
 def test_every_mode_becomes_rgb_in_order(tmp_path):
@@ -39,9 +40,9 @@ def test_every_mode_becomes_rgb_in_order(tmp_path):
         picture(tmp_path / "web.webp", (90, 90, 90), size=(300, 200)),
     ]
     found = decoded(paths, 5)
-    assert found.shape == (4, 5, 5, 3)
+    assert found.shape == (4, 3, 5, 5)
     assert found.dtype == np.uint8
-    assert found[:3, 2, 2].tolist() == [[70, 70, 70], [10, 20, 30], [255, 255, 255]]
+    assert found[:3, :, 2, 2].tolist() == [[70, 70, 70], [10, 20, 30], [255, 255, 255]]
     assert colours(found)[3] == 9
 
 
@@ -80,7 +81,7 @@ def test_tiny_imagenet(tmp_path):
     assert colours(found.x) == [2, 2, 1, 1]
     assert found.y_test.tolist() == [1, 0]
     assert colours(found.x_test) == [4, 3]
-    assert (found.x.shape[1:], found.classes) == ((16, 16, 3), 2)
+    assert (found.x.shape[1:], found.classes) == ((3, 16, 16), 2)
     notes.write_text("val_1.JPEG\tn09\t0\t32\t44\t62\n")
     with pytest.raises(InputError, match="names a class that is not in train"):
         folders.tiny_imagenet(tmp_path)

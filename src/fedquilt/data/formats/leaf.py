@@ -101,6 +101,8 @@ def _users(path: Path, task: _Task) -> Iterator[Rows]:
     found = parsed(path)
     if not isinstance(found, dict) or not {"users", "num_samples", "user_data"} <= found.keys():
         raise InputError(f"{path} is not LEAF's: it needs users, num_samples and user_data. Run preprocess.sh again.")
+    if len(found["users"]) != len(found["num_samples"]):
+        raise InputError(f"{path} has {len(found['users'])} users, but {len(found['num_samples'])} counts of samples.")
     for user, count in zip(found["users"], found["num_samples"], strict=True):
         own = found["user_data"].get(user, {})
         if not len(own.get("x", ())) == len(own.get("y", ())) == count:

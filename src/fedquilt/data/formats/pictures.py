@@ -20,13 +20,13 @@ ENDINGS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".
 
 
 def decoded(paths: Sequence[Path], size: int) -> Array:
-    """RGB images, uint8 [n, size, size, 3]: the shorter side scaled to ``size``, the middle of the longer one kept.
+    """RGB images, uint8 [n, 3, size, size]: the shorter side scaled to ``size``, the middle of the longer one kept.
 
     Threads decode at the same time (Pillow lets go of the interpreter meanwhile); the order is that of the paths.
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InputError(f"size must be a whole number of pixels, got {size!r}. Try 64.")
-    images = np.empty((len(paths), size, size, 3), np.uint8)
+    images = np.empty((len(paths), 3, size, size), np.uint8)
 
     def one(place: int) -> None:
         images[place] = _image(paths[place], size)
@@ -38,11 +38,11 @@ def decoded(paths: Sequence[Path], size: int) -> Array:
 
 
 def fitted(image: Image.Image, size: int) -> Array:
-    """One image as RGB bytes [size, size, 3], scaled and cut in the middle."""
+    """One image as RGB bytes [3, size, size], scaled and cut in the middle."""
     from PIL import Image, ImageOps
 
     fit = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BILINEAR)
-    return np.asarray(fit)
+    return np.asarray(fit).transpose(2, 0, 1)
 
 
 def _image(path: Path, size: int) -> Array:
