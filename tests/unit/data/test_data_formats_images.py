@@ -156,6 +156,11 @@ def test_inaturalist_users(tmp_path):
     assert found.user.tolist() == [12, 7]
     assert (found.y.tolist(), found.y_test.tolist(), found.classes) == ([4, 0], [2], 5)
     assert (colours(found.x), colours(found.x_test)) == ([1, 0], [2])
+    train.rename(below / "federated_train_geo_100.csv")
+    assert lists.inaturalist(tmp_path, size=4).y.tolist() == [4, 0]
+    (below / "federated_train_geo_30k.csv").write_text("user_id,image_id,class\n1,aa,4\n")
+    with pytest.raises(InputError, match=r"several lists: federated_train_geo_100.csv, federated_train_geo_30k.csv"):
+        lists.inaturalist(tmp_path)
     train.write_text("user_id,image_id,class\n12,zz,4\n")
     with pytest.raises(InputError, match=r"has no zz.jpg. Unpack the images of iNaturalist 2017"):
         lists.inaturalist(tmp_path)

@@ -87,6 +87,14 @@ def test_other_contents_of_the_dict(tmp_path):
         assert data.labels(client).tolist() == [0, 1, 2]
 
 
+def test_files_of_older_numpy():
+    """numpy before 2 calls its room numpy.core, and np.save pickled with protocol 3."""
+    x = np.arange(6.0).reshape(2, 3)
+    old = pickle.dumps({"x": x}, 3).replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
+    assert b"numpy._core" not in old
+    assert unpickled(old, "a file")["x"].tolist() == x.tolist()
+
+
 class Hostile:
     """What a pickle from a stranger may hold."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedquilt.core.errors import InputError
-from fedquilt.data.formats.files import AGAIN, locate, records, text
+from fedquilt.data.formats.files import AGAIN, find, locate, records, text
 from fedquilt.data.formats.folders import loaded
 from fedquilt.data.npz import Arrays
 
@@ -29,7 +29,7 @@ def inaturalist(folder: Path, size: int = 64) -> Arrays:
     Another federated_train*.csv, such as one of iNaturalist-Geo, is read when it is the only one. The images are those
     of iNaturalist 2017, IMAGE_ID.jpg at any depth below the folder.
     """
-    train = locate(folder, "federated_train_user_120k.csv", "federated_train*.csv")
+    train = _user_list(folder)
     rows = list(records(train, ("user_id", "image_id", "class")))
     tests = list(records(locate(folder, "test.csv"), ("image_id", "class")))
     places = {path.stem: path for path in sorted(Path(folder).rglob("*.jpg"))}
@@ -39,6 +39,14 @@ def inaturalist(folder: Path, size: int = 64) -> Arrays:
     user = np.array([int(r[0]) if r[0].isdecimal() else r[0] for r in rows])
     classes = 1 + max(label for part in pairs for _, label in part)
     return Arrays(*loaded(pairs[0], size), *loaded(pairs[1], size), user=user, classes=classes)
+
+
+def _user_list(folder: Path) -> Path:
+    train = find(folder, "federated_train_user_120k.csv") or locate(folder, "federated_train*.csv")
+    others = sorted(path.name for path in train.parent.glob("federated_train*.csv"))
+    if len(others) > 1 and train.name != "federated_train_user_120k.csv":
+        raise InputError(f"{train.parent} has several lists: {', '.join(others)}. Keep the one you want there.")
+    return train
 
 
 def _listed(path: Path) -> list[tuple[Path, int]]:
