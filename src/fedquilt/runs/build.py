@@ -14,11 +14,10 @@ from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import constant
-from fedquilt.data import Federation, Pixels, long_tailed, read
-from fedquilt.data.npz import arrays_of, load
+from fedquilt.data import Federation, Pixels, imports, long_tailed, read
 from fedquilt.engines.engine import Engine
 from fedquilt.models.registry import make
-from fedquilt.runs.config import Config, Kinded, check_options, dump
+from fedquilt.runs.config import Config, Data, Kinded, check_options, dump
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.registry import lookup
 from fedquilt.runs.runner import Run, make_engine
@@ -28,7 +27,33 @@ from fedquilt.runs.storage import RunFolder
 def federation_of(config: Config) -> Federation:
     """The clients and their data."""
     data = config.data
-    arrays = read(data.source or "digits") if data.path is None else arrays_of(load(Path(data.path)), data.path)
+    split = data.path is not None and imports.is_split(Path(data.path))
+    federation = _already_divided(data) if split else _divided(data)
+    if data.shift is not None:
+        federation = _made("shift", data.shift, "data.shift")(federation, data.seed)
+    return federation
+
+
+def _already_divided(data: Data) -> Federation:
+    """A PFLlib folder: who has what is settled, so nothing else may settle it."""
+    other = [
+        name for name in ("clients", "limit", "long_tail", "label", "user", "size") if getattr(data, name) is not None
+    ]
+    if not data.by_user or other:
+        wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
+        raise InputError(f"{data.path} is divided over clients already, by PFLlib; {wrong}.")
+    return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
+
+
+def _divided(data: Data) -> Federation:
+    """One data set, divided as the settings say."""
+    if data.path is None:
+        own = [name for name in ("label", "user", "size") if getattr(data, name) is not None]
+        if own:
+            raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
+        arrays = read(data.source or "digits")
+    else:
+        arrays = imports.open(Path(data.path), data.label, data.user, data.size)
     if data.limit is not None and data.limit < len(arrays.y):
         rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
         arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
@@ -43,13 +68,10 @@ def federation_of(config: Config) -> Federation:
         )
     options: dict[str, Any] = {"prepare": prepare} if prepare is not None else {}
     who = {"natural": True} if data.by_user else {"partition": _made("partition", data.partition, "data.partition")}
-    federation = Federation.from_source(
+    return Federation.from_source(
         arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
         **who, **options,
     )  # fmt: skip
-    if data.shift is not None:
-        federation = _made("shift", data.shift, "data.shift")(federation, data.seed)
-    return federation
 
 
 def method_of(config: Config, federation: Federation) -> Method:

@@ -63,6 +63,9 @@ class Data(_Section):
 
     source: str | None = None
     path: str | None = None
+    label: str | None = None
+    user: str | None = None
+    size: Positive | None = None
     clients: Positive | None = None
     partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
     long_tail: Choice | None = None
@@ -87,6 +90,8 @@ class Data(_Section):
             filled.setdefault("source", "digits")
         elif filled.get("source") is not None:
             raise ValueError("source and path exclude each other; leave one of them out")
+        if filled.get("user") is not None:
+            filled.setdefault("by_user", True)
         if not filled.get("by_user"):
             filled.setdefault("clients", 20)
         return filled
