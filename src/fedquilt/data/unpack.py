@@ -36,7 +36,7 @@ def archives(folder: Path) -> list[Path]:
     """The archives directly in a folder."""
     if not folder.is_dir():
         return []
-    return [p for p in sorted(folder.iterdir()) if p.is_file() and _stem(p) is not None and p.name[0] != "."]
+    return [p for p in sorted(folder.iterdir()) if p.is_file() and _is_archive(p) and p.name[0] != "."]
 
 
 def unpack_all(folder: Path, into: Path, markers: Sequence[str]) -> Path | None:
@@ -56,7 +56,7 @@ def unpack(archive: Path, into: Path) -> Path:
 
     A folder that holds everything else is left out. Members that would land elsewhere, links and devices are refused.
     """
-    target = into / (_stem(archive) or archive.name)
+    target = into / archive.name.replace(".", "_")  # not the name of a file that a reader looks for
     if target.is_dir():
         return target
     into.mkdir(parents=True, exist_ok=True)
@@ -112,9 +112,5 @@ def _safe(name: str, archive: Path) -> PurePosixPath:
     return path
 
 
-def _stem(path: Path) -> str | None:
-    """The name without the ending of an archive, or None for other files."""
-    for ending in (*_TARS, ".zip", ".gz"):
-        if path.name.endswith(ending) and path.name != ending:
-            return path.name.removesuffix(ending)
-    return None
+def _is_archive(path: Path) -> bool:
+    return path.name.endswith((*_TARS, ".zip", ".gz"))
