@@ -9,9 +9,10 @@ import os
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedquilt.core.errors import DownloadError, InputError
 from fedquilt.data.catalogue import Entry, File
@@ -101,7 +102,7 @@ def _from(url: str, file: File, folder: Path, report: Report) -> None:
             told = answer.headers.get("Content-Length")
             total = int(told) if told and told.isdigit() else file.size
             done = 0
-            while chunk := answer.read(_CHUNK):
+            for chunk in _chunks(answer):
                 sink.write(chunk)
                 done += len(chunk)
                 report(file.name, done, total)
@@ -119,11 +120,18 @@ def _from(url: str, file: File, folder: Path, report: Report) -> None:
             os.unlink(part)
 
 
+def _chunks(answer: Any) -> Iterator[bytes]:
+    """The body, as far as it comes."""
+    try:
+        while chunk := answer.read(_CHUNK):
+            yield chunk
+    except http.client.IncompleteRead as cut:
+        yield cut.partial
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"the server answers {error.code} {error.reason}"
-    if isinstance(error, http.client.IncompleteRead):
-        return f"the body ended after {len(error.partial)} bytes"
     inner = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
     return str(getattr(inner, "strerror", None) or inner)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 import tarfile
 import tempfile
@@ -28,7 +29,9 @@ def located(folder: Path, markers: Sequence[str]) -> Path | None:
         if any((here / marker).exists() for marker in markers):
             return here
         if depth < _DEPTH and here.is_dir():
-            waiting.extend((p, depth + 1) for p in sorted(here.iterdir()) if p.is_dir() and p.name[0] not in "._")
+            with os.scandir(here) as inside:  # many thousand images may lie here
+                names = sorted(e.name for e in inside if e.is_dir() and e.name[0] not in "._")
+            waiting.extend((here / name, depth + 1) for name in names)
     return None
 
 

@@ -14,11 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedquilt.core.errors import DownloadError, InputError
 from fedquilt.data import Federation, File, fetch, read, sources, verify
 from fedquilt.data.catalogue import Hub
 from fedquilt.data.download import check
+from fedquilt.runs import datasets
 from helpers.command import fedquilt
 from helpers.plugged import PICTURES, picture_bytes
 
@@ -72,7 +74,8 @@ def server():
 def offer(server, tmp_path, monkeypatch):
     """Make 'pictures' a known data set with one file at these addresses of the server; returns its folder."""
     monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))  # never the cache of who runs the tests
+    for name in ("FEDQUILT_CACHE", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
     def make(*paths, **facts):
@@ -208,6 +211,16 @@ def test_the_command_downloads_and_verifies(offer):
     said = fedquilt("datasets", "--verify", "pictures")
     assert said.code == 2
     assert "wrong" in said.out
+
+
+def test_a_terminal_sees_a_bar(offer, monkeypatch):
+    offer("/whole", size=len(BODY))
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(datasets, "console", screen)
+    assert datasets.downloaded("pictures", "official", quiet=False)[0]["bytes"] == len(BODY)
+    seen = screen.file.getvalue()
+    assert "pictures.zip" in seen
+    assert f"{len(BODY)}/{len(BODY)} bytes" in seen
 
 
 def test_the_command_fails_with_its_own_code(offer):

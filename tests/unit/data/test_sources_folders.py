@@ -31,6 +31,7 @@ def folder(tmp_path, monkeypatch):
     """The data folder, in which 'pictures' is a known data set."""
     monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
     monkeypatch.delenv("FEDQUILT_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))  # never the cache of who runs the tests
     monkeypatch.setitem(sources.KNOWN, "pictures", PICTURES)
     return tmp_path
 
