@@ -50,14 +50,19 @@ def _users_own() -> Path:
 
 def writable() -> Path | None:
     """The first folder of these that can be written, made if need be; None if there is none."""
-    for folder in folders():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    return None
+    return next((folder for folder in folders() if made(folder)), None)
+
+
+def made(folder: Path) -> bool:
+    """Make a folder unless it is there; whether it can be written. What is marked read-only stays so, also for root."""
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not there.is_dir() or not there.stat().st_mode & 0o222:
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def key(reader: Reader, root: Path, files: Iterable[Path]) -> str:

@@ -61,7 +61,7 @@ def place(entry: Entry) -> Place | None:
 def opened(entry: Entry, packed: Place) -> Place:
     """The same after unpacking; where the data folder is read-only, that goes to the cache."""
     tried = _unpacked(entry)
-    into = next((folder for folder in tried if _can_be_made(folder)), None)
+    into = next((folder for folder in tried if cache.made(folder)), None)
     if into is None:
         raise InputError(
             f"{packed.path} holds archives, but no folder can be written to unpack them: unpack them there."
@@ -93,11 +93,3 @@ def _unpacked(entry: Entry) -> list[Path]:
     root = data_folder()
     inside = [root / entry.place / UNPACKED] if root is not None else []
     return inside + [folder / UNPACKED / entry.place for folder in cache.folders()]
-
-
-def _can_be_made(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)

@@ -115,7 +115,7 @@ def test_official_files_are_found_and_unpacked(folder, name, content):
     check_pictures()
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/tmp/evil", "..\\evil", "C:\\evil"])
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/srv/evil", "..\\evil", "C:\\evil"])
 @pytest.mark.parametrize("make", [zipped, tarred])
 def test_members_that_would_land_elsewhere_are_refused(folder, make, name):
     archive = put(folder, "p.zip" if make is zipped else "p.tar.gz", make(name, b"bad"))
@@ -272,16 +272,20 @@ def test_where_the_cache_is(folder, monkeypatch, tmp_path_factory):
     own = tmp_path_factory.mktemp("own")
     monkeypatch.setenv("XDG_CACHE_HOME", str(own))
     assert cache.folders() == [folder / ".cache", own / "fedquilt"]
-    (folder / ".cache").write_text("a file is in the way, as a read-only folder would be")
+    put(folder, "p.zip", zipped())
+    for place in (folder / "pictures", folder):
+        place.chmod(0o555)
     assert cache.writable() == own / "fedquilt"
-    put(folder)
     check_pictures()
-    assert len(list((own / "fedquilt").iterdir())) == 1
+    assert sorted(p.name for p in folder.rglob("*")) == ["p.zip", "pictures"]  # unpacked elsewhere, too
+    assert [p.name[:9] for p in sorted((own / "fedquilt").iterdir())] == ["pictures-", "unpacked"]
     chosen = tmp_path_factory.mktemp("chosen")
     monkeypatch.setenv("FEDQUILT_CACHE", str(chosen))
     assert cache.folders() == [chosen]
     check_pictures()
-    assert len(list(chosen.iterdir())) == 1
+    assert [p.name[:9] for p in sorted(chosen.iterdir())] == ["pictures-", "unpacked"]
+    for place in (folder, folder / "pictures"):
+        place.chmod(0o755)
 
 
 def test_without_any_place_to_write_the_data_are_read_all_the_same(folder, monkeypatch, decoded):
