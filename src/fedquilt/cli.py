@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Learn from clients whose data differ, without moving the data.",
     epilog="Exit codes: 0 done, 2 wrong input, 3 a method or a round failed, 4 the run folder cannot be used, "
-    "5 worker processes failed, 130 interrupted.",
+    "5 worker processes failed, 6 a download failed, 130 interrupted.",
 )
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
@@ -128,11 +128,32 @@ def methods(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def datasets(as_json: AsJson = False) -> None:
-    """List the data sets: which are here, and where to put the others. Example: [bold]fedquilt datasets[/bold]"""
-    from fedquilt.data import available
+def datasets(name: Annotated[str | None, typer.Argument(help="One data set.", metavar="NAME")] = None,
+             as_json: AsJson = False,
+             download: Annotated[str | None, typer.Option(help="Download this one.", metavar="NAME")] = None,
+             via: Annotated[str, typer.Option(help="Where from: official, or hf for Hugging Face.")] = "official",
+             verify: Annotated[str | None, typer.Option(help="Check the files of this one.", metavar="NAME")] = None,
+             clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Remove decoded copies.")] = False,
+             ) -> None:  # fmt: skip
+    """List the data sets, tell about one, download it, check its files, or clear the cache of decoded ones.
 
-    _listing(available(), as_json, "datasets")
+    Example: [bold]fedquilt datasets cifar10[/bold] or [bold]fedquilt datasets --download cifar10[/bold]
+    """
+    from fedquilt.runs import datasets as actions
+
+    if clear_cache:
+        _listing(actions.cleared(), as_json, "removed from the cache")
+    elif download is not None:
+        _listing(actions.downloaded(download, via, quiet=as_json), as_json, f"{download}: files")
+        if not as_json:
+            typer.echo(actions.rest(download))
+    elif verify is not None:
+        rows = actions.verified(verify)
+        _listing(rows, as_json, f"{verify}: files")
+        if any(row["ok"] is False for row in rows) or not any(row["here"] for row in rows):
+            raise typer.Exit(2)
+    else:
+        actions.tell(name, _echo if as_json else None)
 
 
 @app.command()

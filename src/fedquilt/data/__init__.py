@@ -1,5 +1,6 @@
 """Who has which data: federations, ways to divide a data set, and data sets by name."""
 
+from fedquilt.data.catalogue import Entry, File
 from fedquilt.data.class_groups import ClassGroups, Pathological
 from fedquilt.data.clock import Clock
 from fedquilt.data.federation import Federation
@@ -23,7 +24,7 @@ from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partiti
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
 from fedquilt.data.shift import LabelPermutation, Light, Noise, Rotation
-from fedquilt.data.sources import available, read
+from fedquilt.data.sources import available, fetch, read, verify
 from fedquilt.data.streams import Stream
 
 __all__ = [
@@ -37,8 +38,10 @@ __all__ = [
     "DirichletCuts",
     "DirichletPerClient",
     "DirichletSizes",
+    "Entry",
     "ExponentialTail",
     "Federation",
+    "File",
     "LabelPermutation",
     "Light",
     "LogNormal",
@@ -55,6 +58,7 @@ __all__ = [
     "Stream",
     "TruncatedPerClient",
     "available",
+    "fetch",
     "gini",
     "imbalance_factor",
     "kept_rows",
@@ -66,5 +70,6 @@ __all__ = [
     "read",
     "tiers_by_count",
     "tiers_by_share",
+    "verify",
     "with_local_tests",
 ]
