@@ -65,6 +65,8 @@ def load_weights(module: nn.Module, path: str | Path, rename: Rename | None = No
         strict: Refuse files in which a name is missing, unexpected, or of another shape. The head is excepted: where it
             does not fit, it stays as built. Without strict, what fits is taken.
     """
+    if not isinstance(module, nn.Module):
+        raise InputError(f"load_weights takes a module, got {type(module).__name__}. For a builder: with_weights.")
     given = read_tensors(path)
     tensors = translate(given) if rename is None else _replaced(given, rename)
     found = _compare(tensors, module.state_dict())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
@@ -16,6 +18,7 @@ from fedquilt.data import Federation
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models import TextEncoder, count, make, net, tokenise
 from fedquilt.pieces.optimizers import SGD
+from helpers.command import fedquilt
 from helpers.engines import Counting
 from helpers.toy import last
 
@@ -113,6 +116,26 @@ def test_training_moves_the_encoder(folder):
     after = last(method, federation, rounds=1).global_model()
     moved = [n for n in after if n.startswith("features.encoder.") and not torch.equal(after[n], before[n])]
     assert len(moved) > 20
+
+
+def test_a_recipe_with_an_encoder(folder, tmp_path):
+    words, y = texts(60)
+    np.savez(tmp_path / "texts.npz", x=tokenise(words, folder, length=6), y=y)
+    recipe = tmp_path / "text.toml"
+    recipe.write_text(
+        f'rounds = 2\n[data]\npath = "{tmp_path}/texts.npz"\nclients = 2\npartition = "iid"\n'
+        f'[model]\nkind = "text_encoder"\nfolder = "{folder}"\n[engine]\nkind = "local"\n'
+        f'[output]\nfolder = "{tmp_path}/runs"\n'
+    )
+    said = fedquilt("run", recipe, "--json")
+    assert said.code == 0, said.out
+    saved = load_file(Path(said.json["folder"]) / "models" / "global.safetensors")
+    assert any(n.startswith("features.encoder.") for n in saved)  # what travels is the head, what is kept is the model
+    assert said.json["bytes_up"] < 2 * 2 * 2000
+    moved = tmp_path / "moved"
+    shutil.copytree(folder, moved)
+    again = fedquilt("run", recipe, f"model.folder={moved}", "--json")
+    assert again.json["folder"] == said.json["folder"]
 
 
 def test_a_hand_count(folder):

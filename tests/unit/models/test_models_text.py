@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.models import CharRNN, SignalCNN, TextCNN, make
+from fedquilt.models import CharRNN, SignalCNN, TextCNN, make, tokenise
 from fedquilt.models.registry import bare
 
 
@@ -126,3 +128,10 @@ def test_signals():
         made(torch.zeros(3, 28, 2))
     with pytest.raises(InputError, match="takes floating-point numbers, got int64"):
         made(torch.zeros(3, 2, 28, dtype=torch.int64))
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for ask in (lambda: make("text_encoder", (8,), 2, folder="some/name"), lambda: tokenise(["a"], "some/name")):
+        with pytest.raises(InputError, match=r"pip install 'fedquilt\[hf\]'"):
+            ask()

@@ -176,6 +176,11 @@ def test_names_that_are_ours_or_unknown_are_left_alone():
     assert list(translate({"conv1.weight": torch.zeros(1)})) == ["conv1.weight"]
 
 
+def test_a_builder_is_not_a_module(tmp_path):
+    with pytest.raises(InputError, match=r"takes a module, got partial\. For a builder: with_weights"):
+        load_weights(SMALL_VIT, tmp_path)
+
+
 # A builder with weights
 
 
