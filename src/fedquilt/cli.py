@@ -157,6 +157,27 @@ def datasets(name: Annotated[str | None, typer.Argument(help="One data set.", me
 
 
 @app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(help="A model, to see more of it.", metavar="NAME")] = None,
+    options: Annotated[list[str] | None, typer.Argument(help="Options of the model.", metavar="KEY=VALUE")] = None,
+    shape: Annotated[str | None, typer.Option(help="The shape of one input, for example 3,32,32.")] = None,
+    classes: Annotated[int | None, typer.Option(help="The number of classes.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models, or look at one: its size, and what one row costs.
+
+    Example: [bold]fedquilt models resnet18 norm=batch --shape 3,32,32 --classes 100[/bold]
+    """
+    from fedquilt.runs.models import detail, in_words, overview
+
+    found = overview() if name is None else detail(name, shape, classes, options or [])
+    if as_json:
+        _echo(found)
+    else:
+        _listing(in_words(found), False, name or "models")
+
+
+@app.command()
 def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
               plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
               ) -> None:  # fmt: skip

@@ -16,7 +16,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.train import constant
 from fedquilt.data import Federation, Pixels, imports, long_tailed, read
 from fedquilt.engines.engine import Engine
-from fedquilt.models.registry import make
+from fedquilt.models.registry import net as net_called
 from fedquilt.runs.config import Config, Data, Kinded, check_options, dump
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.registry import lookup
@@ -80,7 +80,7 @@ def method_of(config: Config, federation: Federation) -> Method:
     shape = tuple(first.rows(first.all_rows()[:1]).x.shape[1:])
     if federation.classes is None:
         raise InputError("The data have no class labels; this version trains classifiers only.")
-    net = Net(make(config.model.kind, shape, federation.classes, **config.model.options))
+    net = net_called(config.model.kind, shape, federation.classes, **config.model.options)
     train = config.train
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
@@ -127,12 +127,17 @@ def run_of(
     if config.data.path is not None:  # the folder must be readable from anywhere
         place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": place})
+    config = config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
     write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
         method, data, rounds=config.rounds, seed=config.seed, engine=engine, evaluation=config.evaluate,
         stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder), identity=config.identity(),
         personal_models=config.output.personal_models,
     )  # fmt: skip
+
+
+def _full_paths(config: Config) -> dict[str, str]:
+    return {name: str(Path(value).resolve()) for name, value in config.weight_files().items()}
 
 
 def _check_first_step(method: Any, data: Federation) -> None:

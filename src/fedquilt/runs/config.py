@@ -198,7 +198,16 @@ class Config(_Section):
             asked["data"]["path"] = Path(
                 self.data.path
             ).name  # where the file is does not matter; snapshots know its hash
+        for name, path in self.weight_files().items():
+            from fedquilt.models.files import fingerprint
+
+            asked["model"][name] = fingerprint(path)  # what is in the files counts, not where they are
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+    def weight_files(self) -> dict[str, str]:
+        """The options of the model that name files or folders on this machine; a name on a hub is none."""
+        given = {n: v for n, v in self.model.options.items() if n in ("weights", "folder") and isinstance(v, str)}
+        return {n: v for n, v in given.items() if n == "weights" or Path(v).is_dir()}
 
     @property
     def folder_name(self) -> str:
@@ -356,7 +365,7 @@ def _check_model(named: Any) -> list[str]:
     kind = given["kind"]
     if kind not in MODELS:
         return [f"model.kind: unknown model {kind!r}{did_you_mean(kind, MODELS)} (known: {', '.join(sorted(MODELS))})"]
-    takes = MODELS[kind].options
+    takes = MODELS[kind].known
     odd = [name for name in given if name != "kind" and name not in takes]
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
 
