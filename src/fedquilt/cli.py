@@ -143,25 +143,21 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
 
     Example: [bold]fedquilt partition recipes/demo.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
-    from fedquilt.data.measures import label_entropy, measures
+    from fedquilt.data import Stream
     from fedquilt.runs.build import federation_of
     from fedquilt.runs.config import load
-    from fedquilt.runs.plots import partition as draw
-    from fedquilt.runs.show import partition_table
+    from fedquilt.runs.division import looked_at, stream_looked_at
+    from fedquilt.runs.show import partition_table, stream_tables
 
     config = load(recipe, overrides or [])
     federation = federation_of(config)
-    counts = federation.label_counts("train")
-    title = f"{config.data.source or config.data.path}, {config.data.partition.kind}, {len(federation.ids)} clients"
-    picture = draw(counts, [str(c) for c in federation.ids], title, plot)
-    if as_json:
-        labels = {str(c): row.tolist() for c, row in zip(federation.ids, counts, strict=True)}
-        bits = {str(c): float(h) for c, h in zip(federation.ids, label_entropy(counts), strict=True)}
-        groups = None if federation.groups is None else {str(c): g for c, g in federation.groups.items()}
-        told = {"measures": measures(counts), "labels": labels, "entropy": bits, "groups": groups}
-        _echo({**federation.summary(), **told, "plot": str(picture)})
+    title = f"{config.data.source or config.data.path}, {config.data.partition.kind}"
+    if isinstance(federation, Stream):
+        found = stream_looked_at(federation, title, plot)
+        _echo(found) if as_json else stream_tables(federation, found)
     else:
-        partition_table(federation, counts, picture)
+        found = looked_at(federation, title, plot)
+        _echo(found) if as_json else partition_table(federation, Path(found["plot"]))
 
 
 @app.command()

@@ -74,6 +74,9 @@ class Data(_Section):
     limit: Positive | None = None
     mean: float | list[float] = 0.0
     std: float | list[float] = 1.0
+    transforms: list[Choice] = []
+    unlabelled: Share = 0.0
+    newcomers: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="before")
@@ -90,6 +93,12 @@ class Data(_Section):
         if not filled.get("by_user"):
             filled.setdefault("clients", 20)
         return filled
+
+
+class StreamChoice(Kinded):
+    """How data change from round to round; ``shift`` is what happens in a drift."""
+
+    shift: Choice | None = None
 
 
 class Training(_Section):
@@ -175,6 +184,7 @@ class Config(_Section):
     seed: Annotated[int, Field(ge=0)] = 0
     rounds: Positive = 20
     data: Data = Data()
+    stream: StreamChoice | None = None
     model: Choice = Kinded(kind="mlp")
     method: Choice = Kinded(kind="fedavg")
     train: Training = Training()
@@ -329,14 +339,20 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
         ("partition", "data.partition", _inner(raw, "data", "partition")),
         ("long_tail", "data.long_tail", _inner(raw, "data", "long_tail")),
         ("shift", "data.shift", _inner(raw, "data", "shift")),
+        ("stream", "stream", _inner(raw, "stream")),
+        ("shift", "stream.shift", _inner(raw, "stream", "shift")),
     ]
+    changes = _inner(raw, "data", "transforms")
+    for i, item in enumerate(changes if isinstance(changes, list) else []):
+        choices.append(("transform", f"data.transforms.{i}", item))
     listed = _inner(raw, "compare", "methods")
     for i, item in enumerate(listed if isinstance(listed, list) else []):
         choices.append(("method", f"compare.methods.{i}", item))
     for table, path, named in choices:
         given = _named(named)
         if isinstance(given, Mapping) and isinstance(given.get("kind"), str):
-            options = {k: v for k, v in given.items() if k != "kind"}
+            apart = ("kind", "shift") if table == "stream" else ("kind",)
+            options = {k: v for k, v in given.items() if k not in apart}
             problems += check_options(table, given["kind"], options, path)[1]
     return problems
 
