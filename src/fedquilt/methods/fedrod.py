@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -66,6 +66,7 @@ class FedRoD(OnBase):
     """
 
     base: FedAvg
+    newcomer_head: ClassVar[tuple[str, ...]] = ("own",)  # the generic head is not tuned by anyone alone
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's trip."""

@@ -62,6 +62,16 @@ class Snapshot:
             raise InputError(f"The run has gone on to round {self._rounds.done}; ask a snapshot before the next round.")
         return self._rounds
 
+    @property
+    def method(self) -> Method:
+        """The method that is run."""
+        return self._rounds.method
+
+    @property
+    def seed(self) -> Seed:
+        """The seed of the run."""
+        return self._rounds.seed
+
     def digest(self) -> str:
         """The hash of the whole state of the run: equal runs have equal digests, on every engine."""
         return self._current().digest()

@@ -114,6 +114,25 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     print(f"folder {folder}")
 
 
+def newcomers_table(found: Mapping[str, Any]) -> None:
+    """How clients fare that never took part."""
+    table = Table(title=f"{found['newcomers']} newcomers; accuracy in %", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("mode")
+    for name in ("mean", "std", "worst", "majority class", "epochs"):
+        table.add_column(name, justify="right")
+    for mode, row in found["modes"].items():
+        if "refused" not in row:
+            numbers = (f"{100 * row[name]:.1f}" for name in ("mean", "std", "worst", "majority"))
+            table.add_row(mode, *numbers, str(row["epochs"]))
+    console.print(table)
+    for mode, row in found["modes"].items():
+        if "refused" in row:
+            print(f"{mode}: {row['refused']}")
+    starts = {row["start"] for row in found["modes"].values() if "start" in row}
+    if "fresh client" in starts:
+        print("There is no global model: newcomers start from what a client has before its first visit.")
+
+
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
