@@ -7,6 +7,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ KNOWN = {known.name: known for known in _ALL}
 def read(name: str) -> Arrays:
     """The arrays of a named data set; see :func:`available` for the names."""
     known = KNOWN.get(name)
+    if known is None and name in _brought():
+        return _from_package(_brought()[name])
     if known is None:
         path = _own_files().get(name)
         if path is None:
@@ -83,7 +86,22 @@ def read(name: str) -> Arrays:
 def available() -> list[dict[str, Any]]:
     """Every data set that has a name, whether it is here, and where to put it when it is not. Reads no big array."""
     own = [e for name, path in _own_files().items() if name not in KNOWN for e in _describe_own(name, path)]
-    return [_describe(known) for known in _ALL] + own
+    return [_describe(known) for known in _ALL] + [_describe_brought(p) for p in _brought().values()] + own
+
+
+def _brought() -> dict[str, EntryPoint]:
+    """Data sets of installed packages: functions without arguments that give Arrays."""
+    return {point.name: point for point in entry_points(group="fedquilt.datasets") if point.name not in KNOWN}
+
+
+def _from_package(point: EntryPoint) -> Arrays:
+    arrays: Arrays = point.load()()
+    return replace(arrays, classes=arrays.classes or _classes(arrays.y, arrays.y_test), name=point.name)
+
+
+def _describe_brought(point: EntryPoint) -> dict[str, Any]:
+    facts = {"name": point.name, "shape": (), "count": None, "classes": None, "present": True}
+    return {**facts, "licence": "not stated", "where": f"from {point.dist and point.dist.name}"}
 
 
 def _describe(known: Known) -> dict[str, Any]:
@@ -146,7 +164,7 @@ def _own_files() -> dict[str, Path]:
 
 
 def _unknown(name: str) -> str:
-    names = [*KNOWN, *(n for n in _own_files() if n not in KNOWN)]
+    names = [*KNOWN, *_brought(), *(n for n in _own_files() if n not in KNOWN)]
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return (
