@@ -163,7 +163,7 @@ class Federation:
         return look.summary(self)
 
     def fingerprint(self) -> str:
-        """What data this is: sha256 over columns, rows and ids. Equal data give equal prints, on any machine."""
+        """What data this is: sha256 over columns, rows, ids and ``prepare``; equal data give equal prints anywhere."""
         return look.fingerprint(self)
 
     def pooled(self) -> Federation:
