@@ -54,18 +54,18 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", m
 
     Example: [bold]fedquilt resume runs/quick-1a2b3c4d[/bold]
     """
-    from fedquilt.runs.config import load
+    from fedquilt.runs.afterwards import config_in
 
-    if not (folder / "config.toml").is_file():
-        raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.")
-    _run(load(folder / "config.toml"), folder, as_json, fresh=False)
+    _run(config_in(folder), folder, as_json, fresh=False)
 
 
 def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
-    from fedquilt.runs.build import engine_of, federation_of, result_for, result_of, run_of
-    from fedquilt.runs.show import Progress, result_table
+    from fedquilt.runs.afterwards import newcomers_of
+    from fedquilt.runs.build import engine_of, result_for, result_of, run_of
+    from fedquilt.runs.data import federations_of
+    from fedquilt.runs.show import Progress, newcomers_table, result_table
 
-    federation = federation_of(config)
+    federation, new = federations_of(config)
     found, notes = None if fresh else result_for(folder, federation), list[str]()
     if found is None:
         engine = engine_of(config)
@@ -84,10 +84,13 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
         found, notes = result_of(folder) or {}, made.notes
     elif not as_json:
         typer.echo(f"This run is finished already; --fresh runs it anew. Folder: {folder}")
+    scores = None if new is None else newcomers_of(config, folder, federation, new)
     if as_json:
-        _echo({"folder": str(folder), "notes": notes, **found})
-    else:
-        result_table(folder, found)
+        _echo({"folder": str(folder), "notes": notes, **found, **({} if scores is None else {"newcomers": scores})})
+        return
+    result_table(folder, found)
+    if scores is not None:
+        newcomers_table(scores)
 
 
 @app.command()
@@ -116,6 +119,29 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
         comparison_table(summary)
     if summary["failed"]:
         raise typer.Exit(3)
+
+
+@app.command()
+def newcomers(folder: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+              epochs: Annotated[int, typer.Option(help="Passes over a newcomer's own rows.", min=1)] = 5,
+              as_json: AsJson = False) -> None:  # fmt: skip
+    """Score the clients that a run held out (data.newcomers): as it is, after fine-tuning, and tuning the head only.
+
+    Example: [bold]fedquilt newcomers runs/quick-1a2b3c4d --epochs 2[/bold]
+    """
+    from fedquilt.runs.afterwards import config_in, newcomers_of
+    from fedquilt.runs.data import federations_of
+    from fedquilt.runs.show import newcomers_table
+
+    config = config_in(folder)
+    federation, new = federations_of(config)
+    if new is None:
+        raise InputError(f"The recipe of '{folder}' holds nobody out; run it with data.newcomers=5, say.")
+    found = newcomers_of(config, folder, federation, new, epochs)
+    if as_json:
+        _echo(found)
+    else:
+        newcomers_table(found)
 
 
 @app.command()
@@ -185,25 +211,21 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
 
     Example: [bold]fedquilt partition recipes/demo.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
-    from fedquilt.data.measures import label_entropy, measures
+    from fedquilt.data import Stream
     from fedquilt.runs.build import federation_of
     from fedquilt.runs.config import load
-    from fedquilt.runs.plots import partition as draw
-    from fedquilt.runs.show import partition_table
+    from fedquilt.runs.division import looked_at, stream_looked_at
+    from fedquilt.runs.show import partition_table, stream_tables
 
     config = load(recipe, overrides or [])
     federation = federation_of(config)
-    counts = federation.label_counts("train")
-    title = f"{config.data.source or config.data.path}, {config.data.partition.kind}, {len(federation.ids)} clients"
-    picture = draw(counts, [str(c) for c in federation.ids], title, plot)
-    if as_json:
-        labels = {str(c): row.tolist() for c, row in zip(federation.ids, counts, strict=True)}
-        bits = {str(c): float(h) for c, h in zip(federation.ids, label_entropy(counts), strict=True)}
-        groups = None if federation.groups is None else {str(c): g for c, g in federation.groups.items()}
-        told = {"measures": measures(counts), "labels": labels, "entropy": bits, "groups": groups}
-        _echo({**federation.summary(), **told, "plot": str(picture)})
+    title = f"{config.data.source or config.data.path}, {config.data.partition.kind}"
+    if isinstance(federation, Stream):
+        found = stream_looked_at(federation, title, plot)
+        _echo(found) if as_json else stream_tables(federation, found)
     else:
-        partition_table(federation, counts, picture)
+        found = looked_at(federation, title, plot)
+        _echo(found) if as_json else partition_table(federation, Path(found["plot"]))
 
 
 @app.command()

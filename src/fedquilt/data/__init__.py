@@ -26,6 +26,16 @@ from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
 from fedquilt.data.shift import LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.sources import available, fetch, read, verify
 from fedquilt.data.streams import Stream
+from fedquilt.data.subsets import held_out, only_clients, without_labels
+from fedquilt.data.transforms import (
+    GreyToRGB,
+    Normalise,
+    RandomCrop,
+    RandomFlip,
+    Resize,
+    Transforms,
+    channel_statistics,
+)
 
 __all__ = [
     "IID",
@@ -42,24 +52,32 @@ __all__ = [
     "ExponentialTail",
     "Federation",
     "File",
+    "GreyToRGB",
     "LabelPermutation",
     "Light",
     "LogNormal",
     "Majority",
     "Noise",
+    "Normalise",
     "OwnTails",
     "Partition",
     "Pathological",
     "Pixels",
     "PowerLaw",
+    "RandomCrop",
+    "RandomFlip",
+    "Resize",
     "Rotation",
     "Shards",
     "StepTail",
     "Stream",
+    "Transforms",
     "TruncatedPerClient",
     "available",
+    "channel_statistics",
     "fetch",
     "gini",
+    "held_out",
     "imbalance_factor",
     "kept_rows",
     "label_distances",
@@ -67,9 +85,11 @@ __all__ = [
     "local_test_counts",
     "long_tailed",
     "measures",
+    "only_clients",
     "read",
     "tiers_by_count",
     "tiers_by_share",
     "verify",
     "with_local_tests",
+    "without_labels",
 ]

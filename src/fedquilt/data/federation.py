@@ -40,6 +40,8 @@ class Federation:
         classes: How many classes there are, or None without labels.
         prepare: Turns stored rows into what a network takes; a frozen dataclass, so that other processes can have it.
         groups: The planted group of each examined client, where there are such groups: what clustering should find.
+        unlabelled: Training rows of ``ids`` whose labels nobody may see, or None; see
+            :func:`fedquilt.data.without_labels`.
 
     Example:
         >>> import numpy as np
@@ -60,6 +62,7 @@ class Federation:
     classes: int | None = None
     prepare: Prepare | None = None
     groups: Mapping[ClientId, int] | None = None
+    unlabelled: Rows | None = None
 
     @classmethod
     def from_clients(
@@ -184,7 +187,12 @@ class Federation:
         """The client's training and validation rows; the same in every round."""
         place = self.place(client)
         valid = self.valid[place]
-        return Site(self._table(self.train[place]), self._table(valid) if len(valid) else None)
+        return Site(self._table(self.train[place]), self._table(valid) if len(valid) else None, self._bare(place))
+
+    def _bare(self, place: int) -> Table | None:
+        if self.unlabelled is None or not len(rows := self.unlabelled[place]):
+            return None
+        return Table({name: column for name, column in self.columns.items() if name != "y"}, rows, self.prepare)
 
     def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
         """The client's 'valid' or 'test' rows, or None when it has none; the same after every round."""
@@ -219,12 +227,13 @@ class Federation:
         return look.summary(self)
 
     def fingerprint(self) -> str:
-        """What data this is: sha256 over columns, rows and ids. Equal data give equal prints, on any machine."""
+        """What data this is: sha256 over columns, rows, ids and ``prepare``; equal data give equal prints anywhere."""
         return look.fingerprint(self)
 
     def pooled(self) -> Federation:
         """The same with one training client, 'pooled', for all train and all valid rows; exams stay as they are."""
-        return replace(self, ids=("pooled",), train=self.train.together(), valid=self.valid.together())
+        bare = None if self.unlabelled is None else self.unlabelled.together()
+        return replace(self, ids=("pooled",), train=self.train.together(), valid=self.valid.together(), unlabelled=bare)
 
     def columns_for_sharing(self) -> dict[str, Tensor]:
         """Every tensor under a flat name; with :meth:`layout` this is the whole federation but ``prepare``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -59,6 +59,8 @@ class FedRoD(WithCounts):
 
     Reference: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, 2022.
     """
+
+    newcomer_head: ClassVar[tuple[str, ...]] = ("own",)  # the generic head is not tuned by anyone alone
 
     def global_model(self, state: Any) -> Params:
         """The generic model: a private part of zeros changes nothing."""

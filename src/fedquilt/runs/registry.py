@@ -135,13 +135,26 @@ SHIFTS = _table(
     Entry("label_permutation", "fedquilt.data.shift:LabelPermutation", "groups that permute labels",
           "Sattler et al. 2020"),
 )  # fmt: skip
+TRANSFORMS = _table(
+    Entry("resize", "fedquilt.data.transforms:Resize", "square images of another size, bilinear"),
+    Entry("grey_to_rgb", "fedquilt.data.transforms:GreyToRGB", "one channel three times"),
+    Entry("normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training rows"),
+    Entry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad, and cut at a random place"),
+    Entry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),
+)
+STREAMS = _table(
+    Entry("by_class", "fedquilt.data.stream_kinds:ByClass", "groups of classes, one after the other"),
+    Entry("datasets", "fedquilt.data.stream_kinds:Datasets", "data sets, one after the other"),
+    Entry("drift", "fedquilt.data.stream_kinds:Drift", "a shift that happens at a round"),
+)
 AGGREGATORS = _table(
     Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
     Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),
 )
 _TABLES = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
-    "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS,
+    "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS, "transform": TRANSFORMS,
+    "stream": STREAMS,
 }  # fmt: skip
 
 
