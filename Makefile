@@ -46,6 +46,7 @@ docs: $(VENV)/.stamp-docs ## Build the documentation into site/
 bench: $(VENV)/.stamp-demo ## Measure speed and memory
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/data.py
 
 clean: ## Remove .venv, caches and built files (runs/ stays)
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

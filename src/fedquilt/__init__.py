@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fedquilt.methods.fedprox import fedprox as fedprox
     from fedquilt.methods.local_only import local_only as local_only
     from fedquilt.runs.check import check as check
+    from fedquilt.runs.newcomers import evaluate_newcomers as evaluate_newcomers
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
 
@@ -55,6 +56,7 @@ _WHERE = {
     "methods.fedprox": ("fedprox",),
     "methods.local_only": ("local_only",),
     "runs.check": ("check",),
+    "runs.newcomers": ("evaluate_newcomers",),
     "runs.runner": ("Snapshot", "run"),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
@@ -62,7 +64,8 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 __version__ = "0.1.0"
 __all__ = [
     "Centralised", "Exchange", "FedAvg", "Federation", "FedquiltError", "Job", "Method", "Net", "Objective", "OnBase",
-    "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "check", "everyone",
+    "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "check",
+    "evaluate_newcomers", "everyone",
     "everything_but", "fedavg_noise", "fedprox", "fraction", "local_only", "pack", "record", "run", "under", "unpack",
 ]  # fmt: skip
 

@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Learn from clients whose data differ, without moving the data.",
     epilog="Exit codes: 0 done, 2 wrong input, 3 a method or a round failed, 4 the run folder cannot be used, "
-    "5 worker processes failed, 130 interrupted.",
+    "5 worker processes failed, 6 a download failed, 130 interrupted.",
 )
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
@@ -55,18 +55,18 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run.", m
 
     Example: [bold]fedquilt resume runs/quick-1a2b3c4d[/bold]
     """
-    from fedquilt.runs.config import load
+    from fedquilt.runs.afterwards import config_in
 
-    if not (folder / "config.toml").is_file():
-        raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.")
-    _run(load(folder / "config.toml"), folder, as_json, fresh=False)
+    _run(config_in(folder), folder, as_json, fresh=False)
 
 
 def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
-    from fedquilt.runs.build import engine_of, federation_of, result_for, result_of, run_of
-    from fedquilt.runs.show import Progress, result_table
+    from fedquilt.runs.afterwards import newcomers_of
+    from fedquilt.runs.build import engine_of, result_for, result_of, run_of
+    from fedquilt.runs.data import federations_of
+    from fedquilt.runs.show import Progress, newcomers_table, result_table
 
-    federation = federation_of(config)
+    federation, new = federations_of(config)
     found, notes = None if fresh else result_for(folder, federation), list[str]()
     if found is None:
         engine = engine_of(config)
@@ -85,10 +85,13 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
         found, notes = result_of(folder) or {}, made.notes
     elif not as_json:
         typer.echo(f"This run is finished already; --fresh runs it anew. Folder: {folder}")
+    scores = None if new is None else newcomers_of(config, folder, federation, new)
     if as_json:
-        _echo({"folder": str(folder), "notes": notes, **found})
-    else:
-        result_table(folder, found)
+        _echo({"folder": str(folder), "notes": notes, **found, **({} if scores is None else {"newcomers": scores})})
+        return
+    result_table(folder, found)
+    if scores is not None:
+        newcomers_table(scores)
 
 
 @app.command()
@@ -120,6 +123,29 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
 
 
 @app.command()
+def newcomers(folder: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+              epochs: Annotated[int, typer.Option(help="Passes over a newcomer's own rows.", min=1)] = 5,
+              as_json: AsJson = False) -> None:  # fmt: skip
+    """Score the clients that a run held out (data.newcomers): as it is, after fine-tuning, and tuning the head only.
+
+    Example: [bold]fedquilt newcomers runs/quick-1a2b3c4d --epochs 2[/bold]
+    """
+    from fedquilt.runs.afterwards import config_in, newcomers_of
+    from fedquilt.runs.data import federations_of
+    from fedquilt.runs.show import newcomers_table
+
+    config = config_in(folder)
+    federation, new = federations_of(config)
+    if new is None:
+        raise InputError(f"The recipe of '{folder}' holds nobody out; run it with data.newcomers=5, say.")
+    found = newcomers_of(config, folder, federation, new, epochs)
+    if as_json:
+        _echo(found)
+    else:
+        newcomers_table(found)
+
+
+@app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods. Example: [bold]fedquilt methods --json[/bold]"""
     from fedquilt.runs.registry import entries
@@ -129,11 +155,53 @@ def methods(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def datasets(as_json: AsJson = False) -> None:
-    """List the data sets: which are here, and where to put the others. Example: [bold]fedquilt datasets[/bold]"""
-    from fedquilt.data import available
+def datasets(name: Annotated[str | None, typer.Argument(help="One data set.", metavar="NAME")] = None,
+             as_json: AsJson = False,
+             download: Annotated[str | None, typer.Option(help="Download this one.", metavar="NAME")] = None,
+             via: Annotated[str, typer.Option(help="Where from: official, or hf for Hugging Face.")] = "official",
+             verify: Annotated[str | None, typer.Option(help="Check the files of this one.", metavar="NAME")] = None,
+             clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Remove decoded copies.")] = False,
+             ) -> None:  # fmt: skip
+    """List the data sets, tell about one, download it, check its files, or clear the cache of decoded ones.
 
-    _listing(available(), as_json, "datasets")
+    Example: [bold]fedquilt datasets cifar10[/bold] or [bold]fedquilt datasets --download cifar10[/bold]
+    """
+    from fedquilt.runs import datasets as actions
+
+    if clear_cache:
+        _listing(actions.cleared(), as_json, "removed from the cache")
+    elif download is not None:
+        _listing(actions.downloaded(download, via, quiet=as_json), as_json, f"{download}: files")
+        if not as_json:
+            typer.echo(actions.rest(download))
+    elif verify is not None:
+        rows = actions.verified(verify)
+        _listing(rows, as_json, f"{verify}: files")
+        if any(row["ok"] is False for row in rows) or not any(row["here"] for row in rows):
+            raise typer.Exit(2)
+    else:
+        actions.tell(name, _echo if as_json else None)
+
+
+@app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(help="A model, to see more of it.", metavar="NAME")] = None,
+    options: Annotated[list[str] | None, typer.Argument(help="Options of the model.", metavar="KEY=VALUE")] = None,
+    shape: Annotated[str | None, typer.Option(help="The shape of one input, for example 3,32,32.")] = None,
+    classes: Annotated[int | None, typer.Option(help="The number of classes.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models, or look at one: its size, and what one row costs.
+
+    Example: [bold]fedquilt models resnet18 norm=batch --shape 3,32,32 --classes 100[/bold]
+    """
+    from fedquilt.runs.models import detail, in_words, overview
+
+    found = overview() if name is None else detail(name, shape, classes, options or [])
+    if as_json:
+        _echo(found)
+    else:
+        _listing(in_words(found), False, name or "models")
 
 
 @app.command()
@@ -144,25 +212,21 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
 
     Example: [bold]fedquilt partition recipes/demo.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
-    from fedquilt.data.measures import label_entropy, measures
+    from fedquilt.data import Stream
     from fedquilt.runs.build import federation_of
     from fedquilt.runs.config import load
-    from fedquilt.runs.plots import partition as draw
-    from fedquilt.runs.show import partition_table
+    from fedquilt.runs.division import looked_at, stream_looked_at
+    from fedquilt.runs.show import partition_table, stream_tables
 
     config = load(recipe, overrides or [])
     federation = federation_of(config)
-    counts = federation.label_counts("train")
-    title = f"{config.data.source or config.data.path}, {config.data.partition.kind}, {len(federation.ids)} clients"
-    picture = draw(counts, [str(c) for c in federation.ids], title, plot)
-    if as_json:
-        labels = {str(c): row.tolist() for c, row in zip(federation.ids, counts, strict=True)}
-        bits = {str(c): float(h) for c, h in zip(federation.ids, label_entropy(counts), strict=True)}
-        groups = None if federation.groups is None else {str(c): g for c, g in federation.groups.items()}
-        told = {"measures": measures(counts), "labels": labels, "entropy": bits, "groups": groups}
-        _echo({**federation.summary(), **told, "plot": str(picture)})
+    title = f"{config.data.source or config.data.path}, {config.data.partition.kind}"
+    if isinstance(federation, Stream):
+        found = stream_looked_at(federation, title, plot)
+        _echo(found) if as_json else stream_tables(federation, found)
     else:
-        partition_table(federation, counts, picture)
+        found = looked_at(federation, title, plot)
+        _echo(found) if as_json else partition_table(federation, Path(found["plot"]))
 
 
 @app.command()

@@ -12,6 +12,7 @@ from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
 from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
+from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedala import fedala
 from fedquilt.methods.fedamp import fedamp
@@ -28,12 +29,14 @@ from fedquilt.methods.fedproto import fedproto
 from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.fedrep import fedrep
 from fedquilt.methods.fedrod import fedrod
+from fedquilt.methods.fedrod_hyper import fedrod_hyper
 from fedquilt.methods.finetune import fedavg_finetune
 from fedquilt.methods.local_only import local_only
 from fedquilt.methods.long_tail import fedavg_balanced, fedlc
 from fedquilt.methods.moon import moon
 from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
+from fedquilt.methods.ratio_loss import ratio_loss
 from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
@@ -101,9 +104,12 @@ CASES = [
     Case("fedamp", fedamp(NET, **WORK)),
     Case("fedproto", fedproto(NET, **WORK)),
     Case("fedrod", fedrod(NET, **WORK)),
+    Case("fedrod-hyper", fedrod_hyper(NET, **WORK)),
     Case("fedavg-balanced", fedavg_balanced(NET, **WORK)),
     Case("fedlc", fedlc(NET, tau=0.5, **WORK)),
     Case("fedetf", fedetf(NET, scale=5.0, **WORK)),
+    Case("creff", creff(NET, features=5, match_steps=10, retrain_epochs=20, retrain_lr=0.1, **WORK)),
+    Case("ratio-loss", ratio_loss(NET, **WORK)),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

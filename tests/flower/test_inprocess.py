@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("flwr")
 
 from conformance.cases import CASES, Case
-
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local

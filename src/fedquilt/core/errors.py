@@ -76,3 +76,9 @@ class WorkerError(FedquiltError):
     """A worker process could not be started, or died again and again."""
 
     exit_code = 5
+
+
+class DownloadError(FedquiltError, OSError):
+    """A file could not be downloaded, or what came is not what was published."""
+
+    exit_code = 6

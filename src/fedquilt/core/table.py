@@ -52,7 +52,8 @@ class Table:
     Args:
         columns: Tensors of equal length.
         index: Row numbers (int64) into the columns, or None for all rows.
-        prepare: Turns raw rows into what the network takes, for example bytes into floats.
+        prepare: Turns raw rows into what the network takes, for example bytes into floats. If it has a method
+            ``augmented(columns, seed)``, training batches are prepared with that instead; see :meth:`batches`.
     """
 
     columns: Mapping[str, Tensor]
@@ -66,8 +67,11 @@ class Table:
 
     def rows(self, index: Tensor) -> Batch:
         """The batch of these absolute row numbers."""
-        columns = {name: column.index_select(0, index) for name, column in self.columns.items()}
+        columns = self._gathered(index)
         return Batch(columns if self.prepare is None else self.prepare(columns))
+
+    def _gathered(self, index: Tensor) -> Columns:
+        return {name: column.index_select(0, index) for name, column in self.columns.items()}
 
     def all_rows(self) -> Tensor:
         """The absolute row numbers of this table, in order."""
@@ -89,9 +93,11 @@ class Table:
     ) -> Iterator[Batch]:
         """Shuffled batches: ``epochs`` passes, or exactly ``steps`` batches over as many passes as needed.
 
-        Without ``lone``, a last batch of one row joins the batch before it.
+        Without ``lone``, a last batch of one row joins the batch before it. These are the batches of training: the only
+        ones that random transforms change, batch k by a seed of its own.
         """
         rows, generator, made, epoch = self.all_rows(), seed.torch(), 0, 0
+        augmented = getattr(self.prepare, "augmented", None)
         count = len(rows)
         while count and (epoch < epochs if steps is None else made < steps):
             order = rows[torch.randperm(count, generator=generator)]
@@ -101,21 +107,39 @@ class Table:
             for low, high in zip(starts, [*starts[1:], count], strict=True):
                 if steps is not None and made == steps:
                     return
-                yield self.rows(order[low:high])
+                chosen = order[low:high]
+                if augmented is None:
+                    yield self.rows(chosen)
+                else:
+                    yield Batch(augmented(self._gathered(chosen), seed.fold("augment", made)))
                 made += 1
             epoch += 1
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a method may see of a client: its training rows and its held-out rows, never its test rows."""
+    """What a method may see of a client: its training rows and its held-out rows, never its test rows.
+
+    Args:
+        train: Training rows, with labels.
+        valid: Held-out rows.
+        unlabelled: Further training rows, without the column y: only methods that need no labels use them.
+    """
 
     train: Table
     valid: Table | None = None
+    unlabelled: Table | None = None
+
+    @property
+    def inputs(self) -> Table:
+        """All rows to train on, labelled or not, without the column y."""
+        columns = {name: column for name, column in self.train.columns.items() if name != "y"}
+        tables = [self.train] if self.unlabelled is None else [self.train, self.unlabelled]
+        return Table(columns, torch.cat([table.all_rows() for table in tables]), self.train.prepare)
 
     @property
     def examples(self) -> int:
-        """How much data stands behind this client's uploads."""
+        """How much data stands behind this client's uploads: its labelled training rows."""
         return len(self.train)
 
 

@@ -145,6 +145,23 @@ class Loss(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class OnLoss:
+    """A :class:`Loss` made around another one, with the same network and the same names to train."""
+
+    loss: Objective
+
+    @property
+    def net(self) -> Net:
+        """The network."""
+        return self.loss.net
+
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Those of the network."""
+        return self.net.trainable
+
+
 def constant(round: int) -> float:
     """The schedule that changes nothing."""
     return 1.0

@@ -1,5 +1,6 @@
 """Who has which data: federations, ways to divide a data set, and data sets by name."""
 
+from fedquilt.data.catalogue import Entry, File
 from fedquilt.data.class_groups import ClassGroups, Pathological
 from fedquilt.data.clock import Clock
 from fedquilt.data.federation import Federation
@@ -23,8 +24,18 @@ from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partiti
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
 from fedquilt.data.shift import LabelPermutation, Light, Noise, Rotation
-from fedquilt.data.sources import available, read
+from fedquilt.data.sources import available, fetch, read, verify
 from fedquilt.data.streams import Stream
+from fedquilt.data.subsets import held_out, only_clients, without_labels
+from fedquilt.data.transforms import (
+    GreyToRGB,
+    Normalise,
+    RandomCrop,
+    RandomFlip,
+    Resize,
+    Transforms,
+    channel_statistics,
+)
 
 __all__ = [
     "IID",
@@ -37,25 +48,36 @@ __all__ = [
     "DirichletCuts",
     "DirichletPerClient",
     "DirichletSizes",
+    "Entry",
     "ExponentialTail",
     "Federation",
+    "File",
+    "GreyToRGB",
     "LabelPermutation",
     "Light",
     "LogNormal",
     "Majority",
     "Noise",
+    "Normalise",
     "OwnTails",
     "Partition",
     "Pathological",
     "Pixels",
     "PowerLaw",
+    "RandomCrop",
+    "RandomFlip",
+    "Resize",
     "Rotation",
     "Shards",
     "StepTail",
     "Stream",
+    "Transforms",
     "TruncatedPerClient",
     "available",
+    "channel_statistics",
+    "fetch",
     "gini",
+    "held_out",
     "imbalance_factor",
     "kept_rows",
     "label_distances",
@@ -63,8 +85,11 @@ __all__ = [
     "local_test_counts",
     "long_tailed",
     "measures",
+    "only_clients",
     "read",
     "tiers_by_count",
     "tiers_by_share",
+    "verify",
     "with_local_tests",
+    "without_labels",
 ]

@@ -26,6 +26,7 @@ from fedquilt.data.checks import (
 from fedquilt.data.partitions import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.rows import Ints, Rows, merged, split
+from fedquilt.data.transforms import Transforms
 
 SPLITS = ("train", "valid", "test")
 Pair = tuple[Any, Any]
@@ -61,7 +62,7 @@ class Extras:
         x, prepare = made.columns["x"], self.prepare
         if prepare is None and x.dtype == torch.uint8:
             prepare = Pixels()
-        if isinstance(prepare, Pixels):
+        if isinstance(prepare, Pixels | Transforms):
             prepare.check(x)
         wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test")
         if wide is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
-from fedquilt.data import build, look, sharing
+from fedquilt.data import build, imports, look, sharing
 from fedquilt.data.build import Extras, Given, Pair
 from fedquilt.data.checks import as_seed, few
 from fedquilt.data.npz import Arrays, arrays_of, load
@@ -40,6 +40,8 @@ class Federation:
         classes: How many classes there are, or None without labels.
         prepare: Turns stored rows into what a network takes; a frozen dataclass, so that other processes can have it.
         groups: The planted group of each examined client, where there are such groups: what clustering should find.
+        unlabelled: Training rows of ``ids`` whose labels nobody may see, or None; see
+            :func:`fedquilt.data.without_labels`.
 
     Example:
         >>> import numpy as np
@@ -60,6 +62,7 @@ class Federation:
     classes: int | None = None
     prepare: Prepare | None = None
     groups: Mapping[ClientId, int] | None = None
+    unlabelled: Rows | None = None
 
     @classmethod
     def from_clients(
@@ -109,6 +112,70 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    def from_folder(cls, path: str | Path, *args: Any, size: int = 64, **options: Any) -> Federation:
+        """From images in class folders, at a common size; then as ``from_arrays``.
+
+        ``path/CLASS/*.png``, or ``path/CLIENT/CLASS/*.png``, whose clients are kept unless a partition is given, or
+        ``path/train/CLASS`` and ``path/test/CLASS``, the global test.
+        """
+        arrays = imports.of_folder(Path(path), size)
+        divided = bool(args) or options.get("partition") is not None
+        return cls.from_source(arrays, *args, natural=arrays.user is not None and not divided, **options)
+
+    @classmethod
+    def from_csv(
+        cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
+        features: Sequence[str] | None = None, delimiter: str = ",", **options: Any,
+    ) -> Federation:  # fmt: skip
+        """From a csv file with a header; then as ``from_arrays``.
+
+        ``label`` names the column of classes (names are numbered in their order), ``user`` that of natural clients,
+        ``features`` the number columns to use (all others).
+        """
+        arrays = imports.of_csv(Path(path), label, user, features, delimiter)
+        return cls.from_source(arrays, *args, natural=user is not None, **options)
+
+    @classmethod
+    def from_parquet(
+        cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
+        features: Sequence[str] | None = None, **options: Any,
+    ) -> Federation:  # fmt: skip
+        """From a parquet file (extra ``parquet``), as :meth:`from_csv`."""
+        arrays = imports.of_parquet(Path(path), label, user, features)
+        return cls.from_source(arrays, *args, natural=user is not None, **options)
+
+    @classmethod
+    def from_hf(
+        cls, dataset: Any, *args: Any, x: str | None = None, label: str | None = None, user: str | None = None,
+        size: int | None = None, **options: Any,
+    ) -> Federation:  # fmt: skip
+        """From a Hugging Face data set, or its name on the hub (extra ``hf``); then as ``from_arrays``.
+
+        ``x``, ``label`` and ``user`` name columns; the image and the class label are found without. ``size`` brings
+        images to one size, as RGB.
+        """
+        arrays = imports.of_hf(dataset, x, label, user, size)
+        return cls.from_source(arrays, *args, natural=user is not None, **options)
+
+    @classmethod
+    def from_flwr(
+        cls, source: Any, *args: Any, x: str | None = None, label: str | None = None, size: int | None = None,
+        **options: Any,
+    ) -> Federation:  # fmt: skip
+        """From a partitioner (with its data set) or a FederatedDataset of flwr-datasets; then as ``from_clients``."""
+        clients, wide, classes = imports.of_flwr(source, x, label, size)
+        return cls.from_clients(clients, *args, **{"global_test": wide, "classes": classes, **options})
+
+    @classmethod
+    def from_pfllib(cls, folder: str | Path, valid: float = 0.1, seed: int | Seed = 0, **options: Any) -> Federation:
+        """From a division that PFLlib wrote (dataset/NAME); its pickles are read without running anything.
+
+        Clients and their test rows stay as they are; the fraction ``valid`` of the training rows is held out.
+        """
+        clients, classes = imports.of_pfllib(Path(folder), valid, as_seed(seed))
+        return cls.from_clients(clients, **{"classes": classes, **options})
+
+    @classmethod
     def from_rows(
         cls, columns: Columns, clients: Mapping[Any, Mapping[str, Any]], *, global_test: Pair | None = None,
         classes: int | None = None, prepare: Prepare | None = None, drop_empty: bool = False,
@@ -120,7 +187,12 @@ class Federation:
         """The client's training and validation rows; the same in every round."""
         place = self.place(client)
         valid = self.valid[place]
-        return Site(self._table(self.train[place]), self._table(valid) if len(valid) else None)
+        return Site(self._table(self.train[place]), self._table(valid) if len(valid) else None, self._bare(place))
+
+    def _bare(self, place: int) -> Table | None:
+        if self.unlabelled is None or not len(rows := self.unlabelled[place]):
+            return None
+        return Table({name: column for name, column in self.columns.items() if name != "y"}, rows, self.prepare)
 
     def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
         """The client's 'valid' or 'test' rows, or None when it has none; the same after every round."""
@@ -155,12 +227,13 @@ class Federation:
         return look.summary(self)
 
     def fingerprint(self) -> str:
-        """What data this is: sha256 over columns, rows and ids. Equal data give equal prints, on any machine."""
+        """What data this is: sha256 over columns, rows, ids and ``prepare``; equal data give equal prints anywhere."""
         return look.fingerprint(self)
 
     def pooled(self) -> Federation:
         """The same with one training client, 'pooled', for all train and all valid rows; exams stay as they are."""
-        return replace(self, ids=("pooled",), train=self.train.together(), valid=self.valid.together())
+        bare = None if self.unlabelled is None else self.unlabelled.together()
+        return replace(self, ids=("pooled",), train=self.train.together(), valid=self.valid.together(), unlabelled=bare)
 
     def columns_for_sharing(self) -> dict[str, Tensor]:
         """Every tensor under a flat name; with :meth:`layout` this is the whole federation but ``prepare``."""

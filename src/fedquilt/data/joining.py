@@ -25,6 +25,7 @@ def only_classes(federation: Federation, classes: Sequence[int]) -> Federation:
     return replace(
         federation, train=chosen(federation.train, mask), valid=valid, exam_valid=held,
         test=chosen(federation.test, mask),
+        unlabelled=None if federation.unlabelled is None else chosen(federation.unlabelled, mask),
     )  # fmt: skip
 
 
@@ -43,6 +44,7 @@ def joined(tasks: Sequence[Federation]) -> tuple[Federation, ...]:
         made.append(replace(
             task, columns=columns, train=moved(task.train, base), valid=valid, exam_valid=held,
             test=moved(task.test, base), global_columns=wide, classes=max(known, default=None),
+            unlabelled=None if task.unlabelled is None else moved(task.unlabelled, base),
         ))  # fmt: skip
     return tuple(made)
 

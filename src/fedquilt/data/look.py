@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedquilt.core.describe import describe
 from fedquilt.core.errors import InputError
-from fedquilt.core.table import ClientId
+from fedquilt.core.record import pack
+from fedquilt.core.table import ClientId, Prepare
 from fedquilt.data.rows import Floats, Ints, Rows
 
 if TYPE_CHECKING:
@@ -121,11 +123,21 @@ def _kinds_per_client(data: Federation) -> Ints:
 
 
 def fingerprint(data: Federation | Stream) -> str:
-    """sha256 over every tensor (name, type, shape, bytes) and every id."""
+    """sha256 over every tensor (name, type, shape, bytes), every id, and how rows are prepared."""
     digest = hashlib.sha256(repr((data.ids, data.examined)).encode())
+    if data.prepare is not None:
+        digest.update(_described(data.prepare))
     for name, tensor in sorted(data.columns_for_sharing().items()):
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
         flat = tensor.detach().contiguous().reshape(-1)
         if len(flat):
             digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _described(prepare: Prepare) -> bytes:
+    """How rows are prepared, as bytes; what cannot be described counts by its name."""
+    try:
+        return pack(describe(prepare, "prepare"))
+    except InputError:
+        return getattr(prepare, "__qualname__", type(prepare).__qualname__).encode()

@@ -34,7 +34,24 @@ class IID:
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Concentrated:
+    """What every partition by a Dirichlet draw takes.
+
+    Args:
+        alpha: Small is skewed (0.1), large is even (100).
+        minimum: The fewest rows a client may end with.
+    """
+
+    alpha: float
+    minimum: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive(type(self).__name__, "alpha", self.alpha, "Try 0.1 to 1")
+        check_minimum(type(self).__name__, self.minimum)
+
+
+@dataclass(frozen=True)
+class Dirichlet(Concentrated):
     """Label skew: for each class, the shares of the clients are drawn p ~ Dir(alpha, ..., alpha).
 
     The n_k rows of class k are dealt out as near to n_k * p as whole numbers can be (largest remainders), so all rows
@@ -46,13 +63,6 @@ class Dirichlet:
         minimum: The fewest rows a client may end with.
     """
 
-    alpha: float
-    minimum: int = 1
-
-    def __post_init__(self) -> None:
-        check_positive("Dirichlet", "alpha", self.alpha, "Try 0.1 to 1")
-        check_minimum("Dirichlet", self.minimum)
-
     def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "Dirichlet", self.minimum)
         draw = seed.fold("dirichlet").numpy()
@@ -63,7 +73,7 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class DirichletPerClient:
+class DirichletPerClient(Concentrated):
     """Label skew at nearly equal sizes: each client draws its own mixture of classes, q_i ~ Dir(alpha, ..., alpha).
 
     The n_c rows of class c are dealt out in proportion q_ic / sum_j q_jc, as near as whole numbers can be, so all rows
@@ -74,13 +84,6 @@ class DirichletPerClient:
         alpha: Small is skewed (0.1), large is even (100).
         minimum: The fewest rows a client may end with.
     """
-
-    alpha: float
-    minimum: int = 1
-
-    def __post_init__(self) -> None:
-        check_positive("DirichletPerClient", "alpha", self.alpha, "Try 0.1 to 1")
-        check_minimum("DirichletPerClient", self.minimum)
 
     def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "DirichletPerClient", self.minimum)

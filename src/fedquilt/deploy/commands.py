@@ -120,7 +120,7 @@ def join(
 ) -> None:
     """Join a federation with this site's own data. The data stay here.
 
-    Example: [bold]fedquilt join --superlink server.example.org:8000 --ca ca.crt --key oslo --data oslo.npz --name oslo[/bold]
+    Example: [bold]fedquilt join --superlink server:8000 --ca ca.crt --key oslo --data oslo.npz --name oslo[/bold]
     """
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.join import Membership

@@ -87,7 +87,9 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _scores(scores: Mapping[str, Any]) -> list[str]:
-    return sorted({f"{split}: {name}" for part in scores.values() for split, s in part.items() for name, _ in _walk(s, "")})
+    return sorted(
+        {f"{split}: {name}" for part in scores.values() for split, s in part.items() for name, _ in _walk(s, "")}
+    )
 
 
 def table(shown: Mapping[str, Any]) -> str:
@@ -96,7 +98,9 @@ def table(shown: Mapping[str, Any]) -> str:
     lines += [f"  {name}: {value}" for name, value in shown["introduction"].items()]
     for exchange, found in shown["exchanges"].items():
         lines.append(f"In each '{exchange}' ({found['bytes in all']:,} bytes):")
-        lines += [f"  {t['name']:<44} {t['type']:<9} {t['shape']!s:<18} {t['bytes']:>12,} bytes" for t in found["tensors"]]
+        lines += [
+            f"  {t['name']:<44} {t['type']:<9} {t['shape']!s:<18} {t['bytes']:>12,} bytes" for t in found["tensors"]
+        ]
         lines += [f"  {name:<44} {value!r}" for name, value in found["numbers"].items()]
     lines.append("When models are scored: " + ", ".join(shown["scores"]))
     return "\n".join([*lines, "Never: " + "; ".join(shown["stays here"])])

@@ -16,7 +16,13 @@ from typing import Any
 from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.deploy.app_folder import export
 from fedquilt.deploy.flower_command import (
-    Address, FlowerError, call, refuse_plain_text, start, stop, wait_for,
+    Address,
+    FlowerError,
+    call,
+    refuse_plain_text,
+    start,
+    stop,
+    wait_for,
 )  # fmt: skip
 from fedquilt.deploy.keys import Keys
 from fedquilt.runs.build import result_of

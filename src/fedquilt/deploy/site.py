@@ -96,7 +96,9 @@ def _own(name: str) -> Source:
         for part in path.split("."):
             made = getattr(made, part)
     except (ImportError, AttributeError) as error:
-        raise InputError(f"The data {name!r} cannot be imported: {error}. Give a .npz or package.module:function.") from error
+        raise InputError(
+            f"The data {name!r} cannot be imported: {error}. Give a .npz or package.module:function."
+        ) from error
     source = made() if callable(made) else made
     if not all(hasattr(source, need) for need in ("ids", "examined", "site", "exam", "size", "fingerprint")):
         raise InputError(f"{name!r} gave a {type(source).__name__}, not a federation. See the page on own data.")

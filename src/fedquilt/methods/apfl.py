@@ -16,7 +16,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Objective, OnLoss, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload
 
 OWN = "own/"  # before the names of v, where w and v are trained together
@@ -38,15 +38,8 @@ def mixture(net: Net, own: Mapping[str, Tensor], other: Mapping[str, Tensor], al
 
 
 @dataclass(frozen=True)
-class Blend:
+class Blend(OnLoss):
     """f(w) + f(alpha v + (1 - alpha) w) of one batch, where the second term moves v only."""
-
-    loss: Objective
-
-    @property
-    def net(self) -> Net:
-        """The network."""
-        return self.loss.net
 
     @property
     def trainable(self) -> tuple[str, ...]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +13,8 @@ from torch.nn import functional as F
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.train import Objective
-from fedquilt.methods.fedavg import FedAvg, net_of
-from fedquilt.methods.long_tail import WithCounts
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.long_tail import WithCounts, rebuilt, two_parts
 from fedquilt.pieces.objectives import balanced_softmax
 
 
@@ -46,11 +44,8 @@ class WithSimplex(nn.Module):
 
     def __init__(self, build: Callable[[], nn.Module], scale: float) -> None:
         super().__init__()
-        made: Any = build()
-        if not isinstance(getattr(made, "features", None), nn.Module) or not isinstance(made.head, nn.Linear):
-            raise InputError(f"FedETF needs a module with features and a linear head, got {type(made).__name__}.")
-        self.features = made.features
-        self.head = Fixed(made.head.in_features, made.head.out_features, scale)
+        self.features, head = two_parts(build)
+        self.head = Fixed(head.in_features, head.out_features, scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores."""
@@ -71,10 +66,7 @@ def fedetf(objective: Objective | Net, scale: float = 1.0, **rest: Any) -> WithC
 
     Reference: Li et al., No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning, 2023.
     """
-    net = net_of(objective)
-    if isinstance(net.build, nn.Module):
-        raise InputError("FedETF replaces the network's head: give Net its class or a function, not a ready module.")
     if not scale > 0:
         raise InputError(f"FedETF needs scale > 0, got {scale}.")
-    fixed = replace(net, build=partial(WithSimplex, net.build, scale))
-    return WithCounts(base=FedAvg(objective=Objective(fixed, (balanced_softmax,)), **rest))
+    loss = Objective(rebuilt(objective, WithSimplex, scale), (balanced_softmax,))
+    return WithCounts(base=FedAvg(objective=loss, **rest))

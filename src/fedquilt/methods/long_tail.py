@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from torch import nn
+
+from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.table import Site
@@ -28,6 +33,22 @@ class WithCounts(OnBase):
         """As the base, with the counts."""
         job = self.base.start(download, client, site, turn)
         return replace(job, fixed={**job.fixed, "counts": class_counts(site.train)})
+
+
+def rebuilt(objective: Objective | Net, module: Callable[..., nn.Module], *settings: Any) -> Net:
+    """The network as ``module(build, *settings)``, made around what the network was built by."""
+    net = net_of(objective)
+    if isinstance(net.build, nn.Module):
+        raise InputError(f"{module.__name__} changes the network's head: give Net its class, not a ready module.")
+    return replace(net, build=partial(module, net.build, *settings))
+
+
+def two_parts(build: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Linear]:
+    """Features and linear head of a new module, which must have both."""
+    made: Any = build()
+    if not isinstance(getattr(made, "features", None), nn.Module) or not isinstance(made.head, nn.Linear):
+        raise InputError(f"This method needs a module with features and a linear head, got {type(made).__name__}.")
+    return made.features, made.head
 
 
 def fedavg_balanced(objective: Objective | Net, **rest: Any) -> WithCounts:

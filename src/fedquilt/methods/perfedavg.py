@@ -14,7 +14,7 @@ from fedquilt.core.exchange import Exchange, OnBase
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch
-from fedquilt.core.train import Loss, Objective
+from fedquilt.core.train import Loss, Objective, OnLoss
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.finetune import FineTune
 from fedquilt.pieces.aggregators import uniform_mean
@@ -42,24 +42,13 @@ def _moved(params: Params, slope: Params, by: float) -> Params:
 
 
 @dataclass(frozen=True)
-class FirstOrder:
+class FirstOrder(OnLoss):
     """f(w - alpha grad f(w; D); D') whose inner slope counts as a constant: its slope is grad f(w'; D').
 
     The Hessian is left out. D and D' are the two halves of the batch.
     """
 
-    loss: Objective
     alpha: float
-
-    @property
-    def net(self) -> Net:
-        """The network."""
-        return self.loss.net
-
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """Those of the network."""
-        return self.net.trainable
 
     def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
         first, second = _split(batch, 2)

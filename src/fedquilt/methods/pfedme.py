@@ -15,19 +15,18 @@ from fedquilt.core.net import Net
 from fedquilt.core.params import Params, lerp
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Objective, OnLoss, Trained
 from fedquilt.methods.fedavg import FedAvg, Owner, Server, Upload
 from fedquilt.pieces.aggregators import uniform_mean
 
 
 @dataclass(frozen=True)
-class Moreau:
+class Moreau(OnLoss):
     """lam/2 |w - theta|^2 with theta = argmin f(theta) + lam/2 |theta - w|^2, found by a few steps from w.
 
     theta counts as a constant, so that the slope is lam (w - theta), that of the envelope.
     """
 
-    loss: Objective
     lam: float
     inner_lr: float
     inner_steps: int
@@ -38,16 +37,6 @@ class Moreau:
                 "pFedMe needs lam > 0, inner_lr > 0 and inner_steps >= 1, "
                 f"got {self.lam}, {self.inner_lr}, {self.inner_steps}."
             )
-
-    @property
-    def net(self) -> Net:
-        """The network."""
-        return self.loss.net
-
-    @property
-    def trainable(self) -> tuple[str, ...]:
-        """Those of the network."""
-        return self.net.trainable
 
     def solve(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Params:
         """theta: ``inner_steps`` steps of gradient descent on this batch."""

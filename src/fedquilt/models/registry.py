@@ -6,21 +6,45 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from fedquilt.core.errors import InputError
-from fedquilt.models.small import MLP, FedAvgCNN, LeNet5, LogisticRegression
+from fedquilt.core.net import Net
+from fedquilt.core.params import nothing, under
+from fedquilt.models.counts import Counts, count
+from fedquilt.models.encoder import TextEncoder
+from fedquilt.models.files import fingerprint
+from fedquilt.models.resnet import ResNet
+from fedquilt.models.signals import SignalCNN
+from fedquilt.models.small import MLP, CNNCifar, CNNMnist, FedAvgCNN, LeNet5, LogisticRegression
+from fedquilt.models.text import CharRNN, TextCNN
+from fedquilt.models.vit import ViT, ViTCehgls
+from fedquilt.models.weights import with_weights
 
 Shape = tuple[int, ...]
+COMMON = ("weights",)  # options that every model has
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A network that can be asked for: which shapes fit, how the shape becomes arguments, and its options."""
+    """A network that can be asked for.
+
+    Args:
+        build: Makes it.
+        description: One line about it.
+        takes: The shapes it takes, in words.
+        fits: Whether it takes a shape.
+        arguments: How a shape becomes arguments.
+        options: The other arguments that may be given.
+        reference: The shape of one input for which its size is told.
+        classes: And the number of classes.
+        needs: Options that must be given; such a model has no size of its own.
+    """
 
     build: Callable[..., nn.Module]
     description: str
@@ -28,18 +52,43 @@ class Entry:
     fits: Callable[[Shape], bool]
     arguments: Callable[[Shape], dict[str, int]]
     options: tuple[str, ...] = ()
+    reference: Shape = (1, 28, 28)
+    classes: int = 10
+    needs: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Every option, those that all models have included."""
+        return (*self.options, *COMMON)
+
+    @property
+    def ids(self) -> bool:
+        """Whether it takes token ids."""
+        return bool(getattr(_class_of(self.build), "ids", False))
+
+
+def _class_of(build: Any) -> Any:
+    return build.func if isinstance(build, partial) else build
 
 
 def _any_shape(shape: Shape) -> bool:
     return True
 
 
-def _lenet_shape(shape: Shape) -> bool:
-    return len(shape) == 3 and shape[1] == shape[2] and shape[1] in (28, 32)
+def _sides(*sides: int) -> Callable[[Shape], bool]:
+    return lambda shape: len(shape) == 3 and shape[1] == shape[2] and shape[1] in sides
 
 
-def _cnn_shape(shape: Shape) -> bool:
-    return len(shape) == 3 and shape[1] == shape[2] and shape[1] >= 16
+def _images(least: int) -> Callable[[Shape], bool]:
+    return lambda shape: len(shape) == 3 and shape[1] == shape[2] and shape[1] >= least
+
+
+def _window(shape: Shape) -> bool:
+    return len(shape) == 2
+
+
+def _text(shape: Shape) -> bool:
+    return len(shape) == 1
 
 
 def _flat(shape: Shape) -> dict[str, int]:
@@ -50,37 +99,124 @@ def _image(shape: Shape) -> dict[str, int]:
     return {"channels": shape[0], "size": shape[1]}
 
 
+def _signal(shape: Shape) -> dict[str, int]:
+    return {"channels": shape[0], "length": shape[1]}
+
+
+def _length(shape: Shape) -> dict[str, int]:
+    return {"length": shape[0]}
+
+
+_RESNET = ("norm", "stem", "width")
+_VIT = ("patch", "width", "depth", "heads", "mlp", "dropout", "class_token", "zero_head")
+_CHARS = ("vocab", "width", "hidden", "layers")
+_VIT_S = partial(ViT, patch=16, width=384, depth=12, heads=6, mlp=1536)
+
+
+def _resnet(depth: int) -> Entry:
+    about = f"ResNet-{depth} (norm='group' or 'batch', stem='3x3' or '7x7')"
+    takes = "(C, H, H) with H of 8 or more"
+    return Entry(partial(ResNet, depth=depth), about, takes, _images(8), _image, _RESNET, (3, 32, 32))
+
+
 MODELS = {
     "logistic": Entry(LogisticRegression, "one linear layer", "any shape", _any_shape, _flat),
     "mlp": Entry(MLP, "linear layers with ReLU (hidden=(200,))", "any shape", _any_shape, _flat, ("hidden",)),
     "lenet5": Entry(
-        LeNet5, "LeNet-5 with tanh and average pooling", "(C, 28, 28) or (C, 32, 32)", _lenet_shape, _image
+        LeNet5, "LeNet-5 with tanh and average pooling", "(C, 28, 28) or (C, 32, 32)", _sides(28, 32), _image
     ),
     "fedavg_cnn": Entry(
         FedAvgCNN, "two 5x5 convolutions and a hidden layer (hidden=512)", "(C, H, H) with H of 16 or more",
-        _cnn_shape, _image, ("hidden",),
+        _images(16), _image, ("hidden",),
+    ),
+    "cnn_mnist": Entry(
+        CNNMnist, "two small 5x5 convolutions with dropout (hidden=50)", "(C, H, H) with H of 16 or more",
+        _images(16), _image, ("hidden", "dropout"),
+    ),
+    "cnn_cifar": Entry(
+        CNNCifar, "three 3x3 convolutions and a hidden layer (hidden=512)", "(C, H, H) with H of 8 or more",
+        _images(8), _image, ("hidden",), (3, 32, 32),
+    ),
+    "resnet10": _resnet(10),
+    "resnet18": _resnet(18),
+    "resnet34": _resnet(34),
+    "vit_tiny": Entry(
+        ViT, "vision transformer with patch 4, width 192, 12 layers; any size by its options",
+        "(C, H, H) with H a multiple of patch", _images(4), _image, _VIT, (3, 32, 32),
+    ),
+    "vit_small_patch16_224": Entry(
+        _VIT_S, "ViT-S/16: width 384, 12 layers", "(C, 224, 224)", _sides(224), _image, ("dropout",), (3, 224, 224),
+        1000,
+    ),
+    "vit_cehgls": Entry(
+        ViTCehgls, "ViT of CEHGLS: width 512, 6 layers, dropout 0.5, zero head",
+        "(C, H, H) with H of 28, 32, 64 or 224", _sides(28, 32, 64, 224), _image, ("dropout",), (3, 32, 32),
+    ),
+    "text_cnn": Entry(
+        TextCNN, "convolutions over 3, 4 and 5 tokens (vocab=25000)", "token ids (L,) with L of 5 or more", _text,
+        _length, ("vocab", "width", "maps", "spans", "dropout"), (128,), 4,
+    ),
+    "char_lstm": Entry(
+        CharRNN, "next character by two LSTM layers of 256 (vocab: as many as classes)", "token ids (L,)", _text,
+        _length, _CHARS, (80,), 80,
+    ),
+    "char_gru": Entry(
+        partial(CharRNN, cell="gru"), "next character by two GRU layers of 256 (vocab: as many as classes)",
+        "token ids (L,)", _text, _length, _CHARS, (80,), 80,
+    ),
+    "signal_cnn": Entry(
+        SignalCNN, "two convolutions along time for sensor windows (span=9, hidden=128)",
+        "(C, L) with L of 28 or more", _window, _signal, ("span", "hidden"), (9, 128), 6,
+    ),
+    "text_encoder": Entry(
+        TextEncoder, "a transformers encoder, frozen or not, and a head (folder=...)", "token ids (L,)", _text,
+        _length, ("folder", "frozen", "pad"), (64,), 2, ("folder",),
     ),
 }  # fmt: skip
 
 
 def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> partial[nn.Module]:
-    """A builder without arguments for inputs of this shape, (C, H, W) or (F,): what ``Net`` takes.
+    """A builder without arguments for inputs of this shape, (C, H, W), (C, L) or (F,): what ``Net`` takes.
+
+    Every model takes ``weights``, a safetensors file or a folder to start from
+    (:func:`fedquilt.models.weights.with_weights`).
 
     Example:
         >>> build = make("fedavg_cnn", (1, 28, 28), 10)
         >>> type(build()).__name__
         'FedAvgCNN'
     """
+    entry = find(name)
+    for option in options:
+        if option not in entry.known:
+            raise InputError(
+                f"The model {name} has no option {option!r}.{_hint(option, entry.known)} "
+                f"Its options are: {', '.join(entry.known)}."
+            )
+    for option in entry.needs:
+        if option not in options:
+            raise InputError(f"The model {name} needs the option {option}.")
+    given, weights = _pinned(options), options.get("weights")
+    builder = partial(entry.build, **entry_arguments(name, entry, shape), classes=classes, **given)
+    if weights is not None:
+        builder = with_weights(builder, weights)
+    bare(builder)  # a wrong value speaks up here, not in the middle of a run
+    return builder
+
+
+def net(name: str, shape: Sequence[int], classes: int, **options: Any) -> Net:
+    """The model as a ``Net``; what it holds frozen, such as a pretrained encoder, is neither trained nor sent."""
+    builder = make(name, shape, classes, **options)
+    still: tuple[str, ...] = getattr(bare(builder), "frozen", ())
+    return Net(builder, frozen=under(*still) if still else nothing)
+
+
+def find(name: str) -> Entry:
+    """The entry of a name; an unknown one is an error that says what was perhaps meant."""
     entry = MODELS.get(name)
     if entry is None:
         raise InputError(f"There is no model called {name!r}.{_hint(name, MODELS)} There are: {', '.join(MODELS)}.")
-    for option in options:
-        if option not in entry.options:
-            known = f"Its options are: {', '.join(entry.options)}." if entry.options else "It has none."
-            raise InputError(f"The model {name} has no option {option!r}.{_hint(option, entry.options)} {known}")
-    builder = partial(entry.build, **entry_arguments(name, entry, shape), classes=classes, **_plain(options))
-    _bare(builder)  # a wrong value speaks up here, not in the middle of a run
-    return builder
+    return entry
 
 
 def entry_arguments(name: str, entry: Entry, shape: Sequence[int]) -> dict[str, int]:
@@ -89,34 +225,52 @@ def entry_arguments(name: str, entry: Entry, shape: Sequence[int]) -> dict[str, 
     if not wanted or min(wanted) < 1:
         raise InputError(f"The shape of one input must be like (1, 28, 28) or (20,), got {tuple(shape)}.")
     if not entry.fits(wanted):
-        fitting = [other for other, e in MODELS.items() if e.fits(wanted)]
+        fitting = [other for other, e in MODELS.items() if e.fits(wanted) and e.ids <= (entry.ids or wanted[1:] == ())]
         raise InputError(f"The model {name} takes {entry.takes}, not {wanted}. These fit: {', '.join(fitting)}.")
     return entry.arguments(wanted)
 
 
 def available() -> list[dict[str, Any]]:
-    """Every name with its description, the shapes it takes, and its size for 1x28x28 inputs and 10 classes."""
-    return [
-        {
-            "name": name,
-            "description": entry.description,
-            "takes": entry.takes,
-            "parameters": sum(
-                p.numel() for p in _bare(partial(entry.build, **entry.arguments((1, 28, 28)), classes=10))
-            ),
-        }
-        for name, entry in MODELS.items()
-    ]
+    """Every name with what it takes, its size and the cost of one row for its reference input, and a description.
+
+    A model that must be given something first, such as a folder, has no size here.
+    """
+    rows = []
+    for name, entry in MODELS.items():
+        counts = None if entry.needs else _counts(name)
+        rows.append(
+            {
+                "name": name,
+                "takes": entry.takes,
+                "input": list(entry.reference),
+                "classes": entry.classes,
+                "parameters": None if counts is None else counts.parameters,
+                "mflops": None if counts is None else round(counts.flops / 1e6, 2),
+                "description": entry.description,
+            }
+        )
+    return rows
 
 
-def _bare(builder: partial[nn.Module]) -> list[nn.Parameter]:
-    """The parameters of the module, without memory and without drawing random numbers."""
+@cache
+def _counts(name: str) -> Counts:
+    entry = MODELS[name]
+    return count(make(name, entry.reference, entry.classes), entry.reference)
+
+
+def bare(builder: Callable[[], nn.Module]) -> nn.Module:
+    """The module without memory for its tensors, and without drawing random numbers."""
     with torch.device("meta"):
-        return list(builder().parameters())
+        return builder()
 
 
-def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    return {n: tuple(v) if isinstance(v, list) else v for n, v in options.items()}  # TOML has lists only
+def _pinned(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of the builder: lists as tuples, and a local folder by its full path and content."""
+    given = {n: tuple(v) if isinstance(v, list) else v for n, v in options.items() if n not in COMMON}
+    folder = given.get("folder")
+    if isinstance(folder, str) and Path(folder).is_dir():
+        given |= {"folder": str(Path(folder).resolve()), "content": fingerprint(folder)}
+    return given
 
 
 def _hint(name: str, names: Iterable[str]) -> str:

@@ -31,6 +31,12 @@ def cross_entropy(out: Any, params: Params, fixed: Mapping[str, Any], batch: Bat
     return weighted_mean(F.cross_entropy(logits_of(out), batch.y, reduction="none"), batch.weight)
 
 
+def class_weighted(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    """Mean over rows of w_y times the cross-entropy, w = ``fixed["weights"]``; not divided by the weights' sum."""
+    values = F.cross_entropy(logits_of(out), batch.y, reduction="none")
+    return weighted_mean(values * fixed["weights"][batch.y], batch.weight)
+
+
 def class_counts(table: Table) -> Tensor:
     """How many rows of each class a table has, up to its largest label."""
     return torch.bincount(table.columns["y"].index_select(0, table.all_rows()))

@@ -3,61 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import constant
-from fedquilt.data import Federation, Pixels, long_tailed, read
-from fedquilt.data.npz import arrays_of, load
 from fedquilt.engines.engine import Engine
-from fedquilt.models.registry import make
-from fedquilt.runs.config import Config, Kinded, check_options, dump
+from fedquilt.models.registry import net as net_called
+from fedquilt.runs.config import Config, check_options, dump
+from fedquilt.runs.data import federation_of as federation_of
+from fedquilt.runs.data import made
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.registry import lookup
 from fedquilt.runs.runner import Run, make_engine
 from fedquilt.runs.storage import RunFolder
 
 
-def federation_of(config: Config) -> Federation:
-    """The clients and their data."""
-    data = config.data
-    arrays = read(data.source or "digits") if data.path is None else arrays_of(load(Path(data.path)), data.path)
-    if data.limit is not None and data.limit < len(arrays.y):
-        rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
-        arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
-                         user=None if arrays.user is None else arrays.user[rows])  # fmt: skip
-    if data.long_tail is not None:
-        arrays = long_tailed(arrays, _made("long_tail", data.long_tail, "data.long_tail"), data.seed)
-    mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
-    prepare = Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None
-    if prepare is None and (mean, std) != (0.0, 1.0):
-        raise InputError(
-            f"data.mean and data.std are for images stored as bytes; {data.source or data.path} holds {arrays.x.dtype}."
-        )
-    options: dict[str, Any] = {"prepare": prepare} if prepare is not None else {}
-    who = {"natural": True} if data.by_user else {"partition": _made("partition", data.partition, "data.partition")}
-    federation = Federation.from_source(
-        arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
-        **who, **options,
-    )  # fmt: skip
-    if data.shift is not None:
-        federation = _made("shift", data.shift, "data.shift")(federation, data.seed)
-    return federation
-
-
-def method_of(config: Config, federation: Federation) -> Method:
+def method_of(config: Config, federation: Any) -> Method:
     """The method, with its network for this federation's data."""
     shape = _row_shape(federation)
     if federation.classes is None:
         raise InputError("The data have no class labels; this version trains classifiers only.")
-    net = Net(make(config.model.kind, shape, federation.classes, **config.model.options))
+    net = net_called(config.model.kind, shape, federation.classes, **config.model.options)
     train = config.train
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
@@ -66,8 +36,8 @@ def method_of(config: Config, federation: Federation) -> Method:
         given["aggregate"] = lookup("aggregate", given["aggregate"]).load()
     method: Method = lookup("method", config.method.kind).load()(
         objective=net,
-        optimizer=_made("optimizer", train.optimizer, "train.optimizer"),
-        schedule=constant if train.schedule is None else _made("schedule", train.schedule, "train.schedule"),
+        optimizer=made("optimizer", train.optimizer, "train.optimizer"),
+        schedule=constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
         epochs=train.epochs, steps=train.steps, batch_size=train.batch_size, clip=train.clip,
         cohort=_cohort(config), **given,
     )  # fmt: skip
@@ -89,21 +59,12 @@ def _cohort(config: Config) -> Cohort:
     return everyone if config.cohort.fraction == 1.0 else fraction(config.cohort.fraction)
 
 
-def _made(table: str, choice: Kinded, path: str) -> Any:
-    given, problems = check_options(table, choice.kind, choice.options, path)
-    if problems:
-        raise ConfigError(problems)
-    return lookup(table, choice.kind).load()(**given)
-
-
 def engine_of(config: Config) -> Engine:
     """The engine the settings ask for."""
     return make_engine(config.engine.kind, config.engine.processes, config.engine.devices)
 
 
-def run_of(
-    config: Config, engine: Engine, folder: Path, federation: Federation | None = None, fresh: bool = False
-) -> Run:
+def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None, fresh: bool = False) -> Run:
     """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``."""
     data = federation if federation is not None else federation_of(config)
     method = method_of(config, data)
@@ -114,6 +75,7 @@ def run_of(
     if config.data.path is not None:  # the folder must be readable from anywhere
         place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": place})
+    config = config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
     write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
         method, data, rounds=config.rounds, seed=config.seed, engine=engine, evaluation=config.evaluate,
@@ -122,7 +84,11 @@ def run_of(
     )  # fmt: skip
 
 
-def _check_first_step(method: Any, data: Federation) -> None:
+def _full_paths(config: Config) -> dict[str, str]:
+    return {name: str(Path(value).resolve()) for name, value in config.weight_files().items()}
+
+
+def _check_first_step(method: Any, data: Any) -> None:
     """One forward pass on one row, so that a model that does not fit the data is refused before anything starts."""
     net: Net | None = getattr(method, "net", None)
     if net is not None:
@@ -130,7 +96,7 @@ def _check_first_step(method: Any, data: Federation) -> None:
         net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
 
 
-def result_for(folder: Path, data: Federation) -> dict[str, Any] | None:
+def result_for(folder: Path, data: Any) -> dict[str, Any] | None:
     """The result of a finished run, refused if it was made with other data."""
     found = result_of(folder)
     if found is not None and found.get("data") != data.fingerprint():

@@ -83,11 +83,17 @@ METHODS = _table(
     Entry("fedproto", "fedquilt.methods.fedproto:fedproto", "class means of features travel, models do not",
           "Tan et al. 2022", fixed=("aggregate",)),
     Entry("fedrod", "fedquilt.methods.fedrod:fedrod", "a generic head and an own head on top", "Chen and Chao 2022"),
+    Entry("fedrod_hyper", "fedquilt.methods.fedrod_hyper:fedrod_hyper",
+          "a generic head and one made from a client's class shares", "Chen and Chao 2022"),
     Entry("fedavg_balanced", "fedquilt.methods.long_tail:fedavg_balanced", "FedAvg with balanced softmax",
           "Ren et al. 2020"),
     Entry("fedlc", "fedquilt.methods.long_tail:fedlc", "FedAvg with logits calibrated by class counts",
           "Zhang et al. 2022"),
     Entry("fedetf", "fedquilt.methods.fedetf:fedetf", "features for one fixed simplex classifier", "Li et al. 2023"),
+    Entry("creff", "fedquilt.methods.creff:creff", "the classifier trained anew on features learned from slopes",
+          "Shang et al. 2022"),
+    Entry("ratio_loss", "fedquilt.methods.ratio_loss:ratio_loss", "classes that the model neglects weigh more",
+          "Wang et al. 2021"),
 )  # fmt: skip
 OPTIMIZERS = _table(
     Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
@@ -129,13 +135,26 @@ SHIFTS = _table(
     Entry("label_permutation", "fedquilt.data.shift:LabelPermutation", "groups that permute labels",
           "Sattler et al. 2020"),
 )  # fmt: skip
+TRANSFORMS = _table(
+    Entry("resize", "fedquilt.data.transforms:Resize", "square images of another size, bilinear"),
+    Entry("grey_to_rgb", "fedquilt.data.transforms:GreyToRGB", "one channel three times"),
+    Entry("normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training rows"),
+    Entry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad, and cut at a random place"),
+    Entry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),
+)
+STREAMS = _table(
+    Entry("by_class", "fedquilt.data.stream_kinds:ByClass", "groups of classes, one after the other"),
+    Entry("datasets", "fedquilt.data.stream_kinds:Datasets", "data sets, one after the other"),
+    Entry("drift", "fedquilt.data.stream_kinds:Drift", "a shift that happens at a round"),
+)
 AGGREGATORS = _table(
     Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
     Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),
 )
 _TABLES = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
-    "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS,
+    "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS, "transform": TRANSFORMS,
+    "stream": STREAMS,
 }  # fmt: skip
 
 

@@ -118,6 +118,25 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     print(f"folder {folder}")
 
 
+def newcomers_table(found: Mapping[str, Any]) -> None:
+    """How clients fare that never took part."""
+    table = Table(title=f"{found['newcomers']} newcomers; accuracy in %", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("mode")
+    for name in ("mean", "std", "worst", "majority class", "epochs"):
+        table.add_column(name, justify="right")
+    for mode, row in found["modes"].items():
+        if "refused" not in row:
+            numbers = (f"{100 * row[name]:.1f}" for name in ("mean", "std", "worst", "majority"))
+            table.add_row(mode, *numbers, str(row["epochs"]))
+    console.print(table)
+    for mode, row in found["modes"].items():
+        if "refused" in row:
+            print(f"{mode}: {row['refused']}")
+    starts = {row["start"] for row in found["modes"].values() if "start" in row}
+    if "fresh client" in starts:
+        print("There is no global model: newcomers start from what a client has before its first visit.")
+
+
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
@@ -152,9 +171,36 @@ def _percent(span: Interval) -> str:
     return f"{100 * span.mean:.1f}" + ("" if math.isnan(span.half) else f" ± {100 * span.half:.1f}")
 
 
-def partition_table(federation: Any, counts: Any, picture: Path) -> None:
+def stream_tables(stream: Any, found: Mapping[str, Any]) -> None:
+    """When each task is on, and its split."""
+    for stage in found["stages"]:
+        task = stage["task"]
+        print(f"rounds {stage['rounds']}: task {task} (classes {_ranges(found['tasks'][task]['classes'])})")
+    if found["recurring"]:
+        print("and then from the beginning again")
+    if found["delays"]:
+        late = ", ".join(f"client {client} by {rounds}" for client, rounds in list(found["delays"].items())[:10])
+        more = f" and {len(found['delays']) - 10} more" if len(found["delays"]) > 10 else ""
+        print(f"behind by so many rounds: {late}{more}")
+    for number, task in enumerate(stream.tasks):
+        print(f"\ntask {number}")
+        partition_table(task, Path(found["tasks"][number]["plot"]))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0-2, 5 for 0, 1, 2, 5."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def partition_table(federation: Any, picture: Path) -> None:
     """A split in the terminal."""
-    counts = np.asarray(counts)
+    counts = np.asarray(federation.label_counts("train"))
     shown = min(len(counts), 30)
     table = Table(title=f"training rows of {len(counts)} clients by label", title_justify="left")
     table.add_column("client")

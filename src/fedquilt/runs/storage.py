@@ -139,6 +139,13 @@ class RunFolder:
         self._rewind(None)
         return None, notes
 
+    def newest(self, identity: str, data: str) -> SnapshotRecord | None:
+        """The newest snapshot that is whole, or None; for looking only: nothing in the folder changes."""
+        for file in self.snapshots():
+            with suppress(SnapshotError, FrameError, OSError):
+                return self._read(file, identity, data)
+        return None
+
     def _read(self, file: Path, identity: str, data: str) -> SnapshotRecord:
         frame = file.read_bytes()
         if hashlib.sha256(frame).hexdigest()[:16] != file.name.split(".")[1]:

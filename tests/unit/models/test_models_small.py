@@ -12,7 +12,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.models import MLP, FedAvgCNN, LeNet5, LogisticRegression, available, make
+from fedquilt.models import MLP, CNNCifar, CNNMnist, FedAvgCNN, LeNet5, LogisticRegression, make
 
 
 def count(module):
@@ -30,6 +30,9 @@ def count(module):
         (partial(LeNet5, channels=3, size=32), 61_706 - 850 + 2 * 25 * 6, 850),
         (FedAvgCNN, 576_896, 5130),  # 832 + 51264 + (1024 * 512 + 512)
         (partial(FedAvgCNN, channels=3, size=32), 873_408, 5130),  # 2432 + 51264 + (1600 * 512 + 512)
+        (CNNMnist, 260 + 5020 + 320 * 50 + 50, 510),  # 1*25*10+10; 10*25*20+20; 20*4*4 inputs: 21,840 in all
+        (CNNCifar, 2_473_610 - 5130, 5130),  # 1792 + 73856 + 295168 + (4096 * 512 + 512) + 5130
+        (partial(CNNCifar, channels=1, size=8), 640 + 73_856 + 295_168 + 256 * 512 + 512, 5130),
         (partial(FedAvgCNN, classes=62, hidden=128), 832 + 51_264 + 1024 * 128 + 128, 128 * 62 + 62),
     ],
 )
@@ -51,6 +54,8 @@ def test_parameter_counts(module, features, head):
         (partial(FedAvgCNN, 4), (1, 28, 28)),
         (partial(FedAvgCNN, 4, 3, 32), (3, 32, 32)),
         (partial(FedAvgCNN, 4, 1, 16), (1, 16, 16)),
+        (partial(CNNMnist, 4, dropout=0.0), (1, 28, 28)),
+        (partial(CNNCifar, 4), (3, 32, 32)),
     ],
 )
 def test_forward_is_head_of_features(module, shape):
@@ -85,6 +90,9 @@ def test_a_wrong_shape_is_refused_with_both_shapes(module, shape, message):
     [
         (lambda: LeNet5(size=30), "28x28 or 32x32, got size 30"),
         (lambda: FedAvgCNN(size=15), "at least 16x16, got size 15"),
+        (lambda: CNNMnist(size=15), "at least 16x16, got size 15"),
+        (lambda: CNNMnist(dropout=1.0), r"dropout must be a number in \[0, 1\), got 1.0"),
+        (lambda: CNNCifar(size=7), "at least 8x8, got size 7"),
         (lambda: FedAvgCNN(hidden=0), "hidden must be a whole number of at least 1, got 0"),
         (lambda: MLP(4, 2, (8, -1)), r"hidden\[1\] must be a whole number of at least 1, got -1"),
         (lambda: LogisticRegression(4, 0), "classes must be a whole number"),
@@ -94,6 +102,12 @@ def test_a_wrong_shape_is_refused_with_both_shapes(module, shape, message):
 def test_wrong_sizes_are_refused(make_one, message):
     with pytest.raises(InputError, match=message):
         make_one()
+
+
+@pytest.mark.parametrize("module", [partial(MLP, 4, 2), partial(LogisticRegression, 4, 2)])
+def test_whole_numbers_are_not_taken_for_measurements(module):
+    with pytest.raises(InputError, match="takes floating-point numbers, got int64"):
+        module()(torch.zeros(3, 4, dtype=torch.int64))
 
 
 def test_make_gives_a_builder_that_travels():
@@ -111,7 +125,7 @@ def test_make_gives_a_builder_that_travels():
 def test_making_draws_no_random_numbers():
     before = torch.get_rng_state()
     make("lenet5", (1, 28, 28), 10)
-    available()
+    make("vit_tiny", (3, 32, 32), 10)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -133,7 +147,7 @@ def test_making_draws_no_random_numbers():
             lambda: make("mlp", (4,), 2, hiden=(3,)),
             r"no option 'hiden'\. Did you mean 'hidden'\? Its options are: hidden",
         ),
-        (lambda: make("lenet5", (1, 28, 28), 2, width=3), "no option 'width'. It has none"),
+        (lambda: make("lenet5", (1, 28, 28), 2, width=3), "no option 'width'. Its options are: weights"),
         (lambda: make("mlp", (4,), 2, hidden=(0,)), r"hidden\[0\] must be a whole number"),
         (lambda: make("mlp", (4,), 2, hidden=7), "hidden must be"),
         (lambda: make("mlp", (), 2), "must be like"),
@@ -143,9 +157,3 @@ def test_making_draws_no_random_numbers():
 def test_refusals_of_make(ask, message):
     with pytest.raises(InputError, match=message):
         ask()
-
-
-def test_available_counts_parameters_for_28x28_and_10_classes():
-    found = {e["name"]: e["parameters"] for e in available()}
-    assert found == {"logistic": 7850, "mlp": 159_010, "lenet5": 61_706, "fedavg_cnn": 582_026}
-    assert all(e["description"] and e["takes"] for e in available())

@@ -213,7 +213,12 @@ _SAME = [
 ]  # fmt: skip
 _OTHER = [
     "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
+    "data.label=kind", "data.user=who", "data.size=32",
     "data.partition.alpha=0.5", "data.partition=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
+    "data.transforms=['random_flip']", "data.transforms=[{kind='resize', size=4}, 'random_flip']",
+    "data.unlabelled=0.5", "data.newcomers=2", "stream={kind='by_class', groups=[[0, 1], [2, 3]]}",
+    "stream={kind='drift', at=2, shift={kind='rotation', angles=[90]}}",
+    "stream={kind='datasets', sources=['digits'], delays=[0, 1]}",
     "data.long_tail.factor=0.1", "data.shift=rotation", "data.drop_empty=true",
     "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model=logistic", "model={kind='mlp', hidden=[7]}",
     "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.steps=4", "train.batch_size=5",

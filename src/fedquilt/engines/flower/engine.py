@@ -22,7 +22,19 @@ from fedquilt.engines.client_side import Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Lost
 from fedquilt.engines.flower.content import from_content, to_content
 from fedquilt.engines.flower.errand import (
-    Answer, Begin, Errand, ExamJob, Frames, Given, Here, Job, Marks, Parcel, Refused, frame_at, read,
+    Answer,
+    Begin,
+    Errand,
+    ExamJob,
+    Frames,
+    Given,
+    Here,
+    Job,
+    Marks,
+    Parcel,
+    Refused,
+    frame_at,
+    read,
 )  # fmt: skip
 from fedquilt.engines.flower.source import Elsewhere, facts
 

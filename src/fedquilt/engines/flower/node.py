@@ -17,7 +17,20 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Source
 from fedquilt.engines.client_side import ClientSide, Exam, Task, one_thread
 from fedquilt.engines.flower.errand import (
-    PROTOCOL, Answer, Begin, Errand, ExamJob, Frames, Given, Here, Job, Marks, Parcel, Refused, frame_at, read,
+    PROTOCOL,
+    Answer,
+    Begin,
+    Errand,
+    ExamJob,
+    Frames,
+    Given,
+    Here,
+    Job,
+    Marks,
+    Parcel,
+    Refused,
+    frame_at,
+    read,
 )  # fmt: skip
 from fedquilt.engines.flower.keep import Keep
 

@@ -1,0 +1,73 @@
+"""Smartphone motion: UCI HAR (windows made by its authors) and HAPT (its successor, raw recordings at 50 Hz).
+
+Facts: the README.txt files of both data sets (Anguita et al. 2013; Reyes-Ortiz et al. 2016).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedquilt.core.errors import InputError
+from fedquilt.data.formats.files import AGAIN, locate, numbers, same_length
+from fedquilt.data.npz import Array, Arrays
+
+_SIGNALS = tuple(f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz")
+
+
+def uci_har(folder: Path) -> Arrays:
+    """UCI HAR: x [n, 9, 128] (total acceleration, body acceleration, angular velocity; x, y, z), six activities.
+
+    ``user`` is the person. The official split is kept: 21 people train, the other 9 are the test set of no client.
+    """
+    (x, y, user), (x_test, y_test, _) = (_har_part(folder, part) for part in ("train", "test"))
+    return Arrays(x, y, x_test, y_test, user, classes=6)
+
+
+def _har_part(folder: Path, part: str) -> tuple[Array, Array, Array]:
+    files = {name: locate(folder, f"{part}/Inertial Signals/{name}_{part}.txt") for name in _SIGNALS}
+    labels, people = (locate(folder, f"{part}/{name}_{part}.txt") for name in ("y", "subject"))
+    signals = {name: numbers(path, 128).astype(np.float32) for name, path in files.items()}
+    y, user = (numbers(path, 1)[:, 0].astype(np.int64) for path in (labels, people))
+    counts = {name: (files[name], len(signal)) for name, signal in signals.items()}
+    same_length(**counts, labels=(labels, len(y)), people=(people, len(user)))
+    if not 1 <= y.min() <= y.max() <= 6:
+        raise InputError(f"{labels} has activities from {y.min()} to {y.max()}, not 1 to 6. {AGAIN}.")
+    return np.stack(list(signals.values()), axis=1), y - 1, user
+
+
+def hapt(folder: Path, window: int = 128, step: int = 64) -> Arrays:
+    """HAPT: x [n, 6, window] (acceleration in g, angular velocity in rad/s), six activities, ``user`` the person.
+
+    Windows begin every ``step`` samples within each labelled stretch; none crosses its ends. The postural transitions
+    (activities 7 to 12) are left out. There is no test set of its own. The readme does not say where samples begin to
+    count; stretches are read as counted from 1, both ends included.
+    """
+    where = locate(folder, "RawData/labels.txt", "labels.txt")
+    pieces, activities, people = [], [], []
+    signals: dict[tuple[int, int], Array] = {}
+    for experiment, user, activity, start, end in numbers(where, 5).astype(np.int64).tolist():
+        if not 1 <= activity <= 6:
+            continue
+        if (experiment, user) not in signals:
+            signals[experiment, user] = _recording(where.parent, experiment, user)
+        signal = signals[experiment, user]
+        if not 1 <= start <= end <= len(signal):
+            raise InputError(
+                f"{where}: experiment {experiment} has {len(signal)} samples, not {start} to {end}. {AGAIN}."
+            )
+        starts = range(start - 1, end - window + 1, step)
+        pieces += [signal[s : s + window].T for s in starts]
+        activities += [activity - 1] * len(starts)
+        people += [user] * len(starts)
+    if not pieces:
+        raise InputError(f"{where}: no labelled stretch has {window} samples. Ask for a shorter window.")
+    return Arrays(np.stack(pieces).astype(np.float32), np.array(activities), user=np.array(people), classes=6)
+
+
+def _recording(folder: Path, experiment: int, user: int) -> Array:
+    paths = [locate(folder, f"{kind}_exp{experiment:02d}_user{user:02d}.txt") for kind in ("acc", "gyro")]
+    acc, gyro = (numbers(path, 3) for path in paths)
+    same_length(acc=(paths[0], len(acc)), gyro=(paths[1], len(gyro)))
+    return np.concatenate([acc, gyro], axis=1)

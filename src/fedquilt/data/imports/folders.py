@@ -1,0 +1,53 @@
+"""Images in folders named after their classes, once for all or once for each client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedquilt.core.errors import InputError
+from fedquilt.data.formats.folders import class_files, has_images, loaded, subfolders
+from fedquilt.data.npz import Arrays
+
+_LAYOUTS = "PATH/CLASS/*.png, PATH/CLIENT/CLASS/*.png, or PATH/train/CLASS/*.png and PATH/test/CLASS/*.png"
+_TRAIN, _TEST = ("train", "val", "valid"), "test"
+
+
+def of_folder(path: Path, size: int = 64) -> Arrays:
+    """Class folders of images, at a common size; classes are numbered in the order of their names.
+
+    Three layouts: one folder for each class; the same in a folder for each client, whose name becomes ``user``; or the
+    same in folders called train and test (val and valid are added to train), of which test belongs to no client.
+    """
+    if not path.is_dir():
+        raise InputError(f"There is no folder {path}. Check the path; relative ones start at {Path.cwd()}.")
+    tops = subfolders(path)
+    if not tops:
+        raise InputError(f"{path} has no folders in it. Lay images out as {_LAYOUTS}.")
+    flat = [top.name for top in tops if has_images(top)]
+    if flat:
+        if len(flat) < len(tops):
+            odd = next(top.name for top in tops if top.name not in flat)
+            raise InputError(f"{path}: {flat[0]} holds images, {odd} does not. Lay images out as {_LAYOUTS}.")
+        return Arrays(*loaded(class_files(path, flat), size), classes=len(flat), name=str(path))
+    names = sorted({inner.name for top in tops for inner in subfolders(top)})
+    if not names:
+        raise InputError(f"{path}: there are no images in its folders. Lay them out as {_LAYOUTS}.")
+    if "train" in (found := {top.name for top in tops}) and found <= {*_TRAIN, _TEST}:
+        return _parts(path, names, size)
+    return _clients(path, tops, names, size)
+
+
+def _parts(path: Path, names: list[str], size: int) -> Arrays:
+    train = [pair for part in _TRAIN for pair in class_files(path / part, names)]
+    test = class_files(path / _TEST, names)
+    x_test, y_test = loaded(test, size) if test else (None, None)
+    return Arrays(*loaded(train, size), x_test=x_test, y_test=y_test, classes=len(names), name=str(path))
+
+
+def _clients(path: Path, tops: list[Path], names: list[str], size: int) -> Arrays:
+    own = [(top.name, class_files(top, names)) for top in tops]
+    x, y = loaded([pair for _, pairs in own for pair in pairs], size)
+    user = np.repeat([name for name, _ in own], [len(pairs) for _, pairs in own])
+    return Arrays(x, y, user=user, classes=len(names), name=str(path))

@@ -1,0 +1,35 @@
+"""One path, whatever lies there: an .npz, a table, or a folder of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedquilt.core.errors import InputError
+from fedquilt.data.imports.folders import of_folder
+from fedquilt.data.imports.tables import of_csv, of_parquet
+from fedquilt.data.npz import Arrays, arrays_of, load
+
+
+def open(path: Path, label: str | None = None, user: str | None = None, size: int | None = None) -> Arrays:
+    """The arrays of a file or folder, told apart by what it is.
+
+    Args:
+        path: A folder of images, or a file called .csv, .csv.gz, .parquet or .npz.
+        label: The label column of a table ('label').
+        user: The column, or key, of who each row comes from.
+        size: The side of images from a folder, in pixels (64).
+    """
+    table = path.name.endswith((".csv", ".csv.gz", ".parquet"))
+    for option, value, fits, what in (
+        ("label", label, table, "tables (.csv, .parquet)"),
+        ("user", user, not path.is_dir(), "files; in a folder, clients have folders of their own"),
+        ("size", size, path.is_dir(), "folders of images"),
+    ):
+        if value is not None and not fits:
+            raise InputError(f"{option} = {value!r} is for {what}, and {path} is something else. Leave it out.")
+    if path.is_dir():
+        return of_folder(path, 64 if size is None else size)
+    if table:
+        read = of_parquet if path.suffix == ".parquet" else of_csv
+        return read(path, "label" if label is None else label, user)
+    return arrays_of(load(path), str(path), user)

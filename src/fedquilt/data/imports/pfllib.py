@@ -1,0 +1,96 @@
+"""A division made by PFLlib: dataset/NAME/{config.json, train/I.npz, test/I.npz}, one pair of files for each client.
+
+Each file holds ``data``, a pickled dict of x and y (dataset/utils/dataset_utils.py in github.com/TsingZ0/PFLlib); it is
+read without running anything. Files with plain arrays x and y are read as well.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.seed import Seed
+from fedquilt.data.checks import check_fractions
+from fedquilt.data.formats.files import parsed
+from fedquilt.data.imports.unpickle import unpickled
+from fedquilt.data.npz import Array, load
+
+Pair = tuple[Array, Array]
+
+
+def is_split(path: Path) -> bool:
+    """Whether this folder looks like one."""
+    return (path / "train").is_dir() and next((path / "train").glob("*.npz"), None) is not None
+
+
+def of_pfllib(path: Path, valid: float, seed: Seed) -> tuple[dict[int, dict[str, Pair]], int | None]:
+    """The rows of each client in train, valid and test, and the number of classes if config.json tells it.
+
+    PFLlib has no validation rows: round(valid * n) of each client's training rows, halves up, become so.
+    """
+    check_fractions(0, valid)
+    if not is_split(path):
+        raise InputError(f"{path} has no train/*.npz. Give the folder that PFLlib wrote, dataset/NAME.")
+    clients = {client: _client(path, client, valid, seed) for client in _numbers(path / "train")}
+    if set(clients) != set(_numbers(path / "test")):
+        raise InputError(f"{path}: train and test do not hold the same clients. Make the division again.")
+    settings = parsed(path / "config.json") if (path / "config.json").is_file() else {}
+    told = settings.get("num_clients", len(clients))
+    if told != len(clients):
+        raise InputError(f"{path}: config.json tells of {told} clients, but train holds {len(clients)} files.")
+    return clients, settings.get("num_classes")
+
+
+def _numbers(folder: Path) -> list[int]:
+    files = sorted(folder.glob("*.npz"))
+    odd = [file.name for file in files if not file.stem.isdecimal()]
+    if odd:
+        raise InputError(f"{folder / odd[0]} is not called after a client's number. Take it out of the folder.")
+    return sorted(int(file.stem) for file in files)
+
+
+def _client(path: Path, client: int, valid: float, seed: Seed) -> dict[str, Pair]:
+    (x, y), test = (_pair(path / part / f"{client}.npz") for part in ("train", "test"))
+    count = min(int(np.floor(len(y) * valid + 0.5)), max(len(y) - 1, 0))
+    order = seed.fold("split", client).numpy().permutation(len(y))
+    held, kept = np.sort(order[:count]), np.sort(order[count:])
+    return {"train": (x[kept], y[kept]), "valid": (x[held], y[held]), "test": test}
+
+
+def _pair(path: Path) -> Pair:
+    found = _content(path)
+    if not isinstance(found, dict) or not {"x", "y"} <= found.keys():
+        raise InputError(f"{path} holds no x and y. Give the folder that PFLlib wrote, dataset/NAME.")
+    try:
+        x, y = np.asarray(found["x"]), np.asarray(found["y"])
+    except ValueError as error:
+        raise InputError(f"{path}: its rows have different lengths. Bring them to one length first.") from error
+    if len(x) != len(y):
+        raise InputError(f"{path}: x has {len(x)} rows but y has {len(y)}. Make the division again.")
+    return x, y
+
+
+def _content(path: Path) -> Any:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if "data.npy" not in archive.namelist():
+                return load(path)
+            stream = io.BytesIO(archive.read("data.npy"))
+    except FileNotFoundError as error:
+        raise InputError(f"There is no {path}. Make the division again.") from error
+    except (OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as .npz: {error}. Make the division again.") from error
+    try:
+        first = np.lib.format.read_magic(stream) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        kind = read(stream)[2]
+    except ValueError as error:
+        raise InputError(f"{path} holds a damaged array: {error}. Make the division again.") from error
+    if not kind.hasobject:
+        raise InputError(f"{path}: data is an array of {kind}, not a dict of x and y.")
+    return unpickled(stream.read(), str(path))

@@ -1,0 +1,76 @@
+"""Tables: a csv file with a header (nothing to install) or a parquet file (through pyarrow)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedquilt.core.errors import InputError
+from fedquilt.data.formats.files import text
+from fedquilt.data.imports.columns import arrays_from
+from fedquilt.data.npz import Array, Arrays
+
+
+def of_csv(
+    path: Path,
+    label: str = "label",
+    user: str | None = None,
+    features: Sequence[str] | None = None,
+    delimiter: str = ",",
+) -> Arrays:
+    """A csv file (or csv.gz) with a header; see :func:`fedquilt.data.imports.columns.arrays_from`."""
+    _check(path)
+    rows = csv.reader(io.StringIO(text(path), newline=""), delimiter=delimiter, strict=True)
+    try:
+        numbered = [(rows.line_num, row) for row in rows if row]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {rows.line_num}, is not well-formed csv: {error}. Correct it there.") from error
+    if len(numbered) < 2:
+        raise InputError(f"{path} has no rows below a header. Give a table whose first line names the columns.")
+    (_, header), *body = numbered
+    if len(set(header)) < len(header):
+        raise InputError(f"{path} has two columns of one name: {', '.join(header)}. Give every column its own.")
+    for line, row in body:
+        if len(row) != len(header):
+            raise InputError(f"{path}, line {line}, has {len(row)} fields, the header has {len(header)}. Correct it.")
+    columns = zip(*(row for _, row in body), strict=True)
+    return arrays_from({n: np.array(c) for n, c in zip(header, columns, strict=True)}, str(path), label, user, features)
+
+
+def of_parquet(
+    path: Path, label: str = "label", user: str | None = None, features: Sequence[str] | None = None
+) -> Arrays:
+    """A parquet file; needs pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError(f'Reading {path} needs pyarrow. Install it: pip install "fedquilt[parquet]".') from error
+    _check(path)
+    try:
+        found = parquet.ParquetFile(path).read()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{path} cannot be read as parquet: {error}. Write it again.") from error
+    holes = [name for name in found.column_names if found.column(name).null_count]
+    wanted = {label, user, *(features or found.column_names)}
+    if wanted & set(holes):
+        name = next(n for n in holes if n in wanted)
+        raise InputError(
+            f"{path}, column {name!r}, has {found.column(name).null_count} empty cells. Fill them in first."
+        )
+    return arrays_from({n: _column(found.column(n)) for n in found.column_names}, str(path), label, user, features)
+
+
+def _column(values: object) -> Array:
+    array = np.asarray(values)
+    texts = array.dtype.kind == "O" and all(isinstance(v, str) for v in array)
+    return array.astype(str) if texts else array
+
+
+def _check(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"There is no file {path}. Check the path; relative ones start at {Path.cwd()}.")

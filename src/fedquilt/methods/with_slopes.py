@@ -1,0 +1,66 @@
+"""FedAvg whose clients also say, class by class, where their rows would push a linear head."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.params import Params
+from fedquilt.core.table import ClientId, Site
+from fedquilt.core.train import Job, Trained
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.pieces.class_slopes import ClassSlopes, SlopedUpload, check_slopes, class_slopes, head_of, mean_slopes
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithSlopes(OnBase, ABC):
+    """The base; a client also sends the class slopes of its rows at the model it was sent, before it trains.
+
+    What is sent down must have ``shared``, as the base's does.
+    """
+
+    base: FedAvg
+
+    @abstractmethod
+    def learn(self, state: Any, shared: Params, classes: ClassSlopes, turn: Turn) -> Any:
+        """The next state, from the averaged model and the slopes averaged over the clients that have a class."""
+
+    def head(self, sent: Any) -> Params:
+        """The head along which slopes are taken, in a state or a download: the model's own."""
+        return head_of(sent.shared)
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip, with slopes."""
+        (train,) = self.base.exchanges()
+        train = train.training(start=self.start, finish=self.finish)
+        return (replace(train, down=self.down, check=self.check, up=self.up),)
+
+    def down(self, state: Any, client_id: ClientId) -> Any:
+        """All that the server has."""
+        return state
+
+    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+        """As the base, remembering the slopes."""
+        job, head = self.base.start(download, client, site, turn), self.head(download)
+        return replace(job, memo=class_slopes(self.base.net, {**job.params, **head}, site.train, head))
+
+    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, SlopedUpload]:
+        """As the base, with the slopes."""
+        client, upload = self.base.finish(job, trained, client, site, turn)
+        return client, SlopedUpload(upload.delta, job.memo)
+
+    def check(self, state: Any, upload: SlopedUpload) -> None:
+        """The change fits the model, the slopes the head."""
+        self.base.check(state, upload)
+        check_slopes(upload.classes, self.head(state))
+
+    def up(self, state: Any, replies: Iterable[Reply[SlopedUpload]], turn: Turn) -> Any:
+        """Average, and learn from the slopes."""
+        heard = list(replies)
+        if not heard:
+            return state
+        shared = self.base.aggregate(state.shared, heard, turn)
+        return self.learn(state, shared, mean_slopes([r.upload.classes for r in heard]), turn)

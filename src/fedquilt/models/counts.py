@@ -1,0 +1,96 @@
+"""How large a network is, and how much one row costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel  # the counter does not know the fused CPU kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.seed import Seed
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The size of a network and the cost of one row.
+
+    Args:
+        parameters: Numbers in all parameters; tied ones once.
+        trainable: Those of them that are trained.
+        buffers: Numbers in buffers that are saved, such as BatchNorm statistics.
+        flops: Floating-point operations of a forward pass of one row: two for each multiplication and addition in
+            convolutions, matrix products and attention. Biases, norms and activations are not counted.
+        bytes: Memory of parameters and saved buffers.
+    """
+
+    parameters: int
+    trainable: int
+    buffers: int
+    flops: int
+    bytes: int
+
+
+def count(module: nn.Module | Callable[[], nn.Module], shape: Sequence[int]) -> Counts:
+    """The counts of a module, or of what a builder makes, for one row of this shape.
+
+    Nothing is computed and no memory used, unless what the module does depends on values: then one row really
+    passes through it.
+
+    Example:
+        >>> from fedquilt.models import make
+        >>> count(make("logistic", (784,), 10), (784,)).flops
+        15680
+    """
+    made = module if isinstance(module, nn.Module) else _build(module, "meta")
+    try:
+        flops = _flops(made, shape, "meta")
+    except (NotImplementedError, RuntimeError):
+        made = module if isinstance(module, nn.Module) else _build(module, "cpu")
+        flops = _flops(made, shape, None)
+    parameters, buffers = list(made.parameters()), _saved(made)
+    return Counts(
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        buffers=sum(b.numel() for b in buffers),
+        flops=flops,
+        bytes=sum(t.numel() * t.element_size() for t in [*parameters, *buffers]),
+    )
+
+
+def _build(build: Callable[[], nn.Module], device: str) -> nn.Module:
+    if not callable(build):
+        raise InputError(f"count takes a module or a builder of one, got {type(build).__name__}.")
+    with Seed(0).ambient(), torch.device(device):
+        return build()
+
+
+def _saved(module: nn.Module) -> list[Tensor]:
+    found = {
+        id(b): b
+        for m in module.modules()
+        for n, b in m._buffers.items()
+        if b is not None and n not in m._non_persistent_buffers_set
+    }
+    return list(found.values())
+
+
+def _flops(module: nn.Module, shape: Sequence[int], device: str | None) -> int:
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    place = device or next((t.device for t in tensors.values()), torch.device("cpu"))
+    kind = torch.int64 if getattr(module, "ids", False) else torch.float32
+    row = torch.ones(1, *shape, dtype=kind, device=place)
+    held = {n: t if device is None else torch.empty_like(t, device=device) for n, t in tensors.items()}
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            functional_call(module, held, (row,))
+    finally:
+        for part, mode in modes:
+            part.training = mode
+    return int(counter.get_total_flops())

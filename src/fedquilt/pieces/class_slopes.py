@@ -1,0 +1,90 @@
+"""Slopes of the cross-entropy along a linear head, class by class: what some methods send besides their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.net import Net
+from fedquilt.core.params import Params, same_names
+from fedquilt.core.record import record
+from fedquilt.core.table import Table
+
+WEIGHT, BIAS = "head.weight", "head.bias"
+
+
+@record
+class ClassSlopes:
+    """Of each class the mean slope over its rows, for each tensor of the head, and whether there are any rows."""
+
+    slopes: Params
+    shown: Tensor
+
+
+@record
+class SlopedUpload:
+    """How the shared part changed, and the client's slopes."""
+
+    delta: Params
+    classes: ClassSlopes
+
+
+def head_of(params: Params) -> Params:
+    """The weights of the linear layer called ``head``."""
+    if WEIGHT not in params or params[WEIGHT].dim() != 2:
+        raise InputError("This method needs a network whose last part is a linear layer called head, shared by all.")
+    return {n: params[n] for n in (WEIGHT, BIAS) if n in params}
+
+
+def scores(head: Params, z: Tensor) -> Tensor:
+    """W z + b."""
+    found = z @ head[WEIGHT].T
+    return found + head[BIAS] if BIAS in head else found
+
+
+def head_slope(head: Params, z: Tensor, y: Tensor) -> Params:
+    """The mean over rows of the slope of -log softmax(W z + b)_y: (p - e_y) z' along W, p - e_y along b.
+
+    Axes before the last two of ``z`` (rows, features) and the last one of ``y`` are kept.
+    """
+    off = scores(head, z).softmax(-1) - F.one_hot(y, len(head[WEIGHT]))
+    found = {WEIGHT: off.mT @ z / z.shape[-2], BIAS: off.mean(-2)}
+    return {n: found[n] for n in head}
+
+
+def class_slopes(net: Net, params: Params, table: Table, head: Params) -> ClassSlopes:
+    """The slopes along ``head`` of a client's rows, in evaluation mode; zeros for classes it has not."""
+    with torch.no_grad():
+        blocks = [(net.split(params, batch).features.flatten(1), batch.y) for batch in table.blocks(512)]
+    z, y = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    classes = len(head[WEIGHT])
+    found = {n: t.new_zeros(classes, *t.shape) for n, t in head.items()}
+    for c in y.unique().tolist():
+        for name, slope in head_slope(head, z[y == c], y[y == c]).items():
+            found[name][c] = slope
+    return ClassSlopes(found, torch.bincount(y, minlength=classes) > 0)
+
+
+def mean_slopes(heard: Sequence[ClassSlopes]) -> ClassSlopes:
+    """Class by class the mean over the clients that show the class."""
+    count = torch.stack([h.shown for h in heard]).sum(0)
+    means = {}
+    for name, first in heard[0].slopes.items():
+        shape = (-1, *(1 for _ in first.shape[1:]))
+        total = torch.zeros_like(first, dtype=torch.float64)
+        for h in heard:
+            total += h.slopes[name] * h.shown.reshape(shape)
+        means[name] = (total / count.clamp(min=1).reshape(shape)).to(first.dtype)
+    return ClassSlopes(means, count > 0)
+
+
+def check_slopes(upload: ClassSlopes, head: Params) -> None:
+    """Raise unless the slopes fit this head."""
+    classes = len(head[WEIGHT])
+    same_names({n: t.new_zeros(classes, *t.shape) for n, t in head.items()}, upload.slopes, "upload.slopes")
+    if upload.shown.shape != (classes,) or upload.shown.dtype != torch.bool:
+        raise InputError(f"upload.shown must be {classes} truth values, got {upload.shown.tolist()[:5]}.")

@@ -1,0 +1,160 @@
+"""From checked settings to clients and their data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.core.seed import Seed
+from fedquilt.data import (
+    Arrays,
+    Federation,
+    Pixels,
+    Stream,
+    Transforms,
+    held_out,
+    imports,
+    long_tailed,
+    read,
+    without_labels,
+)
+from fedquilt.runs.config import Config, Data, Kinded, check_options
+from fedquilt.runs.registry import lookup
+
+
+def federation_of(config: Config) -> Any:
+    """The clients that take part and their data: a federation, or a stream."""
+    return federations_of(config)[0]
+
+
+def federations_of(config: Config) -> tuple[Any, Any]:
+    """The clients that take part, and the newcomers that never do (None without any)."""
+    data = config.data
+    whole: Any = divided(data) if config.stream is None else _stream(config)
+    part, new = held_out(whole, data.newcomers, data.seed) if data.newcomers else (whole, None)
+    part, new = _fitted(part, new)
+    part = without_labels(part, data.unlabelled, data.seed)
+    return part, None if new is None else without_labels(new, data.unlabelled, data.seed)
+
+
+def divided(data: Data, source: str | None = None, classes: Sequence[int] | None = None) -> Federation:
+    """A federation by these settings: of another data set, or of some classes only, if asked for."""
+    if source is None and data.path is not None and imports.is_split(Path(data.path)):
+        return _shifted(data, _already_divided(data, classes))
+    arrays = _arrays(data, source)
+    if classes is not None:
+        arrays = _only(arrays, classes)
+    if data.long_tail is not None:
+        arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
+    who = {"natural": True} if data.by_user else {"partition": made("partition", data.partition, "data.partition")}
+    federation = Federation.from_source(
+        arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
+        **who, **_prepare(data, arrays),
+    )  # fmt: skip
+    return _shifted(data, federation)
+
+
+def _shifted(data: Data, federation: Federation) -> Federation:
+    if data.shift is None:
+        return federation
+    shifted: Federation = made("shift", data.shift, "data.shift")(federation, data.seed)
+    return shifted
+
+
+def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
+    """A PFLlib folder: who has what is settled, so nothing else may settle it."""
+    fixed = ("clients", "limit", "long_tail", "label", "user", "size", "transforms")
+    other = [name for name in fixed if getattr(data, name)]
+    if not data.by_user or other:
+        wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
+        raise InputError(f"{data.path} is divided over clients already, by PFLlib; {wrong}.")
+    if classes is not None:
+        raise InputError(f"{data.path} is divided over clients already; use stream.each = false.")
+    return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
+
+
+def _arrays(data: Data, source: str | None) -> Arrays:
+    """The rows, at most ``limit`` of them."""
+    if source is None and data.path is not None:
+        arrays = imports.open(Path(data.path), data.label, data.user, data.size)
+    else:
+        own = [name for name in ("label", "user", "size") if getattr(data, name) is not None]
+        if own:
+            raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
+        arrays = read(source or data.source or "digits")
+    if data.limit is not None and data.limit < len(arrays.y):
+        rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
+        arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
+                         user=None if arrays.user is None else arrays.user[rows])  # fmt: skip
+    return arrays
+
+
+def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
+    """The rows of these classes, also in the common test set; how many classes there are stays."""
+    kept = np.isin(arrays.y, list(classes))
+    if not kept.any():
+        raise InputError(f"There is no row of the classes {list(classes)}.")
+    count = arrays.classes if arrays.classes is not None else int(arrays.y.max()) + 1
+    user = None if arrays.user is None else arrays.user[kept]
+    chosen = replace(arrays, x=arrays.x[kept], y=arrays.y[kept], user=user, classes=count)
+    if arrays.x_test is None or arrays.y_test is None:
+        return chosen
+    there = np.isin(arrays.y_test, list(classes))
+    return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there])
+
+
+def _prepare(data: Data, arrays: Arrays) -> dict[str, Any]:
+    """How rows are prepared, as an option of a federation; nothing when they stay as they are."""
+    mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
+    images = arrays.x.dtype.name == "uint8"
+    if not images and (mean, std) != (0.0, 1.0):
+        raise InputError(
+            f"data.mean and data.std are for images stored as bytes; {arrays.name or data.source} holds "
+            f"{arrays.x.dtype}."
+        )
+    pixels = Pixels(mean, std)
+    if data.transforms:
+        steps = tuple(made("transform", t, f"data.transforms.{i}") for i, t in enumerate(data.transforms))
+        return {"prepare": Transforms(steps, pixels)}
+    return {"prepare": pixels} if images else {}
+
+
+def _stream(config: Config) -> Stream:
+    choice = config.stream
+    if choice is None:
+        raise AssertionError("asked for a stream that is not there")
+    shift = choice.shift
+    change = None if shift is None else made("shift", shift, "stream.shift")
+    stream: Stream = made("stream", choice, "stream")(
+        partial(divided, config.data), None if change is None else lambda before: change(before, config.data.seed)
+    )
+    return stream
+
+
+def _fitted(part: Any, new: Any) -> tuple[Any, Any]:
+    """With the numbers that a normalisation takes from the training rows of those that take part."""
+    if not isinstance(part.prepare, Transforms):
+        return part, new
+    tasks = part.tasks if isinstance(part, Stream) else (part,)
+    prepare = part.prepare.fitted([task.site(client, 0).train for task in tasks for client in task.ids])
+    return _prepared(part, prepare), None if new is None else _prepared(new, prepare)
+
+
+def _prepared(data: Any, prepare: Transforms) -> Any:
+    if isinstance(data, Stream):
+        return replace(data, tasks=tuple(replace(task, prepare=prepare) for task in data.tasks))
+    return replace(data, prepare=prepare)
+
+
+def made(table: str, choice: Kinded, path: str) -> Any:
+    """The object of a choice, with its options."""
+    given, problems = check_options(table, choice.kind, choice.options, path)
+    if problems:
+        raise ConfigError(problems)
+    return lookup(table, choice.kind).load()(**given)

@@ -1,0 +1,41 @@
+"""Engines by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.engines.auto import Auto
+from fedquilt.engines.engine import Engine
+from fedquilt.engines.local import Local
+from fedquilt.engines.workers import Workers
+
+
+def make_engine(engine: str | Engine, processes: int | None = None, devices: Sequence[str] = ()) -> Engine:
+    """An engine by name: 'auto', 'local' or 'workers'."""
+    if not isinstance(engine, str):
+        return engine
+    for device in devices:
+        _check_device(device)
+    if engine == "auto" and not devices:
+        return Auto(processes)
+    if engine == "local":
+        return Local(devices[0] if devices else None)
+    if engine in ("workers", "auto"):
+        return Workers(processes, devices)
+    raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local' or 'workers'.")
+
+
+def _check_device(name: str) -> None:
+    try:
+        kind = torch.device(name).type
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("there is no CUDA device on this machine")
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"engine.devices: {name!r} cannot be used: {reason}. Give devices like 'cuda:0', or none for the CPU."
+        ) from error

@@ -1,0 +1,117 @@
+"""Choices by name: the options each takes, from its signature, and what is wrong with those given."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from fedquilt.core.errors import InputError
+from fedquilt.runs.registry import did_you_mean, lookup
+from fedquilt.runs.settings import Config
+
+
+def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[str]]:
+    """The options of a choice, converted to the types it takes, and every problem with them."""
+    try:
+        takes = _schema(table, kind)
+    except InputError as error:
+        return {}, [f"{path}.kind: {error}"]
+    try:
+        made = takes.model_validate(dict(options))
+    except ValidationError as error:
+        problems = []
+        for e in error.errors():
+            leaf = str(e["loc"][0]) if e["loc"] else ""
+            if e["type"] == "extra_forbidden":
+                problems.append(f"{path}.{leaf}: unknown key for {kind!r}{_meant(leaf, takes.model_fields)}")
+            else:
+                problems.append(f"{path}." + explain(e))
+        known = {k: v for k, v in options.items() if k in takes.model_fields}
+        if all(e["type"] == "extra_forbidden" for e in error.errors()):  # the others may be wrong in other ways
+            problems += check_options(table, kind, known, path)[1]
+        return {}, problems
+    given = {name: getattr(made, name) for name in made.model_fields_set}
+    try:
+        if table != "method":  # pieces check their own ranges when they are made
+            lookup(table, kind).load()(**given)
+    except (InputError, ValueError, TypeError) as error:
+        return {}, [f"{path}: {error}"]
+    return given, []
+
+
+_PLAIN = (bool, int, float, str)
+
+
+def _schema(table: str, kind: str) -> type[BaseModel]:
+    """A model of the plain options that a choice takes, from its signature."""
+    entry = lookup(table, kind)
+    maker = entry.load()
+    hints = typing.get_type_hints(maker, include_extras=True)  # of a class: its fields, each in its own module's words
+    taken: dict[str, Any] = {}
+    for name, parameter in inspect.signature(maker).parameters.items():
+        kind_of = hints.get(name)
+        if (table == "method" and name in COMMON) or not _is_plain(kind_of):
+            continue
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        taken[name] = (kind_of, default)
+    if table == "method" and "aggregate" not in entry.fixed:
+        taken["aggregate"] = (Literal["mean", "uniform_mean"], "mean")
+    return create_model(f"{kind} options", __config__=ConfigDict(extra="forbid"), **taken)
+
+
+COMMON = ("optimizer", "epochs", "steps", "batch_size", "schedule", "clip", "cohort")
+
+
+def _is_plain(hint: Any) -> bool:
+    if hint in _PLAIN or hint is type(None):
+        return True
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return True
+    if typing.get_origin(hint) is Annotated:
+        return _is_plain(parts[0])
+    return bool(parts) and all(p is Ellipsis or _is_plain(p) for p in parts)
+
+
+_BRANCHES = ("float", "list[float]")  # what pydantic adds to the path of a setting that is a number or a list
+
+
+def of_other_branch(error: Any) -> bool:
+    """Whether a problem is of the form of a setting that was not meant: a list, say, where a number was given."""
+    return bool(error["loc"][-1:] == (("float" if isinstance(error["input"], list) else "list[float]"),))
+
+
+def explain(error: Any) -> str:
+    """A problem that pydantic found, in our words."""
+    path = ".".join(str(p) for p in error["loc"] if p not in _BRANCHES)
+    if error["type"] == "extra_forbidden":
+        *parents, leaf = error["loc"]
+        return f"{path}: unknown key{_meant(str(leaf), _known(parents))}"
+    if error["type"] == "missing":
+        return f"{path}: missing"
+    if error["type"] == "value_error":
+        value = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
+        return f"{path}: {error['ctx']['error']}{value}"
+    if error["type"] == "model_type":
+        return f"{path}: should be a section, got {error['input']!r}"
+    return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """What was perhaps meant, or else everything there is."""
+    names = list(known)
+    return did_you_mean(name, names) or (f"; known: {', '.join(names)}" if names else "; it has no options")
+
+
+def _known(parents: Sequence[Any]) -> list[str]:
+    model: Any = Config
+    for name in parents:
+        info = getattr(model, "model_fields", {}).get(name)
+        model = info.annotation if info is not None else None
+        inner = [a for a in typing.get_args(model) if isinstance(a, type) and issubclass(a, BaseModel)]
+        model = inner[0] if inner else model
+    return list(getattr(model, "model_fields", {}))

@@ -1,0 +1,253 @@
+"""One run, round by round: train, score, record, snapshot, stop."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Method
+from fedquilt.core.params import Params
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Table, in_order
+from fedquilt.engines.auto import Auto
+from fedquilt.engines.client_side import Score, one_thread
+from fedquilt.engines.engine import Engine
+from fedquilt.engines.rounds import RoundLog, Rounds
+from fedquilt.engines.worker import peak_bytes
+from fedquilt.metrics.classify import classify
+from fedquilt.runs.config import Evaluation, Snapshots, Stop
+from fedquilt.runs.evaluation import client_rows, score_row, summarise
+from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.snapshot import Snapshot, personal_model
+from fedquilt.runs.storage import RunFolder
+
+
+class Run:
+    """A run of a method on a federation. Iterating plays the rounds and yields a :class:`Snapshot` after each.
+
+    With a folder, a run that was interrupted goes on from its last snapshot.
+    """
+
+    def __init__(
+        self, method: Method, federation: Any, *, rounds: int, seed: int = 0, engine: Engine,
+        evaluation: Evaluation | None = None, stop: Stop | None = None, snapshots: Snapshots | None = None,
+        folder: RunFolder | None = None, identity: str = "", score: Score | None = classify,
+        personal_models: bool = False, min_replies: int = 1,
+    ) -> None:  # fmt: skip
+        if rounds < 1:
+            raise InputError(f"rounds must be at least 1, got {rounds}.")
+        self.method, self.federation, self.total, self.seed = method, federation, rounds, Seed(seed)
+        self.source = federation.pooled() if getattr(method, "pools_data", False) else federation
+        self.engine, self.score, self.folder, self.identity = engine, score, folder, identity
+        self.evaluation = evaluation or Evaluation()
+        self.stop = stop or Stop()
+        self.snapshots = snapshots or Snapshots()
+        if personal_models and engine.keeps_states:
+            raise InputError("output.personal_models: clients' states stay at their sites, so the server has none.")
+        self.personal_models, self.min_replies = personal_models, min_replies
+        self.notes: list[str] = []
+        self.progress: dict[str, Any] = {
+            "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
+            "bytes_down": 0, "bytes_up": 0, "seconds": 0.0, "quarantined": 0, "last": {}, "best": {},
+        }  # fmt: skip
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        if self.folder is not None:
+            self.folder.open()
+        try:
+            yield from self._play(self._begin())
+        finally:
+            if self.folder is not None:
+                self.folder.close()
+
+    def _begin(self) -> Rounds:
+        found = None
+        if self.folder is not None:
+            found, notes = self.folder.restore(self.identity, self._data)
+            self.notes += notes
+        if found is not None:
+            self.progress |= found.progress
+        return Rounds(
+            self.method, self.source, self.engine, self.seed, score=self.score,
+            slots=self.folder.slots if self.folder is not None else None,
+            state=None if found is None else found.state, done=0 if found is None else found.done,
+            min_replies=self.min_replies,
+        )  # fmt: skip
+
+    @cached_property
+    def _data(self) -> str:
+        return str(self.federation.fingerprint())
+
+    def _play(self, rounds: Rounds) -> Iterator[Snapshot]:
+        saved, saved_at = rounds.done, time.monotonic()
+        if self._over(rounds):  # resumed after the last snapshot, perhaps before the result was written
+            self._finish(rounds)
+            yield Snapshot(rounds.done, rounds.state, self.progress["last"], RoundLog(rounds.done - 1), {}, rounds)
+        try:
+            while not self._over(rounds):
+                due = self._due(rounds.done + 1)
+                log = rounds.play(measure=due and self.evaluation.local)
+                snapshot = self._record(rounds, log, due)
+                if isinstance(self.engine, Auto):
+                    self.engine.expect(snapshot.metrics["seconds"], self.total - rounds.done)
+                finished = self._over(rounds)
+                since = time.monotonic() - saved_at
+                wanted = rounds.done % self.snapshots.every == 0 and since >= self.snapshots.seconds
+                if self.folder is not None and (wanted or finished):
+                    self._save(rounds)
+                    saved, saved_at = rounds.done, time.monotonic()
+                if finished and self.folder is not None:
+                    self._finish(rounds)
+                yield snapshot
+                del snapshot
+        except GeneratorExit:
+            if self.folder is not None and saved < rounds.done:
+                self._save(rounds)
+            raise
+
+    def _over(self, rounds: Rounds) -> bool:
+        return rounds.done >= self.total or bool(self.progress["stopped"])
+
+    def _due(self, done: int) -> bool:
+        return self.score is not None and (self._scheduled(done) or done == self.total)
+
+    def _scheduled(self, done: int) -> bool:
+        """Whether this round is scored anyway; a score only because it is the last one steers nothing, so that a run
+        with more rounds begins with the very same ones."""
+        return done % self.evaluation.every == 0
+
+    def _save(self, rounds: Rounds) -> None:
+        if self.folder is not None:
+            self.folder.save(self.identity, self._data, rounds.done, rounds.state, self.progress)
+            self.engine.saved(self.folder.oldest())
+
+    # One round's record
+
+    def _record(self, rounds: Rounds, log: RoundLog, due: bool) -> Snapshot:
+        with one_thread():
+            return self._recorded(rounds, log, due)
+
+    def _recorded(self, rounds: Rounds, log: RoundLog, due: bool) -> Snapshot:
+        began = time.perf_counter()
+        exams = rounds.examine(self._examined()) if due else {}
+        numbers = self._numbers(rounds, exams) if due else {}
+        losses = [(v.examples, v.loss) for v in log.visits if v.loss is not None]
+        metrics: dict[str, Any] = {
+            "round": rounds.done,
+            "clients": len({v.client for v in log.visits}),
+            "train_loss": sum(n * v for n, v in losses) / sum(n for n, _ in losses) if losses else None,
+            "bytes_down": log.bytes_down,
+            "bytes_up": log.bytes_up,
+            "quarantined": len(log.quarantined),
+            "peak_bytes": peak_bytes(),
+            **numbers,
+            "train_seconds": log.seconds,
+            "seconds": log.seconds + time.perf_counter() - began,
+        }
+        if due and self._scheduled(rounds.done):
+            heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_"))}
+            rounds.state = self.method.observe(rounds.state, heard)  # test rows never steer training
+        self._follow(rounds, metrics, due)
+        self._write(rounds, log, metrics, exams)
+        return Snapshot(rounds.done, rounds.state, metrics, log, exams, rounds)
+
+    def _examined(self) -> Sequence[ClientId]:
+        ids, count = self.source.examined, self.evaluation.clients
+        if count is None or count >= len(ids):
+            return tuple(ids)
+        chosen = self.seed.fold("examined").numpy().choice(len(ids), count, replace=False)
+        return in_order([ids[i] for i in chosen])
+
+    def _numbers(self, rounds: Rounds, exams: dict[ClientId, dict[str, Any]]) -> dict[str, float]:
+        numbers = summarise(exams)
+        common: Table | None = getattr(self.federation, "global_test", None)
+        whole = rounds.method.global_model(rounds.state)
+        if common is not None and whole is not None and self.score is not None:
+            score = self.score(self.method.predict, whole, common)
+            numbers |= {"common_test_accuracy": score.accuracy, "common_test_loss": score.loss}
+        return numbers
+
+    def _follow(self, rounds: Rounds, metrics: dict[str, Any], due: bool) -> None:
+        """Keep count, remember the best round by validation, and decide whether to stop."""
+        progress = self.progress
+        for name in ("bytes_down", "bytes_up", "seconds", "quarantined"):
+            progress[name] += metrics[name]
+        if not due:
+            return
+        progress["last"] = metrics
+        if not self._scheduled(rounds.done) and progress["best_round"] is not None:
+            return
+        valid = metrics.get("valid_accuracy")
+        if valid is None or progress["best_valid"] is None or valid > progress["best_valid"] + self.stop.min_delta:
+            progress |= {"best_valid": valid, "best_round": rounds.done, "since_best": 0, "best": metrics}
+            self._save_model(rounds, "best")
+        else:
+            progress["since_best"] += 1
+            progress["stopped"] = self.stop.patience is not None and progress["since_best"] >= self.stop.patience
+
+    def _write(
+        self, rounds: Rounds, log: RoundLog, metrics: dict[str, Any], exams: dict[ClientId, dict[str, Any]]
+    ) -> None:
+        if self.folder is None:
+            return
+        visits = []
+        for visit in log.visits:
+            row = {"round": rounds.done, **{k: v for k, v in vars(visit).items() if k not in ("before", "after")}}
+            for when in ("before", "after"):
+                if getattr(visit, when) is not None:
+                    row[when] = score_row(getattr(visit, when))
+            visits.append(row)
+        self.folder.log("metrics/visits.jsonl", visits)
+        self.folder.log("metrics/clients.jsonl", client_rows(rounds.done, exams))
+        self.folder.log("ledger.jsonl", [{**asdict(q), "round": rounds.done} for q in log.quarantined])
+        self.folder.log("metrics/rounds.jsonl", [metrics])
+
+    # The end
+
+    def _save_model(self, rounds: Rounds, name: str) -> None:
+        model = rounds.method.global_model(rounds.state)
+        if self.folder is not None and model is not None:
+            self._write_model(model, f"models/{name}.safetensors")
+
+    def _write_model(self, model: Params, name: str) -> None:
+        net = getattr(self.method, "net", None)
+        whole = model if net is None else net.full(model)
+        content = safetensors.torch.save({n: t.contiguous() for n, t in whole.items()})
+        if self.folder is not None:
+            write_atomic(self.folder.path / name, content, self.folder.path)
+
+    def _finish(self, rounds: Rounds) -> None:
+        if self.folder is None:
+            return
+        self._save_model(rounds, "global")
+        if self.personal_models:
+            for client in self.source.examined:
+                name = client if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
+                self._write_model(personal_model(rounds, client), f"models/client-{name}.safetensors")
+        result = {
+            "digest": rounds.digest(), "rounds": rounds.done, "stopped_early": self.progress["stopped"],
+            "best_round": self.progress["best_round"], "best": self.progress["best"], "last": self.progress["last"],
+            "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
+            "seconds": self.progress["seconds"], "quarantined": self.progress["quarantined"],
+            "peak_bytes": peak_bytes(), "data": self._data,
+            "engine": self.engine.facts(), "environment": environment(),
+        }  # fmt: skip
+        write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
+
+
+def environment() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {
+        "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
+        "machine": platform.machine(), "system": platform.system(),
+    }  # fmt: skip

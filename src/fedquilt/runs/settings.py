@@ -1,0 +1,222 @@
+"""The settings of a run, section by section, with their defaults and bounds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Kinded(BaseModel):
+    """A choice by name with options of its own; the options are checked against what the choice takes."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    kind: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+def named(value: Any) -> Any:
+    """A bare name as a choice without options."""
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _different(values: list[int]) -> list[int]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"the numbers must differ, got {values}")
+    return values
+
+
+Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
+
+
+class Data(_Section):
+    """Which data, and how they are divided among clients."""
+
+    source: str | None = None
+    path: str | None = None
+    label: str | None = None
+    user: str | None = None
+    size: Positive | None = None
+    clients: Positive | None = None
+    partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
+    long_tail: Choice | None = None
+    shift: Choice | None = None
+    by_user: bool = False
+    drop_empty: bool = False
+    test: Share = 0.2
+    valid: Share = 0.1
+    limit: Positive | None = None
+    mean: float | list[float] = 0.0
+    std: float | list[float] = 1.0
+    transforms: list[Choice] = []
+    unlabelled: Share = 0.0
+    newcomers: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        """What follows from the rest: the source when there is no path, the number of clients when none are natural."""
+        if not isinstance(given, dict):
+            return given
+        filled = dict(given)
+        if filled.get("path") is None:
+            filled.setdefault("source", "digits")
+        elif filled.get("source") is not None:
+            raise ValueError("source and path exclude each other; leave one of them out")
+        if filled.get("user") is not None:
+            filled.setdefault("by_user", True)
+        if not filled.get("by_user"):
+            filled.setdefault("clients", 20)
+        return filled
+
+
+class StreamChoice(Kinded):
+    """How data change from round to round; ``shift`` is what happens in a drift."""
+
+    shift: Choice | None = None
+
+
+class Training(_Section):
+    """Local work, the same for every method of a comparison."""
+
+    epochs: Positive = 1
+    steps: Positive | None = None
+    batch_size: Positive = 32
+    optimizer: Choice = Kinded(kind="sgd", lr=0.05)  # type: ignore[call-arg]
+    schedule: Choice | None = None
+    clip: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if self.steps is not None and self.epochs != 1:
+            raise ValueError("steps and epochs exclude each other; leave one of them out")
+        return self
+
+
+class Participation(_Section):
+    """Who is asked each round: a fraction, or a number, of the clients; and how many must answer for it to count."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    count: Positive | None = None
+    min_replies: Positive = 1
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Participation:
+        if self.count is not None and self.fraction != 1.0:
+            raise ValueError("count and fraction exclude each other; leave one of them out")
+        return self
+
+
+class EngineChoice(_Section):
+    """Where clients' work runs. Results do not depend on it."""
+
+    kind: Literal["auto", "local", "workers"] = "auto"
+    processes: Positive | None = None
+    devices: list[str] = []
+
+
+class Federated(_Section):
+    """A real federation on Flower: how many nodes to wait for, and how patient to be (in seconds)."""
+
+    nodes: Positive = 2
+    wait: Annotated[float, Field(gt=0)] = 600.0
+    deadline: Annotated[float, Field(gt=0)] = 3600.0
+    ask: Annotated[float, Field(gt=0)] = 30.0
+    classes: Annotated[int, Field(ge=2)] | None = None
+
+
+class Evaluation(_Section):
+    """When models are scored, and on how many clients."""
+
+    every: Positive = 1
+    clients: Positive | None = None
+    local: bool = False
+
+
+class Stop(_Section):
+    """Stop when validation accuracy has not grown by min_delta for ``patience`` evaluations."""
+
+    patience: Positive | None = None
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Snapshots(_Section):
+    """After every so many rounds, but not more often than so many seconds."""
+
+    every: Positive = 1
+    seconds: Annotated[float, Field(ge=0)] = 5.0
+
+
+class Output(_Section):
+    """Where runs go, and whether personal models are saved."""
+
+    folder: str = "runs"
+    personal_models: bool = False
+
+
+class Comparison(_Section):
+    """Methods and seeds of ``fedquilt compare``."""
+
+    methods: Annotated[list[Choice], Field(min_length=1)] = [
+        Kinded(kind="fedavg"), Kinded(kind="fedprox"), Kinded(kind="local_only")
+    ]  # fmt: skip
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_different)] = [0, 1, 2]
+
+
+class Config(_Section):
+    """All settings of a run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    seed: Annotated[int, Field(ge=0)] = 0
+    rounds: Positive = 20
+    data: Data = Data()
+    stream: StreamChoice | None = None
+    model: Choice = Kinded(kind="mlp")
+    method: Choice = Kinded(kind="fedavg")
+    train: Training = Training()
+    cohort: Participation = Participation()
+    engine: EngineChoice = EngineChoice()
+    flower: Federated = Federated()
+    evaluate: Evaluation = Evaluation()
+    stop: Stop = Stop()
+    snapshot: Snapshots = Snapshots()
+    output: Output = Output()
+    compare: Comparison = Comparison()
+
+    def identity(self) -> str:
+        """A short hash of everything that can change the numbers, and of nothing else."""
+        asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
+        if self.data.path is not None:
+            asked["data"]["path"] = Path(
+                self.data.path
+            ).name  # where the file is does not matter; snapshots know its hash
+        for name, path in self.weight_files().items():
+            from fedquilt.models.files import fingerprint
+
+            asked["model"][name] = fingerprint(path)  # what is in the files counts, not where they are
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+    def weight_files(self) -> dict[str, str]:
+        """The options of the model that name files or folders on this machine; a name on a hub is none."""
+        given = {n: v for n, v in self.model.options.items() if n in ("weights", "folder") and isinstance(v, str)}
+        return {n: v for n, v in given.items() if n == "weights" or Path(v).is_dir()}
+
+    @property
+    def folder_name(self) -> str:
+        """The run's folder below ``output.folder``."""
+        return f"{self.name}-{self.identity()}"

@@ -1,0 +1,81 @@
+"""A run after a round, as a caller sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Method
+from fedquilt.core.params import Params
+from fedquilt.core.record import unpack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId
+from fedquilt.engines.rounds import RoundLog, Rounds
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run after a round.
+
+    Args:
+        round: How many rounds are done.
+        state: The server's state.
+        metrics: The numbers of this round; those of an evaluation only when one was due.
+        log: Every visit of the round: bytes, time, loss; and what was quarantined.
+        exams: Scores per client, when an evaluation was due.
+    """
+
+    round: int
+    state: Any
+    metrics: dict[str, Any]
+    log: RoundLog
+    exams: dict[ClientId, dict[str, Any]]
+    _rounds: Rounds = field(repr=False)
+
+    def _current(self) -> Rounds:
+        if self._rounds.done != self.round:
+            raise InputError(f"The run has gone on to round {self._rounds.done}; ask a snapshot before the next round.")
+        return self._rounds
+
+    @property
+    def method(self) -> Method:
+        """The method that is run."""
+        return self._rounds.method
+
+    @property
+    def seed(self) -> Seed:
+        """The seed of the run."""
+        return self._rounds.seed
+
+    def digest(self) -> str:
+        """The hash of the whole state of the run: equal runs have equal digests, on every engine."""
+        return self._current().digest()
+
+    def global_model(self) -> Params | None:
+        """What a stranger would be given now."""
+        return self._rounds.method.global_model(self.state)
+
+    def personal_model(self, client: ClientId) -> Params:
+        """What this client would use now."""
+        return personal_model(self._current(), client)
+
+    def client_state(self, client: ClientId) -> Any:
+        """The method's state at this client."""
+        return _client_state(self._current(), client)
+
+
+def personal_model(rounds: Rounds, client: ClientId) -> Params:
+    """What a client would use in the present state of a run."""
+    method = rounds.method
+    exchange = rounds.next_exchange()
+    return method.personal_model(exchange.down(rounds.state, client), _client_state(rounds, client))
+
+
+def _client_state(rounds: Rounds, client: ClientId) -> Any:
+    if rounds.engine.keeps_states:
+        raise InputError(f"The state of client {client!r} is at its own site.")
+    frame = rounds.slots.get(client)
+    if frame is not None:
+        return unpack(frame).state
+    return rounds.method.init_client(rounds.seed.fold("client", client))

@@ -1,0 +1,60 @@
+"""What a package of one's own may bring to fedquilt: a method, a data set, a partition and a transform."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fedquilt import Exchange, FedAvg, OnBase, Turn
+from fedquilt.data import Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damped(OnBase):
+    """The base, but the server goes only a part of the way to the average."""
+
+    base: FedAvg
+    step: float = 0.5
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip with another end."""
+        (train,) = self.base.exchanges()
+        return (replace(train, up=self.up),)
+
+    def up(self, state, replies, turn: Turn):
+        """w <- w + step (average - w)."""
+        after = self.base.up(state, replies, turn)
+        shared = {n: torch.lerp(w, after.shared[n], self.step) for n, w in state.shared.items()}
+        return replace(after, shared=shared)
+
+
+def fedavg_half(objective, step: float = 0.5, **rest) -> Damped:
+    """FedAvg that goes a part of the way: options of the recipe beside ``kind``, then those of [train]."""
+    return Damped(base=FedAvg(objective=objective, **rest), step=step)
+
+
+def two_moons() -> Arrays:
+    """Two half circles in the plane, one class each."""
+    draw, y = np.random.default_rng(0), np.arange(400) % 2
+    angle = draw.uniform(0, np.pi, 400)
+    x = np.stack([np.cos(angle) + y, np.sin(angle) * (1 - 2 * y) + 0.5 * y], axis=1)
+    return Arrays((x + draw.normal(0, 0.1, x.shape)).astype(np.float32), y, classes=2, licence="made up")
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Rows as they come, in blocks of equal size."""
+
+    def __call__(self, labels, clients: int, seed) -> list:
+        return np.array_split(np.arange(len(labels)), clients)
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """In training: every number moved a little at random."""
+
+    scale: float = 0.05
+
+    def drawn(self, x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """x + scale z."""
+        return x + self.scale * torch.randn(x.shape, generator=generator)
