@@ -63,21 +63,25 @@ class Membership:
         ends, for example because the server does not know its key yet."""
         command = self.command()
         surroundings = environment(self.state / "flower")
-        self._settle(surroundings)
+        resident = self._settle(surroundings)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         pause = 2.0
         while True:
             began = time.monotonic()
             node = subprocess.Popen(command, env=surroundings, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
             try:
-                code = node.wait()
+                while node.poll() is None:
+                    if resident.poll() is not None:
+                        note("The process that holds the data ended; it is started again.")
+                        resident = self._settle(surroundings)
+                    time.sleep(0.3)
             finally:
                 _end(node)
             pause = 2.0 if time.monotonic() - began > 60 else min(pause * 1.5, 30.0)
-            note(f"The node ended with exit code {code}; it is started again in {pause:.0f} seconds.")
+            note(f"The node ended with exit code {node.returncode}; it is started again in {pause:.0f} seconds.")
             time.sleep(pause)
 
-    def _settle(self, surroundings: dict[str, str]) -> None:
+    def _settle(self, surroundings: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start the resident and wait until it has loaded the data."""
         file, place = self.state / "site.toml", self.state / PLACE
         self.settings.write(file)
@@ -89,6 +93,7 @@ class Membership:
             if resident.poll() is not None:
                 raise InputError("The site's data could not be loaded; the reason is above.")
             time.sleep(0.05)
+        return resident
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -39,6 +39,7 @@ from fedquilt.engines.flower.errand import (
 from fedquilt.engines.flower.source import Elsewhere, facts
 
 Note = Callable[[str], None]
+_PASSING = {3, 4, 5, 8}  # Flower's codes for a message, a reply or a node that is not there, and for a killed process
 
 
 @dataclass(frozen=True)
@@ -340,6 +341,9 @@ class Flower:
 
     def _give_up(self, sent: _Sent, reply: Message, reason: str, answers: dict[ClientId, Any]) -> bool:
         """A failed or malformed answer: try once more, then leave the node's clients out."""
+        if reply.has_error() and reply.error.code in _PASSING:
+            self.note(f"node {sent.node} cannot be reached for now: {reason}")
+            return False
         sent.failures += 1
         if sent.failures < 2 and reply.has_error():
             self.note(f"node {sent.node} failed and is asked once more: {reason}")
