@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.errors import FedquiltError, InputError
-from fedquilt.core.record import pack, unpack
 from fedquilt.engines.flower.apps import Client, Server, versions
 from fedquilt.engines.flower.resident import ask
 from fedquilt.runs.files import write_atomic
@@ -85,6 +84,8 @@ def play(grid: Any, config: Config, folder: Path) -> None:
 
 def _gathered(engine: Flower, config: Config, folder: Path) -> Any:
     """The federation; a run that goes on waits for the clients it began with, whoever else has come meanwhile."""
+    from fedquilt.core.record import pack, unpack
+
     place, settings = folder / "flower.clients", config.flower
     begun = unpack(place.read_bytes()) if place.exists() else []
     source = engine.gather(settings.nodes, settings.wait, settings.classes, begun)

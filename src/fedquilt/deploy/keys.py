@@ -89,7 +89,7 @@ def check_node_key(path: Path) -> None:
         c.serialization.load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, c.unsupported) as error:
         raise InputError(
-            f"'{path}' is not the private key of a node as 'fedquilt keys --node NAME' makes it (the file without .pub)."
+            f"'{path}' is not a node's private key as 'fedquilt keys --node NAME' makes it (the file without .pub)."
         ) from error
 
 
