@@ -239,9 +239,11 @@ def test_a_message_that_flower_cannot_read_or_take_is_the_nodes_own_trouble(with
         over.pull_messages, over.push_messages = (bad_pull, push) if fault == "pull" else (pull, bad_push)
         digest, reasons = refused(over)
         assert digest == without
-        assert reasons == {
-            "pull": {"malformed message: Flower cannot read it (ValueError)"}, "push": {"Flower did not take the message"}
-        }[fault]  # fmt: skip
+        words = {
+            "pull": "malformed message: Flower cannot read it (ValueError)",
+            "push": "Flower did not take the message",
+        }
+        assert reasons == {words[fault]}
 
 
 def test_replies_that_nobody_asked_for_are_let_pass():
@@ -281,9 +283,7 @@ def test_a_question_that_gets_lost_is_asked_again_and_forgotten_work_is_sent_aga
 def test_too_few_usable_replies_stop_the_run():
     engine = flower(tampered(THREE, 12, spoilt(NAN)))
     rounds = Rounds(METHOD, engine.gather(2), engine, Seed(0), min_replies=3)
-    with pytest.raises(
-        RoundError, match=r"2 of 3 clients gave a usable reply, at least 3 needed\. client 1: non-finite"
-    ):
+    with pytest.raises(RoundError, match=r"2 of 3 clients .* at least 3 needed\. client 1: non-finite"):
         rounds.play()
 
 

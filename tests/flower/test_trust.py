@@ -23,7 +23,7 @@ HOSTILE = [
     "os:system", "builtins:eval", "builtins:open", "functools:partial", "subprocess:Popen", "importlib:import_module",
     "fedquilt.core.describe:importlib.import_module", "fedquilt.core.describe:find", "fedquilt.core.describe:build",
     "fedquilt.core.net:torch.load", "fedquilt.core.net:copy.deepcopy", "fedquilt.core.net:partial",
-    "fedquilt.core.net:Net.__init__.__globals__.get", "fedquilt.core.net:Net.__class__", "fedquilt.core.net:Net.__name__",
+    "fedquilt.core.net:Net.__init__.__globals__.get", "fedquilt.core.net:Net.__class__",
     "fedquilt.core.net:Net.__init__.__builtins__.get", "fedquilt.models.small:nn.Module.load_state_dict",
     "fedquilt.models.registry:Path", "fedquilt.models.registry:MODELS", "fedquilt.models.files:load_file",
     "fedquilt.data.download:fetch", "fedquilt.runs.files:write_atomic", "fedquilt.deploy.flower_command:call",

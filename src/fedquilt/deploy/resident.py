@@ -1,4 +1,4 @@
-"""The program of a site's resident: ``python -m fedquilt.deploy.resident SITE.toml PARENT``. It ends with its parent."""
+"""A site's resident: ``python -m fedquilt.deploy.resident SITE.toml PARENT``. It ends with its parent."""
 
 from __future__ import annotations
 
