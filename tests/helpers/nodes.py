@@ -74,6 +74,11 @@ class _Serving:
         return self.node.answer(kind, frames, versions())
 
 
-def flower(over: InProcess, **settings: Any) -> Flower:
+def site(source: Any, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",)) -> Client:
+    """The client app of one site."""
+    return Client(_Serving(source, folder, trusted))
+
+
+def flower(over: InProcess, deadline: float = 20, **settings: Any) -> Flower:
     """An engine that does not wait long."""
-    return Flower(over, patience=Patience(deadline=20, ask=5, pause=0.01), **settings)
+    return Flower(over, patience=Patience(deadline=deadline, ask=5, pause=0.002), **settings)

@@ -22,6 +22,7 @@ from fedquilt.core.errors import InputError
 _ROOMS = tuple(f"fedquilt.{room}" for room in (
     "core.net", "core.train", "core.exchange", "core.params", "pieces", "methods", "models", "metrics",
 ))  # fmt: skip
+_FILES = tuple(f"fedquilt.models.{module}" for module in ("encoder", "files", "registry", "weights"))
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor)
 
 
@@ -65,7 +66,8 @@ def build(description: Any, trusted: Sequence[str] | None = None) -> Any:
         description: Made by :func:`describe`.
         trusted: None only for descriptions made by this very program. For those that came from elsewhere: the
             packages or modules, beside the rooms of this library that hold methods and their parts, whose names
-            may be called.
+            may be called. Modules that read this machine's files or download are not in those rooms: what another
+            machine says must not open them unless they are named here.
     """
     if isinstance(description, _PLAIN):
         return description
@@ -90,15 +92,33 @@ def _allowed(name: str, trusted: Sequence[str] | None) -> Any:
     if trusted is None:
         return find(name)
     places = (*_ROOMS, *trusted)
-    module = str(name).partition(":")[0]
-    found = find(name) if _within(module, places) else None
+    module, _, path = name.partition(":") if isinstance(name, str) else ("", "", "")
+    _refuse_files(module, name, trusted)
+    hidden = any(part.startswith("__") for part in path.split("."))
+    found = _found(name) if _within(module, places) and not hidden else None
     own = getattr(found, "__module__", None)
-    if found is None or not callable(found) or not isinstance(own, str) or not _within(own, places):
+    if not callable(found) or not isinstance(own, str) or not _within(own, places):
         raise InputError(
             f"{name!r} is not among the trusted packages ({', '.join(places)}). If you trust the package that "
             "defines it, name it when you join."
         )
+    _refuse_files(own, name, trusted)
     return found
+
+
+def _refuse_files(module: str, name: str, trusted: Sequence[str]) -> None:
+    if _within(module, _FILES) and not _within(module, trusted):
+        raise InputError(
+            f"{name!r} reads files of this machine, or downloads them, and the server named which. If you agree, "
+            f"trust {module} when you join."
+        )
+
+
+def _found(name: str) -> Any:
+    try:
+        return find(name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{name!r} is not here. Is the same version installed as at the server?") from error
 
 
 def _within(module: str, places: Sequence[str]) -> bool:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedquilt.core.errors import FedquiltError
+from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.engines.flower.apps import Client, Server, versions
 from fedquilt.engines.flower.resident import ask
 from fedquilt.runs.files import write_atomic
 
 if TYPE_CHECKING:
+    from fedquilt.engines.flower.engine import Flower
     from fedquilt.runs.config import Config
 
 log = logging.getLogger("fedquilt")
@@ -26,6 +27,10 @@ def client_app() -> Client:
     """The app of a node. The site's resident answers; without one this process loads the data and answers itself."""
 
     def serve(kind: str, frames: dict[str, bytes], context: Any) -> dict[str, bytes]:
+        if "site" not in context.node_config:
+            raise InputError(
+                "this SuperNode does not say whose data it serves: --node-config 'site=\"/path/site.toml\"'"
+            )
         file = Path(str(context.node_config["site"]))
         answer = ask(file.parent, kind, frames)
         return answer if answer is not None else answering(file)(kind, frames)
@@ -37,10 +42,12 @@ def answering(file: Path) -> Callable[[str, dict[str, bytes]], dict[str, bytes]]
     """How a site answers messages, from its settings."""
     from fedquilt.deploy.site import read_site, source_of
     from fedquilt.engines.flower.keep import Keep, OnDisk, safe
+    from fedquilt.engines.flower.mark import Mark
     from fedquilt.engines.flower.node import Node
 
     own = read_site(file)
-    node = Node(source_of(own), lambda run: Keep(OnDisk(Path(own.state) / safe(run))), own.trusted)
+    state = Path(own.state)
+    node = Node(source_of(own), lambda run: Keep(OnDisk(state / safe(run))), own.trusted, Mark(state / "working"))
     return lambda kind, frames: node.answer(kind, frames, versions())
 
 
@@ -65,7 +72,7 @@ def play(grid: Any, config: Config, folder: Path) -> None:
     try:
         wait = Patience(config.flower.deadline, config.flower.ask)
         engine = Flower(grid, run_key(folder), wait, lambda text: _told(folder, text))
-        source: Any = engine.gather(config.flower.nodes, config.flower.wait, config.flower.classes)
+        source = _gathered(engine, config, folder)
         if result_for(folder, source) is None:
             for snapshot in run_of(config, engine, folder, source):
                 log.info("round %d: %s", snapshot.round, snapshot.metrics.get("test_accuracy", ""))
@@ -73,6 +80,17 @@ def play(grid: Any, config: Config, folder: Path) -> None:
         failure = {"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}
         write_atomic(folder / "failure.json", json.dumps(failure).encode())
         raise
+
+
+def _gathered(engine: Flower, config: Config, folder: Path) -> Any:
+    """The federation; a run that goes on waits for the clients it began with, whoever else has come meanwhile."""
+    from fedquilt.core.record import pack, unpack
+
+    place, settings = folder / "flower.clients", config.flower
+    begun = unpack(place.read_bytes()) if place.exists() else []
+    source = engine.gather(settings.nodes, settings.wait, settings.classes, begun)
+    write_atomic(place, pack([*source.ids, *(c for c in source.examined if c not in source.ids)]))
+    return source
 
 
 def run_key(folder: Path) -> str:

@@ -15,6 +15,7 @@ from fedquilt.core.table import ClientId
 from fedquilt.deploy.site import SiteSettings, source_of
 from fedquilt.engines.client_side import Outcome, Task
 from fedquilt.engines.engine import Lost
+from fedquilt.engines.flower.node import prepared
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics.classify import classify
@@ -54,6 +55,7 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, 
         "introduction": {
             "clients": [repr(c) for c in source.ids], "rows of each client": [source.size(c) for c in source.ids],
             "shape of a row": list(source.site(source.ids[0], 0).train.whole().x.shape[1:]),
+            "how rows are prepared": prepared(getattr(source, "prepare", None)),
             "classes": source.classes, "a salted hash of the data": "64 characters",
         },
         "exchanges": {name: _contents(frame) for name, (_, frame) in engine.uploads.items()},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from fedquilt.core.errors import FedquiltError, InputError
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
 
 
 class FlowerError(FedquiltError):
@@ -31,18 +33,25 @@ class Address:
     host: str
     port: int
 
+    def __post_init__(self) -> None:
+        if not is_host(self.host) or not 0 < self.port < 65536:
+            raise InputError(
+                f"The address must be HOST:PORT, for example server.example.org:8000, got {self.host}:{self.port}."
+            )
+
     @classmethod
     def of(cls, text: str) -> Address:
         """From 'host:port'."""
         host, _, port = text.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not re.fullmatch(r"[0-9]{1,5}", port):
             raise InputError(f"The address must be HOST:PORT, for example server.example.org:8000, got {text!r}.")
         return cls(host.strip("[]"), int(port))
 
     @property
     def is_loopback(self) -> bool:
         """Whether it cannot be reached from elsewhere."""
-        return self.host in LOOPBACK
+        number = _number(self.host)
+        return self.host == "localhost" if number is None else number.is_loopback
 
     def answers(self) -> bool:
         """Whether something listens there."""
@@ -52,6 +61,18 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _number(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def is_host(text: str) -> bool:
+    """Whether this can be the name or the address of a machine."""
+    return _number(text) is not None or _NAME.fullmatch(text) is not None
 
 
 def refuse_plain_text(insecure: bool, address: Address) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -11,10 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from fedquilt.core.errors import InputError
 from fedquilt.deploy.flower_command import Address, environment, free_port, program, refuse_plain_text
+from fedquilt.deploy.keys import check_date, check_node_key
 from fedquilt.deploy.site import SiteSettings
 from fedquilt.engines.flower.resident import PLACE
 
@@ -42,6 +45,14 @@ class Membership:
         for path, what in ((self.ca, "certificate of the server's CA"), (self.key, "private key of the node")):
             if path is not None and not path.is_file():
                 raise InputError(f"There is no '{path}', the {what}. Ask who runs the server for it.")
+        if self.ca is not None:
+            check_date(self.ca)
+        if self.key is not None:
+            check_node_key(self.key)
+        if self.port is not None and Address("127.0.0.1", self.port).answers():
+            raise InputError(f"Something listens at 127.0.0.1:{self.port} already. Choose another --port, or none.")
+        if ":" not in self.settings.data and not Path(self.settings.data).is_file():
+            raise InputError(f"There is no '{self.settings.data}'. Give this site's rows with --data: a .npz file.")
 
     @property
     def state(self) -> Path:
@@ -63,6 +74,7 @@ class Membership:
         ends, for example because the server does not know its key yet."""
         command = self.command()
         surroundings = environment(self.state / "flower")
+        _lock = self._alone()  # held until this process ends
         resident = self._settle(surroundings)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         pause = 2.0
@@ -70,16 +82,27 @@ class Membership:
             began = time.monotonic()
             node = subprocess.Popen(command, env=surroundings, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
             try:
-                while node.poll() is None:
+                while (code := node.poll()) is None:
                     if resident.poll() is not None:
                         note("The process that holds the data ended; it is started again.")
                         resident = self._settle(surroundings)
-                    time.sleep(0.3)
+                    time.sleep(0.5)
             finally:
                 _end(node)
             pause = 2.0 if time.monotonic() - began > 60 else min(pause * 1.5, 30.0)
-            note(f"The node ended with exit code {node.returncode}; it is started again in {pause:.0f} seconds.")
+            note(f"The node ended with exit code {code}; it is started again in {pause:.0f} seconds.")
             time.sleep(pause)
+
+    def _alone(self) -> IO[str]:
+        """Take hold of the state folder: two nodes with one would take each other's place."""
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (self.state / ".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise InputError(f"Another node uses '{self.state}'. Stop it, or give this one another --state.") from error
+        return lock
 
     def _settle(self, surroundings: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start the resident and wait until it has loaded the data."""
@@ -87,7 +110,7 @@ class Membership:
         self.settings.write(file)
         file.chmod(0o600)
         place.unlink(missing_ok=True)
-        words = [sys.executable, "-m", "fedquilt.deploy.resident", str(file)]
+        words = [sys.executable, "-m", "fedquilt.deploy.resident", str(file), str(os.getpid())]
         resident = subprocess.Popen(words, env=surroundings, stdin=subprocess.DEVNULL)
         while not place.exists():
             if resident.poll() is not None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedquilt.core.errors import InputError
+from fedquilt.deploy.flower_command import is_host
 
 CA_KEY, CA, SERVER_KEY, SERVER, NODES = "ca.key", "ca.crt", "server.key", "server.pem", "nodes"
 
@@ -45,16 +47,55 @@ class Keys:
         for path in (self.ca, *self.server):
             if not path.is_file():
                 raise InputError(f"There is no '{path}'. Make the keys first: fedquilt keys {self.folder} --host NAME.")
-        check_date(self.server[0])
+        for certificate in (self.ca, self.server[0]):
+            check_date(certificate)
+        _check_pair(*self.server)
+        _check_issuer(self.server[0], self.ca)
+
+
+def _read_certificate(path: Path) -> Any:
+    try:
+        return _cryptography().x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{path}' cannot be read as a certificate. Ask who made the keys for it.") from error
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    c = _cryptography()
+    try:
+        mine = c.serialization.load_pem_private_key(key.read_bytes(), None).public_key()
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"'{key}' cannot be read as a private key without a password.") from error
+    if mine != _read_certificate(certificate).public_key():
+        raise InputError(f"'{key}' is not the key of '{certificate}'. Make both anew: fedquilt keys --renew.")
+
+
+def _check_issuer(certificate: Path, ca: Path) -> None:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        _read_certificate(certificate).verify_directly_issued_by(_read_certificate(ca))
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise InputError(
+            f"'{certificate}' was not issued by '{ca}', so no node would believe it. Put the right ca.crt there, or "
+            "make a new certificate: fedquilt keys --renew."
+        ) from error
+
+
+def check_node_key(path: Path) -> None:
+    """Raise unless this is a node's private key in the form that Flower takes."""
+    c = _cryptography()
+    try:
+        c.serialization.load_ssh_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, c.unsupported) as error:
+        raise InputError(
+            f"'{path}' is not a node's private key as 'fedquilt keys --node NAME' makes it (the file without .pub)."
+        ) from error
 
 
 def check_date(certificate: Path) -> None:
     """Raise if a certificate is not valid now."""
-    x509 = _cryptography().x509
-    try:
-        found = x509.load_pem_x509_certificate(certificate.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{certificate}' cannot be read as a certificate: {error}.") from error
+    found = _read_certificate(certificate)
     now = datetime.datetime.now(datetime.UTC)
     if now > found.not_valid_after_utc:
         raise InputError(
@@ -67,13 +108,17 @@ def check_date(certificate: Path) -> None:
 def make(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 365, renew: bool = False) -> list[Path]:
     """Make what is missing of a key folder, and return the new files. Nothing is ever overwritten but with ``renew``,
     which makes a new server certificate from the same CA."""
-    if days < 1:
-        raise InputError(f"A certificate is valid for at least 1 day, got {days}.")
+    if not 1 <= days <= 36500:
+        raise InputError(f"A certificate is valid for 1 to 36500 days, got {days}.")
+    for host in hosts:
+        if not is_host(host):
+            raise InputError(f"A host is a name like server.example.org or an address like 10.0.0.5, got {host!r}.")
     for name in nodes:
-        if not name.replace("-", "").replace("_", "").isalnum():
-            raise InputError(f"A node's name is made of letters, digits, - and _, got {name!r}.")
+        if not re.fullmatch(r"[\w-]{1,100}", name):
+            raise InputError(f"A node's name is made of at most 100 letters, digits, - and _, got {name!r}.")
     keys, made = Keys(folder), list[Path]()
-    (folder / NODES).mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / NODES).mkdir(exist_ok=True, mode=0o700)
     if not keys.ca.exists():
         made += _make_ca(keys, max(days, 3650))
     if hosts and (renew or not keys.server[0].exists()):
@@ -105,7 +150,7 @@ def _make_server(keys: Keys, hosts: Sequence[str], days: int) -> list[Path]:
     ca = c.x509.load_pem_x509_certificate(keys.ca.read_bytes())
     signer = c.serialization.load_pem_private_key(ca_key.read_bytes(), None)
     key = c.ec.generate_private_key(c.ec.SECP384R1())
-    name = c.x509.Name([c.x509.NameAttribute(c.x509.NameOID.COMMON_NAME, hosts[0])])
+    name = c.x509.Name([c.x509.NameAttribute(c.x509.NameOID.COMMON_NAME, hosts[0][:64])])
     builder = _certificate(c, name, ca.subject, key.public_key(), days)
     names = [_host(c, host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
     builder = builder.add_extension(c.x509.SubjectAlternativeName(names), critical=False)
@@ -175,10 +220,12 @@ class _Cryptography:
 
     def __init__(self) -> None:
         from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
 
         self.x509: Any = x509
+        self.unsupported = UnsupportedAlgorithm
         self.hashes, self.serialization, self.ec = hashes, serialization, ec
         self.x509.NameOID = x509.oid.NameOID
         self.x509.ExtendedKeyUsageOID = x509.oid.ExtendedKeyUsageOID

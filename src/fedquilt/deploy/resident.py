@@ -1,8 +1,7 @@
-"""The program of a site's resident: ``python -m fedquilt.deploy.resident SITE.toml``."""
+"""A site's resident: ``python -m fedquilt.deploy.resident SITE.toml PARENT``. It ends with its parent."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -19,6 +18,6 @@ def main(file: Path, parent: int) -> None:
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), os.getppid())
+        main(Path(sys.argv[1]), int(sys.argv[2]))
     except FedquiltError as problem:
         sys.exit(f"fedquilt: {problem}")

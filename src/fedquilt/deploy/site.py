@@ -48,7 +48,11 @@ class SiteSettings(BaseModel):
 
     def write(self, file: Path) -> None:
         """Write the settings where the node's client app finds them."""
-        lines = [f"{key} = {json.dumps(value)}" for key, value in self.model_dump().items() if value is not None]
+        lines = [
+            f"{key} = {json.dumps(value, ensure_ascii=False)}"
+            for key, value in self.model_dump().items()
+            if value is not None
+        ]
         write_atomic(file, ("\n".join(lines) + "\n").encode())
 
 

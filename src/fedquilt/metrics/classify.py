@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.table import Batch, Table
@@ -27,6 +28,18 @@ class Scores:
     support: Tensor
     correct: Tensor
     called: Tensor
+
+    def check(self) -> None:
+        """Raise unless these can be somebody's scores; for those that come from elsewhere."""
+        counts = (self.support, self.correct, self.called)
+        sound = type(self.rows) is int and self.rows > 0 and isinstance(self.loss_sum, float | int)
+        if not sound or not all(isinstance(c, Tensor) and c.dtype == torch.int64 and c.dim() == 1 for c in counts):
+            raise InputError("malformed scores: their kinds of numbers")
+        if len({len(c) for c in counts}) != 1 or bool((torch.stack(counts) < 0).any()):
+            raise InputError("malformed scores: their counts")
+        most = torch.minimum(self.support, self.called)
+        if {int(self.support.sum()), int(self.called.sum())} != {self.rows} or bool((self.correct > most).any()):
+            raise InputError("malformed scores: their counts do not add up")
 
     @property
     def loss(self) -> float:

@@ -106,7 +106,9 @@ class Run:
                 if self.folder is not None and (wanted or finished):
                     self._save(rounds)
                     saved, saved_at = rounds.done, time.monotonic()
-                if finished and self.folder is not None:
+                if self.folder is None:
+                    self.engine.saved(rounds.done)  # nothing goes back, so nothing older will be asked for
+                elif finished:
                     self._finish(rounds)
                 yield snapshot
                 del snapshot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, MutableMapping
 from importlib import metadata
 from pathlib import Path
@@ -11,11 +12,13 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedquilt.core.errors import FedquiltError, FrameError
 from fedquilt.engines.flower.content import frame_array, from_content, to_content
 
 if TYPE_CHECKING:
     from fedquilt.engines.flower.keep import Keep
 
+log = logging.getLogger("fedquilt.node")
 Serve = Callable[[str, dict[str, bytes], Context], dict[str, bytes]]
 
 
@@ -32,7 +35,13 @@ class Client(ClientApp):  # type: ignore[misc]  # flwr's classes are untyped whe
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Serve one message."""
-        frames = self.serve(message.metadata.message_type, from_content(message.content), context)
+        try:
+            frames = self.serve(message.metadata.message_type, from_content(message.content), context)
+        except FedquiltError:
+            raise
+        except Exception as error:  # Flower sends its text to the server, and it may quote data
+            log.exception("a message was not answered")
+            raise FrameError(f"failed ({type(error).__name__})") from None
         return Message(to_content(frames), reply_to=message)
 
 

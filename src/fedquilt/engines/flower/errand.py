@@ -98,9 +98,10 @@ class Refused:
 
 @record
 class Answer:
-    """The results of an errand, one for each job."""
+    """The results of an errand, one for each job; ``data`` is the salted print of the data they were made with."""
 
     number: str
+    data: str
     results: list[Any]
 
 
@@ -113,6 +114,7 @@ class Here:
     examined: list[Any]
     shape: tuple[int, ...]
     dtype: str
+    prepare: str
     classes: int | None
     fingerprint: str
     versions: dict[str, str]

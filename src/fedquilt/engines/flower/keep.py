@@ -10,13 +10,17 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fedquilt.core.errors import InputError, SnapshotError
 from fedquilt.core.table import ClientId
+
+_ABANDONED = 3600.0  # seconds after which an unfinished file is nobody's
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,10 @@ class OnDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for part in folder.glob("*.part"):  # of a process that was killed while it wrote
+            with suppress(FileNotFoundError):
+                if time.time() - part.stat().st_mtime > _ABANDONED:
+                    part.unlink()
 
     def names(self) -> Iterator[str]:
         """All names."""
@@ -143,12 +151,13 @@ class Keep:
 
     def get(self, client: ClientId, digest: bytes) -> bytes:
         """The state with this digest, checked."""
-        for version in self._versions(client):
-            if version.digest == digest.hex():
-                frame = self.shelf.read(version.name)
-                if hashlib.sha256(frame).digest() == digest:
-                    return frame
-                raise SnapshotError("the private state kept at this site is damaged; restore it from a backup")
+        names = [version.name for version in self._versions(client) if version.digest == digest.hex()]
+        for name in names:
+            frame = self.shelf.read(name)
+            if hashlib.sha256(frame).digest() == digest:
+                return frame
+        if names:
+            raise SnapshotError("the private state kept at this site is damaged; restore it from a backup")
         raise SnapshotError(
             "the private state that the server counts on is not kept at this site; was the node restarted without a "
             "state folder, or the folder removed?"
@@ -158,7 +167,7 @@ class Keep:
         """Keep a new state; returns its digest."""
         digest = hashlib.sha256(frame).digest()
         version = Version(token(client), digest.hex(), round, "" if parent is None else parent.hex())
-        if version.name not in set(self.shelf.names()):
+        if version.name not in set(self.shelf.names()) or self.shelf.read(version.name) != frame:
             self.shelf.write(version.name, frame)
         return digest
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +34,7 @@ from fedquilt.engines.flower.errand import (
     read,
 )  # fmt: skip
 from fedquilt.engines.flower.keep import Keep
+from fedquilt.engines.flower.mark import Mark
 
 log = logging.getLogger("fedquilt.node")
 
@@ -45,14 +47,17 @@ class Node:
         source: The clients of this site.
         keep: Gives the place for the states of a run's clients.
         trusted: Packages, beside this library, whose methods the server may name.
+        mark: Tells other processes of this site what is being worked on.
     """
 
     source: Source
     keep: Callable[[str], Keep]
     trusted: Sequence[str] = ()
+    mark: Mark | None = None
     _sides: dict[bytes, ClientSide] = field(default_factory=dict)
     _doing: str = ""
     _done: tuple[str, Parcel] | None = None
+    _prints: dict[str, str] = field(default_factory=dict)
     _one: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
@@ -64,45 +69,61 @@ class Node:
         if kind == "query.here":
             return self.here(read(frames, "run", str), dict(versions)).frames
         if kind == "query.busy":
-            return Parcel().head("busy", self._doing == read(frames, "number", str)).frames
+            return Parcel().head("busy", self._busy(read(frames, "number", str))).frames
         if not kind.startswith(("train.", "evaluate.")):
             raise InputError(f"unknown message type {kind!r}")
         number = read(frames, "errand", Errand).number
         with self._one:  # a second process may bring work that is being done: it waits, and gets the same answer
             if self._done is None or self._done[0] != number:
-                self._doing = number
-                try:
+                with self._working(number):
                     self._done = (number, self.work(frames))
-                finally:
-                    self._doing = ""
             return self._done[1].frames
 
+    def _busy(self, number: str) -> bool:
+        return self._doing == number or (self.mark is not None and self.mark.shows(number))
+
+    @contextmanager
+    def _working(self, number: str) -> Iterator[None]:
+        self._doing = number
+        try:
+            with nullcontext() if self.mark is None else self.mark.set(number):
+                yield
+        finally:
+            self._doing = ""
+
+    def print_for(self, run: str) -> str:
+        """The fingerprint of the data, salted with the run, so that it tells nothing to anybody else."""
+        if run not in self._prints:
+            source: Any = self.source
+            self._prints[run] = hashlib.sha256(f"{run}:{source.fingerprint()}".encode()).hexdigest()
+        return self._prints[run]
+
     def here(self, run: str, versions: dict[str, str]) -> Parcel:
-        """Who is at this site. The fingerprint of the data is salted with the run, so it tells nothing else."""
+        """Who is at this site."""
         source: Any = self.source
+        if not source.ids:
+            raise InputError("this site has no clients with rows to train on")
         first = source.site(source.ids[0], 0).train
         x = first.rows(first.all_rows()[:1]).x
-        salted = hashlib.sha256(f"{run}:{source.fingerprint()}".encode()).hexdigest()
         facts = Here(
             PROTOCOL, {c: source.size(c) for c in source.ids}, list(source.examined), tuple(x.shape[1:]),
-            str(x.dtype), source.classes, salted, versions,
+            str(x.dtype), prepared(getattr(source, "prepare", None)), source.classes, self.print_for(run), versions,
         )  # fmt: skip
         return Parcel().head("here", facts)
 
     def work(self, frames: Frames) -> Parcel:
         """Do all jobs of an errand, one after another; a job that fails is refused and the others go on."""
-        side, begin = self._side(frames)
         errand: Errand = read(frames, "errand", Errand)
+        begin: Begin = read(frames, "begin", Begin)
         parcel, results = Parcel(), []
-        keep = self.keep(begin.run)
         with one_thread():
             for job in errand.jobs:
                 try:
-                    results.append(self._job(side, keep, errand, job, frames, parcel))
+                    results.append(self._job(self._side(begin), self.keep(begin.run), errand, job, frames, parcel))
                 except Exception as error:
                     log.exception("a job for client %r failed", getattr(job, "client", None))
                     results.append(Refused(getattr(job, "client", None), _told(error)))
-        return parcel.head("answer", Answer(errand.number, results))
+        return parcel.head("answer", Answer(errand.number, self.print_for(begin.run), results))
 
     def _job(self, side: ClientSide, keep: Keep, errand: Errand, job: Any, frames: Frames, parcel: Parcel) -> Any:
         if job.client not in self._clients:
@@ -126,8 +147,7 @@ class Node:
             outcome.before, outcome.after,
         )  # fmt: skip
 
-    def _side(self, frames: Frames) -> tuple[ClientSide, Begin]:
-        begin: Begin = read(frames, "begin", Begin)
+    def _side(self, begin: Begin) -> ClientSide:
         if begin.protocol != PROTOCOL:
             raise InputError(f"the server speaks version {begin.protocol} of the protocol, this site {PROTOCOL}")
         key = pack(begin)
@@ -136,7 +156,14 @@ class Node:
             method, score = (build(part, trusted=self.trusted) for part in (begin.method, begin.score))
             self._sides.clear()  # one run at a time: a long-lived process must not collect them
             side = self._sides[key] = ClientSide(method, self.source, Seed(begin.seed), score)
-        return side, begin
+        return side
+
+
+def prepared(prepare: Any) -> str:
+    """How rows become what a network takes, in words that are equal where the preparation is."""
+    if prepare is None:
+        return "nothing"
+    return repr(prepare) if is_dataclass(prepare) else str(getattr(prepare, "__qualname__", type(prepare).__name__))
 
 
 def _told(error: Exception) -> str:

@@ -23,6 +23,7 @@ from fedquilt.core.errors import FedquiltError, FrameError
 Frames = dict[str, bytes]
 Answer = Callable[[str, Frames], Frames]
 _LENGTH = struct.Struct("<Q")
+_LONGEST_HEAD = 2**24
 PLACE = "socket"  # the file of the state folder that says where the socket is; paths of sockets must be short
 
 
@@ -49,8 +50,15 @@ def _send(connection: socket.socket, kind: str, frames: Frames) -> None:
 
 
 def _receive(connection: socket.socket) -> tuple[str, Frames]:
-    head = json.loads(_read(connection, _LENGTH.unpack(_read(connection, _LENGTH.size))[0]))
-    return head["kind"], {name: _read(connection, size) for name, size in head["parts"]}
+    length = _LENGTH.unpack(_read(connection, _LENGTH.size))[0]
+    if length > _LONGEST_HEAD:
+        raise EOFError("not one of our messages")
+    head = _read(connection, length)
+    try:
+        parts = json.loads(head)
+        return str(parts["kind"]), {str(name): _read(connection, size) for name, size in parts["parts"]}
+    except (ValueError, TypeError, LookupError, MemoryError, OverflowError) as error:
+        raise EOFError("not one of our messages") from error
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

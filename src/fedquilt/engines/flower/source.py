@@ -51,12 +51,12 @@ class Elsewhere:
         for site in (first, *others):
             if site.protocol != PROTOCOL:
                 raise InputError(f"A node speaks version {site.protocol} of the protocol, this server {PROTOCOL}.")
-            for what in ("shape", "dtype"):
+            for what in ("shape", "dtype", "prepare"):
                 mine, theirs = getattr(first, what), getattr(site, what)
                 if mine != theirs:
                     names = ", ".join(repr(c) for c in list(site.clients)[:3])
                     raise InputError(
-                        f"The sites differ in the {what} of their rows: {mine} and {theirs} (client {names}). "
+                        f"The sites differ in the {what} of their rows: {mine}, but {theirs} at client {names}. "
                         "All sites must prepare their data in the same way."
                     )
 
@@ -76,7 +76,7 @@ class Elsewhere:
         return next((s.clients[client] for s in self.sites.values() if client in s.clients), 0)
 
     def fingerprint(self) -> str:
-        """What data this is, as the sites' own (salted) prints tell; it does not depend on who hosts which client."""
+        """What data this is, as the sites' own (salted) prints tell; Flower's numbers of the nodes do not matter."""
         prints = sorted(repr((in_order(list(s.clients)), s.fingerprint)) for s in self.sites.values())
         return hashlib.sha256("\n".join(prints).encode()).hexdigest()
 

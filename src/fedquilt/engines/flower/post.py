@@ -1,0 +1,100 @@
+"""Flower's grid with its surprises taken out: messages that were not stored, and replies that nobody asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedquilt.core.errors import FedquiltError
+from fedquilt.engines.flower.content import from_content, to_content
+from fedquilt.engines.flower.errand import Frames
+
+PASSING = frozenset({3, 4, 5, 8})  # Flower's codes for a message, a reply or a node that is away, a killed process
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for nodes.
+
+    Args:
+        deadline: Seconds that an exchange may take; clients that have not answered by then are left out.
+        ask: After so many seconds without an answer, ask a node whether it is still at work; it is sent the work
+            again if it knows nothing of it.
+        pause: Seconds between two looks for answers.
+    """
+
+    deadline: float = 3600.0
+    ask: float = 30.0
+    pause: float = 0.2
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A reply that holds no answer: why, and Flower's code if it was Flower that said so."""
+
+    reason: str
+    code: int | None = None
+
+
+class Post:
+    """Sends frames to nodes and fetches their replies.
+
+    A connection that breaks is no matter of this class: Flower tries again for as long as the run is alive.
+    """
+
+    def __init__(self, grid: Grid, patience: Patience) -> None:
+        self.grid, self.patience = grid, patience
+        self._there: set[int] = set()
+        self._looked = float("-inf")
+
+    def online(self) -> set[int]:
+        """The nodes that are there, asked for only now and then."""
+        now = time.monotonic()
+        if now - self._looked > 5 * self.patience.pause or not self._there:
+            self._looked, self._there = now, set(self.grid.get_node_ids())
+        return self._there
+
+    def send(self, node: int, kind: str, frames: Frames) -> str | None:
+        """The message's name; None if Flower did not take it."""
+        message = Message(to_content(frames), dst_node_id=node, message_type=kind, ttl=self.patience.deadline + 60)
+        return next((name for name in self.grid.push_messages([message]) if name), None)
+
+    def fetch(self, name: str) -> dict[str, bytes] | Failed | None:
+        """What came in reply to a message; None if nothing has.
+
+        One message at a time: a reply that Flower itself cannot read must not take others with it.
+        """
+        try:
+            found = [m for m in self.grid.pull_messages([name]) if m.metadata.reply_to_message_id == name]
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            return Failed(f"malformed message: Flower cannot read it ({type(error).__name__})")
+        return _content(found[0]) if found else None
+
+
+def _content(reply: Message) -> dict[str, bytes] | Failed:
+    if reply.has_error():
+        return Failed(f"Flower says: {told(reply.error.reason or f'error {reply.error.code}')}", reply.error.code)
+    try:
+        return from_content(reply.content)
+    except (FedquiltError, ValueError, TypeError, AttributeError) as error:
+        return Failed(told(error))
+
+
+def told(words: object, most: int = 500) -> str:
+    """Words from elsewhere, fit for a log and a terminal: one line, not too long, nothing that a terminal obeys."""
+    line = " ".join(str(words).split())
+    return "".join(c if c.isprintable() else "?" for c in (line if len(line) <= most else line[:most] + "..."))
+
+
+def plain(client: object) -> bool:
+    """Whether this can be a client's id: a number, a word, or a tuple of them."""
+    return isinstance(client, int | str) or (isinstance(client, tuple) and all(map(plain, client)))
+
+
+def all_plain(clients: Iterable[object]) -> bool:
+    """Whether all can be clients' ids."""
+    return all(map(plain, clients))

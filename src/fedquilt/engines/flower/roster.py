@@ -1,0 +1,149 @@
+"""Who is there: which node has which clients, and on what terms a node may come, and come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.core.record import pack
+from fedquilt.core.table import ClientId
+from fedquilt.engines.flower.errand import PROTOCOL, Here, read
+from fedquilt.engines.flower.post import Failed, Post, all_plain, told
+
+_SAME = ("shape", "dtype", "prepare")
+
+
+class Roster:
+    """The nodes of a federation.
+
+    Until it is closed, any node may come whose clients nobody else has. Afterwards only the sites that were there
+    may come back, under whatever number, with the data they had.
+    """
+
+    def __init__(self, post: Post, run: str, note: Callable[[str], None]) -> None:
+        self.post, self.run, self.note = post, run, note
+        self.sites: dict[int, Here] = {}
+        self.trouble: dict[int, str] = {}
+        self._where: dict[ClientId, int] = {}
+        self._terms: dict[ClientId, Here] = {}
+        self._asked: dict[int, tuple[float, str | None]] = {}
+        self._held: dict[int, Here] = {}
+
+    def node_of(self, client: ClientId) -> int | None:
+        """The node that has a client, if it is there now; others are given the chance to say that they have it."""
+        if self._where.get(client) not in self.post.online():
+            self.meet()
+        node = self._where.get(client)
+        return node if node in self.post.online() else None
+
+    def fingerprint(self, client: ClientId) -> str:
+        """The salted print of the data that the client's site came with."""
+        return self._terms[client].fingerprint
+
+    def lacking(self, nodes: int, clients: Collection[ClientId]) -> str:
+        """What is still missing of a federation, in words; nothing if it is complete."""
+        absent = [c for c in clients if c not in self._where]
+        if absent:
+            return f"client {', '.join(map(repr, absent[:3]))} of this run did not come"
+        return "" if clients or len(self.sites) >= nodes else f"{len(self.sites)} of {nodes} nodes came"
+
+    def close(self, clients: Collection[ClientId]) -> dict[int, Here]:
+        """From now on these sites are the federation: all that came, or those of the clients named."""
+        wanted = set(clients)
+        chosen = {n: s for n, s in sorted(self.sites.items()) if not wanted or wanted & _people(s)}
+        self._terms = {client: site for site in chosen.values() for client in _people(site)}
+        return chosen
+
+    def meet(self) -> None:
+        """Let nodes that are new here introduce themselves, and take those that may come."""
+        online = self.post.online()
+        self._held = {node: site for node, site in self._held.items() if node in online}
+        for node in sorted(online - self.sites.keys() - self._held.keys()):
+            self._ask(node)
+        for node, (_, message) in list(self._asked.items()):
+            found = None if message is None else self.post.fetch(message)
+            if found is not None:
+                self._asked[node] = (self._asked[node][0], None)
+                self._introduced(node, found)
+        for node, site in list(self._held.items()):
+            self._admit(node, site)
+
+    def _ask(self, node: int) -> None:
+        last, _ = self._asked.get(node, (float("-inf"), None))
+        if time.monotonic() - last > max(self.post.patience.ask, 1.0):
+            message = self.post.send(node, "query.here", {"run": pack(self.run)})
+            self._asked[node] = (time.monotonic(), message)
+
+    def _introduced(self, node: int, found: dict[str, bytes] | Failed) -> None:
+        try:
+            if isinstance(found, Failed):
+                raise InputError(found.reason)
+            site: Here = read(found, "here", Here)
+            check(site)
+        except (FedquiltError, ValueError) as error:
+            self._complain(node, f"did not introduce itself: {told(error)}")
+            return
+        self._held[node] = site
+
+    def _admit(self, node: int, site: Here) -> None:
+        problem = self._objection(node, site)
+        if problem:
+            self._complain(node, f"cannot join: {problem}")
+            return
+        del self._held[node]
+        self.trouble.pop(node, None)
+        for client in _people(site):
+            self.sites.pop(self._where.get(client, node), None)  # the same site under a new number
+            self._where[client] = node
+        self.sites[node] = site
+        self.note(f"node {node} has {len(site.clients)} clients")
+
+    def _objection(self, node: int, site: Here) -> str:
+        online = self.post.online()
+        for client in _people(site):
+            holder = self._where.get(client)
+            if holder not in (None, node) and holder in online:
+                return (
+                    f"node {holder}, which is there, also says that it is client {client!r}. Give each site a name of "
+                    "its own: fedquilt join --name ..."
+                )
+        if not self._terms:
+            return ""
+        before = next((self._terms[c] for c in _people(site) if c in self._terms), None)
+        if before is None:
+            return "its clients are not part of this run"
+        for what in _SAME:
+            if getattr(before, what) != getattr(site, what):
+                return f"its {what} was {getattr(before, what)} and is now {getattr(site, what)}"
+        same = (before.clients, set(before.examined), before.fingerprint)
+        return "" if same == (site.clients, set(site.examined), site.fingerprint) else "its data are not those it had"
+
+    def _complain(self, node: int, text: str) -> None:
+        if self.trouble.get(node) != text:
+            self.trouble[node] = text
+            self.note(f"node {node} {text}")
+
+
+def _people(site: Here) -> set[ClientId]:
+    return {*site.clients, *site.examined}
+
+
+def check(site: Here) -> None:
+    """Raise unless an introduction is well formed and of this version of the protocol."""
+    if site.protocol != PROTOCOL:
+        raise InputError(f"it speaks version {site.protocol!r} of the protocol, this server {PROTOCOL}")
+    texts = (site.dtype, site.prepare, site.fingerprint)
+    sound = (
+        isinstance(site.clients, dict) and isinstance(site.examined, list) and isinstance(site.shape, tuple)
+        and all_plain([*site.clients, *site.examined])
+        and all(type(size) is int and 0 <= size <= 10**12 for size in site.clients.values())
+        and all(type(side) is int and side > 0 for side in site.shape) and all(isinstance(t, str) for t in texts)
+        and (site.classes is None or (type(site.classes) is int and 0 < site.classes <= 10**7))
+        and isinstance(site.versions, dict)
+        and all(isinstance(part, str) for pair in site.versions.items() for part in pair)
+    )  # fmt: skip
+    if not sound:
+        raise InputError("malformed introduction")
+    if not site.clients and not site.examined:
+        raise InputError("it has no clients")

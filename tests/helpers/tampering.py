@@ -1,0 +1,54 @@
+"""A Flower grid with nodes that lie, fail, vanish and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fedquilt.core.record import pack, unpack
+from fedquilt.engines.flower.apps import Client
+from fedquilt.engines.flower.errand import Answer
+from fedquilt.engines.flower.inprocess import InProcess
+from helpers.nodes import grid
+
+Frames = dict[str, bytes]
+Tamper = Callable[[Frames], Frames]
+
+
+def tampered(federation: Any, node: int, tamper: Tamper, kind: str = "train.", **settings: Any) -> InProcess:
+    """A grid of which one node changes its answers to messages of a kind."""
+    over = grid(federation, **settings)
+    honest = over.nodes[node].serve
+
+    def serve(asked: str, frames: Frames, context: Any) -> Frames:
+        answer = honest(asked, frames, context)
+        return tamper(answer) if asked.startswith(kind) else answer
+
+    over.nodes[node] = Client(serve)
+    return over
+
+
+def answer(change: Callable[[Answer], Any]) -> Tamper:
+    """Change the record of the answer."""
+    return lambda frames: {**frames, "answer": pack(change(unpack(frames["answer"])))}
+
+
+def results(change: Callable[[list[Any]], list[Any]]) -> Tamper:
+    """Change the results."""
+    return answer(lambda found: replace(found, results=change(list(found.results))))
+
+
+def each(**fields: Any) -> Tamper:
+    """Change fields of each result."""
+    return results(lambda found: [replace(r, **fields) for r in found])
+
+
+def uploads(change: Callable[[bytes], bytes]) -> Tamper:
+    """Change the frames of the uploads."""
+    return lambda frames: {n: change(f) if n.startswith("frame-") else f for n, f in frames.items()}
+
+
+def wire(change: Callable[[Any], Any]) -> Tamper:
+    """Change the record of each upload."""
+    return uploads(lambda frame: pack(change(unpack(frame))))
