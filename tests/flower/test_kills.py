@@ -47,7 +47,7 @@ class Killer(threading.Thread):
             time.sleep(0.05)
 
     def kill(self, victim: str) -> None:
-        """A site (which is started again at once), the process that holds its data, the server app, or the SuperLink."""
+        """A site (which is started again), the process that holds its data, the server app, or the SuperLink."""
         if victim in SITES:
             self.sites.kill(victim)
             self.sites.join(victim)

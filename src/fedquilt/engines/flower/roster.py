@@ -27,7 +27,8 @@ class Roster:
         self.trouble: dict[int, str] = {}
         self._where: dict[ClientId, int] = {}
         self._terms: dict[ClientId, Here] = {}
-        self._asked: dict[int, tuple[float, str | None]] = {}
+        self._asked: dict[int, float] = {}
+        self._questions: dict[str, int] = {}  # a slow node may still answer the first of several
         self._held: dict[int, Here] = {}
 
     def node_of(self, client: ClientId) -> int | None:
@@ -61,19 +62,21 @@ class Roster:
         self._held = {node: site for node, site in self._held.items() if node in online}
         for node in sorted(online - self.sites.keys() - self._held.keys()):
             self._ask(node)
-        for node, (_, message) in list(self._asked.items()):
-            found = None if message is None else self.post.fetch(message)
+        for message, node in list(self._questions.items()):
+            found = self.post.fetch(message)
             if found is not None:
-                self._asked[node] = (self._asked[node][0], None)
-                self._introduced(node, found)
+                del self._questions[message]
+                if node not in self.sites:
+                    self._introduced(node, found)
         for node, site in list(self._held.items()):
             self._admit(node, site)
 
     def _ask(self, node: int) -> None:
-        last, _ = self._asked.get(node, (float("-inf"), None))
-        if time.monotonic() - last > max(self.post.patience.ask, 1.0):
+        if time.monotonic() - self._asked.get(node, float("-inf")) > max(self.post.patience.ask, 1.0):
+            self._asked[node] = time.monotonic()
             message = self.post.send(node, "query.here", {"run": pack(self.run)})
-            self._asked[node] = (time.monotonic(), message)
+            if message is not None:
+                self._questions[message] = node
 
     def _introduced(self, node: int, found: dict[str, bytes] | Failed) -> None:
         try:
