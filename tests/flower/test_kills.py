@@ -1,4 +1,4 @@
-"""Nodes, the server and the SuperLink are killed at random moments: the run ends with the digest of an undisturbed one."""
+"""Nodes, the server and the SuperLink are killed at random moments: the run ends as an undisturbed one does."""
 
 from __future__ import annotations
 
