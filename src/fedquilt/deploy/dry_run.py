@@ -43,8 +43,10 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, 
     from fedquilt.runs.build import method_of
     from fedquilt.runs.config import load
 
-    source: Any = source_of(settings)
     config = load(recipe)
+    if settings.classes is None:  # the server would say so
+        settings = settings.model_copy(update={"classes": config.flower.classes})
+    source: Any = source_of(settings)
     engine = _Listening()
     played = Rounds(method_of(config, source), source, engine, Seed(config.seed), score=classify)
     for _ in range(min(rounds, config.rounds)):
