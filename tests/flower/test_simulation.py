@@ -75,6 +75,7 @@ def test_a_failing_method_is_told_with_its_trace(simulation: FlowerSimulation) -
         played(simulation, method, PLANTED)
 
 
+@pytest.mark.slow  # the runtime is started anew, as in the next two
 def test_an_actor_that_dies_once_changes_nothing(simulation: FlowerSimulation, tmp_path: Path) -> None:
     method = Deadly(base=FEDAVG, client=TOY.ids[0], marker=str(tmp_path / "died"))
     there = played(simulation, method, TOY)
@@ -82,6 +83,7 @@ def test_an_actor_that_dies_once_changes_nothing(simulation: FlowerSimulation, t
     assert there.digest() == played(Local(), method, TOY).digest()
 
 
+@pytest.mark.slow
 def test_only_the_client_that_always_kills_its_actor_is_left_out(simulation: FlowerSimulation) -> None:
     rounds = Rounds(Deadly(base=FEDAVG, client=TOY.ids[0]), TOY, simulation, Seed(3), score=classify)
     (gone,) = rounds.play().quarantined
@@ -101,6 +103,7 @@ def test_a_recipe_is_simulated(simulation: FlowerSimulation, tmp_path: Path) -> 
     assert json.loads((tmp_path / simulation.name / "result.json").read_text())["engine"]["nodes"] == 3
 
 
+@pytest.mark.slow
 def test_a_runtime_that_ended_is_noticed_and_the_next_run_starts_another(simulation: FlowerSimulation) -> None:
     rounds = Rounds(FEDAVG, TOY, simulation, Seed(3), score=classify)
     simulation._runtime._over.set()
