@@ -61,6 +61,9 @@ def serve(
 
     Example: [bold]fedquilt serve recipe.toml --keys keys --host 0.0.0.0 --nodes 3[/bold]
     """
+    import signal
+    import sys
+
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
     from fedquilt.deploy.serve import Server
@@ -69,6 +72,7 @@ def serve(
     from fedquilt.runs.show import Progress, result_table
 
     _keys_or_plain(key_folder, insecure)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the SuperLink ends too
     config = load(recipe, [*(overrides or []), *([] if nodes is None else [f"flower.nodes={nodes}"])])
     folder = (Path(config.output.folder) / config.folder_name).absolute()
     result = result_of(folder)

@@ -131,6 +131,8 @@ def test_a_dry_run_of_every_form(place: Path, data: str, options: list[str], wei
     assert said.code == 0, said.err
     tensors = said.json["exchanges"]["train"]["tensors"]
     assert weights in [t["shape"] for t in tensors]
+    assert "the sha256 of the state" in said.json["with each upload"]
+    assert "versions" in said.json["introduction"]
 
 
 def test_a_dry_run_asks_for_the_models_of_the_whole_federation(place: Path) -> None:
