@@ -24,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Learn from clients whose data differ, without moving the data.",
     epilog="Exit codes: 0 done, 2 wrong input, 3 a method or a round failed, 4 the run folder cannot be used, "
-    "5 worker processes failed, 6 a download failed, 130 interrupted.",
+    "5 worker processes or Flower failed, 6 a download failed, 130 interrupted.",
 )
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]

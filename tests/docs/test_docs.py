@@ -1,4 +1,7 @@
-"""Every command and every piece of Python shown in the README and the docs is run, page by page, in order."""
+"""Every command and every piece of Python shown in the README and the docs is run, page by page, in order.
+
+Blocks with a title are files or commands of several machines: tests/flower/test_deployment_page.py plays those.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +69,13 @@ def test_settings(page: Path) -> None:
 
     for block in blocks(page, "toml"):
         assert parse(tomllib.loads(block)) == Config()
+
+
+def test_only_the_deployment_page_needs_several_machines() -> None:
+    """Titled blocks, and the language shell, are not run here; they may be used on no page that nobody else plays."""
+    others = [page for page in PAGES if re.search(r"^```(shell|\w+ title=)", page.read_text(), re.M)]
+    assert others == [ROOT / "docs" / "deployment.md"]
+    assert not re.search(r"^```(bash|python|toml|shell)\n", others[0].read_text(), re.M)
 
 
 def test_make_targets_exist() -> None:

@@ -96,6 +96,7 @@ def test_doctor() -> None:
     rows = {r["check"]: r for r in said.json}
     assert {r["state"] for r in rows.values()} == {"ok"}
     assert "digits" in rows["data"]["found"]
+    assert rows["flower"]["found"].startswith(("flwr ", "not installed; real federations need it: pip install"))
     states = [rows[f"{kind} engine"]["found"].rpartition(" ")[2] for kind in ("local", "workers")]
     assert states[0] == states[1]
 

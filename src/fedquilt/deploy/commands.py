@@ -61,6 +61,9 @@ def serve(
 
     Example: [bold]fedquilt serve recipe.toml --keys keys --host 0.0.0.0 --nodes 3[/bold]
     """
+    import signal
+    import sys
+
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
     from fedquilt.deploy.serve import Server
@@ -69,6 +72,7 @@ def serve(
     from fedquilt.runs.show import Progress, result_table
 
     _keys_or_plain(key_folder, insecure)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the SuperLink ends too
     config = load(recipe, [*(overrides or []), *([] if nodes is None else [f"flower.nodes={nodes}"])])
     folder = (Path(config.output.folder) / config.folder_name).absolute()
     result = result_of(folder)
@@ -100,8 +104,11 @@ def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
 
 
 def join(
-    superlink: Annotated[str, typer.Option(help="Where the server is.", metavar="HOST:PORT")],
-    data: Annotated[str, typer.Option(help="A .npz with x and y, or package.module:function.")],
+    data: Annotated[str, typer.Option(help="A .npz, .csv, .parquet, a folder of images, or package.module:function.")],
+    superlink: Annotated[str | None, typer.Option(help="Where the server is.", metavar="HOST:PORT")] = None,
+    label: Annotated[str | None, typer.Option(help="The label column of a table (label).")] = None,
+    user: Annotated[str | None, typer.Option(help="The column whose values are the clients of this site.")] = None,
+    size: Annotated[int | None, typer.Option(help="The side of images from a folder, in pixels (64).")] = None,
     name: Annotated[str | None, typer.Option(help="This site's id; without one, the rows' users are clients.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The server's CA certificate, ca.crt.")] = None,
     key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
@@ -124,13 +131,14 @@ def join(
     """
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.join import Membership
-    from fedquilt.deploy.site import SiteSettings
+    from fedquilt.deploy.site import SiteSettings, is_function
 
     place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
-    own = data if ":" in data else str(Path(data).absolute())
+    own = is_function(data)
     settings = SiteSettings(
-        data=own, name=name, state=str(place), trusted=trust or [], test=test, valid=valid, seed=seed, classes=classes,
-        path=[str(Path.cwd())] if ":" in data else [],
+        data=data if own else str(Path(data).absolute()), label=label, user=user, size=size, name=name,
+        state=str(place), trusted=trust or [], test=test, valid=valid, seed=seed, classes=classes,
+        path=[str(Path.cwd())] if own else [],
     )  # fmt: skip
     if dry_run is not None:
         from fedquilt.deploy.dry_run import leaving, table
@@ -138,6 +146,8 @@ def join(
         shown = leaving(settings, dry_run)
         typer.echo(json.dumps(shown) if as_json else table(shown))
         return
+    if superlink is None:
+        raise InputError("Say where the server is: --superlink server.example.org:8000.")
     if insecure == (ca is not None):
         raise InputError("Give --ca (the server's CA certificate), or --insecure for a server on this machine.")
     Membership(Address.of(superlink), settings, ca, key, port).run(lambda text: typer.echo(text, err=True))

@@ -44,8 +44,10 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, 
     from fedquilt.runs.build import method_of
     from fedquilt.runs.config import load
 
-    source: Any = source_of(settings)
     config = load(recipe)
+    if settings.classes is None:  # the server would say so
+        settings = settings.model_copy(update={"classes": config.flower.classes})
+    source: Any = source_of(settings)
     engine = _Listening()
     played = Rounds(method_of(config, source), source, engine, Seed(config.seed), score=classify)
     for _ in range(min(rounds, config.rounds)):
@@ -56,8 +58,14 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, 
             "clients": [repr(c) for c in source.ids], "rows of each client": [source.size(c) for c in source.ids],
             "shape of a row": list(source.site(source.ids[0], 0).train.whole().x.shape[1:]),
             "how rows are prepared": prepared(getattr(source, "prepare", None)),
+            "type of a row": str(source.site(source.ids[0], 0).train.whole().x.dtype).removeprefix("torch."),
             "classes": source.classes, "a salted hash of the data": "64 characters",
+            "versions": "of fedquilt, torch and flwr",
         },
+        "with each upload": [
+            "seconds", "steps", "training loss", "whether the state is finite", "the sha256 of the state",
+            *(["scores before and after training"] if config.evaluate.local else []),
+        ],
         "exchanges": {name: _contents(frame) for name, (_, frame) in engine.uploads.items()},
         "scores": next(iter(scores.values()), {}) and _scores(next(iter(scores.values()))),
         "stays here": ["the rows", "clients' states, of which only a sha256 is sent", "traces of failures"],
@@ -104,5 +112,6 @@ def table(shown: Mapping[str, Any]) -> str:
             f"  {t['name']:<44} {t['type']:<9} {t['shape']!s:<18} {t['bytes']:>12,} bytes" for t in found["tensors"]
         ]
         lines += [f"  {name:<44} {value!r}" for name, value in found["numbers"].items()]
+    lines.append("With each upload: " + ", ".join(shown["with each upload"]))
     lines.append("When models are scored: " + ", ".join(shown["scores"]))
     return "\n".join([*lines, "Never: " + "; ".join(shown["stays here"])])

@@ -23,8 +23,9 @@ class SiteSettings(BaseModel):
     """The settings of one site, in a file that only this site has.
 
     Args:
-        data: A .npz with x and y (and perhaps user), or 'package.module:function' that returns a federation.
+        data: A .npz, .csv or .parquet file, a folder of images, or 'package.module:function' that returns a federation.
         name: The id of the site's one client; without a name, the rows' users are the clients.
+        label, user, size: The label column, the column of clients, and the side of images, as in a recipe's ``data``.
         state: The folder for clients' states; they survive a restart of the node there.
         trusted: Packages beside this library whose methods may be used here.
         test, valid, seed: How each client's rows are divided for training and scoring.
@@ -36,6 +37,9 @@ class SiteSettings(BaseModel):
 
     data: str
     name: str | int | None = None
+    label: str | None = None
+    user: str | None = None
+    size: Annotated[int, Field(ge=1)] | None = None
     state: str
     trusted: list[str] = []
     test: Share = 0.2
@@ -69,28 +73,56 @@ def read_site(file: Path) -> SiteSettings:
         raise ConfigError(found, str(file)) from error
 
 
+def is_function(data: str) -> bool:
+    """Whether the data are named as package.module:function, not as a path."""
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", data) is not None
+
+
 def source_of(settings: SiteSettings) -> Source:
     """The clients of a site."""
-    from fedquilt.data import Federation, Pixels
-
     for place in settings.path:
         if place not in sys.path:
             sys.path.append(place)
-    if re.fullmatch(r"[\w.]+:[\w.]+", settings.data):
-        return _own(settings.data)
-    from fedquilt.data.npz import arrays_of, load
+    if not is_function(settings.data):
+        return _read(settings)
+    given = [name for name in ("label", "user", "size") if getattr(settings, name) is not None]
+    if given:
+        raise InputError(f"--{given[0]} says how a file or folder is read; {settings.data} decides that itself.")
+    return _own(settings.data)
 
-    arrays = arrays_of(load(Path(settings.data)), settings.data)
+
+def _read(settings: SiteSettings) -> Source:
+    """A file or folder as a federation of this site's clients."""
+    from fedquilt.data import Federation, Pixels, imports
+
+    if settings.name is not None and settings.user is not None:
+        raise InputError("--name makes this site one client, --user makes one of every user. Leave one of them out.")
+    arrays = imports.open(Path(settings.data), settings.label, settings.user, settings.size)
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (settings.mean, settings.std))
     options: dict[str, Any] = {
-        "test": settings.test, "valid": settings.valid, "seed": settings.seed, "classes": settings.classes,
+        "test": settings.test, "valid": settings.valid, "seed": settings.seed, "classes": _classes(settings, arrays),
         "prepare": Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None,
     }  # fmt: skip
     if settings.name is not None:
-        return Federation.from_clients({settings.name: (arrays.x, arrays.y)}, **options)
+        pair = (arrays.x, arrays.y)
+        own = pair if arrays.global_test is None else {"train": pair, "test": arrays.global_test}
+        return Federation.from_clients({settings.name: own}, **options)
     if arrays.user is None:
         raise InputError(f"'{settings.data}' does not say whose rows are whose. Name the site: --name oslo.")
     return Federation.from_arrays(arrays.x, arrays.y, user=arrays.user, **options)
+
+
+def _classes(settings: SiteSettings, arrays: Any) -> int | None:
+    """How many classes there are. Names are numbered in their order, which is the same at every site only if every
+    site has all of them; anything else would mix up the classes, and nobody would notice."""
+    if arrays.classes is not None and arrays.classes != settings.classes:
+        asked = "--classes is not given" if settings.classes is None else f"--classes is {settings.classes}"
+        raise InputError(
+            f"'{settings.data}' has class names, {arrays.classes} of them, and {asked}. Names mean the same at every "
+            "site only if each has all classes of the federation: give their number as --classes, or number the "
+            "labels (0, 1, ...) in the same way everywhere."
+        )
+    return settings.classes
 
 
 def _own(name: str) -> Source:
@@ -101,7 +133,7 @@ def _own(name: str) -> Source:
             made = getattr(made, part)
     except (ImportError, AttributeError) as error:
         raise InputError(
-            f"The data {name!r} cannot be imported: {error}. Give a .npz or package.module:function."
+            f"The data {name!r} cannot be imported: {error}. Give a file, a folder or package.module:function."
         ) from error
     source = made() if callable(made) else made
     if not all(hasattr(source, need) for need in ("ids", "examined", "site", "exam", "size", "fingerprint")):

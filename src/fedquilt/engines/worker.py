@@ -88,7 +88,7 @@ def serve(pipe: Pipe) -> None:
             what = message.what
             down = what.down if what.down is not None else down
             whole = (what.whole or whole) if isinstance(what, Exam) else whole
-            pipe.send(_answer(side, message, down, whole))
+            pipe.send(answer(side, message, down, whole))
         else:
             pipe.send(Done(-2, {"peak_bytes": peak_bytes()}))
 
@@ -117,7 +117,8 @@ def _adopt_main(path: str) -> None:
     module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
 
 
-def _answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) -> Done | Failed:
+def answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) -> Done | Failed:
+    """The result of a job whose frames were left out of it."""
     what = job.what
     try:
         if isinstance(what, Task):

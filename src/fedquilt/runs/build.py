@@ -61,7 +61,8 @@ def _cohort(config: Config) -> Cohort:
 
 def engine_of(config: Config) -> Engine:
     """The engine the settings ask for."""
-    return make_engine(config.engine.kind, config.engine.processes, config.engine.devices)
+    chosen = config.engine
+    return make_engine(chosen.kind, chosen.processes, chosen.devices, chosen.nodes)
 
 
 def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None, fresh: bool = False) -> Run:

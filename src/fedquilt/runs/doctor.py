@@ -22,6 +22,7 @@ def checks() -> list[dict[str, str]]:
         ("data", _data),
         ("local engine", lambda: _engine("local")),
         ("workers engine", lambda: _engine("workers")),
+        ("flower", _flower),
     ]
     rows = []
     for name, probe in probes:
@@ -73,6 +74,20 @@ def _data() -> str:
     here = [row["name"] for row in available() if row["present"]]
     folder = os.environ.get("FEDQUILT_DATA")
     return f"{', '.join(here)}; FEDQUILT_DATA {'is ' + folder if folder else 'is not set'}"
+
+
+def _flower() -> str:
+    """Whether real federations and simulations can be had here; not having them is no failure."""
+    found = {}
+    for name in ("flwr", "ray"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    if not found["flwr"]:
+        return 'not installed; real federations need it: pip install "fedquilt[flower]"'
+    simulation = f"ray {found['ray']}" if found["ray"] else 'no ray; simulations need it: "fedquilt[simulation]"'
+    return f"flwr {found['flwr']}, {simulation}"
 
 
 def _engine(name: str) -> str:

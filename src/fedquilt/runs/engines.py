@@ -13,10 +13,16 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
 
 
-def make_engine(engine: str | Engine, processes: int | None = None, devices: Sequence[str] = ()) -> Engine:
-    """An engine by name: 'auto', 'local' or 'workers'."""
+def make_engine(
+    engine: str | Engine, processes: int | None = None, devices: Sequence[str] = (), nodes: int | None = None
+) -> Engine:
+    """An engine by name: 'auto', 'local', 'workers' or 'flower-simulation'."""
     if not isinstance(engine, str):
         return engine
+    if engine == "flower-simulation":
+        return _simulation(nodes, processes, devices)
+    if nodes is not None:
+        raise InputError(f"engine.nodes is for kind = 'flower-simulation', not {engine!r}. Leave it out.")
     for device in devices:
         _check_device(device)
     if engine == "auto" and not devices:
@@ -25,7 +31,19 @@ def make_engine(engine: str | Engine, processes: int | None = None, devices: Seq
         return Local(devices[0] if devices else None)
     if engine in ("workers", "auto"):
         return Workers(processes, devices)
-    raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local' or 'workers'.")
+    raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local', 'workers' or 'flower-simulation'.")
+
+
+def _simulation(nodes: int | None, processes: int | None, devices: Sequence[str]) -> Engine:
+    if devices:
+        raise InputError("engine.devices is for 'local' and 'workers'; a simulation runs on the CPU.")
+    try:
+        from fedquilt.engines.flower.simulation import FlowerSimulation
+    except ImportError as error:
+        raise InputError(
+            'The simulation needs Flower. Install the extra "simulation": pip install "fedquilt[simulation]".'
+        ) from error
+    return FlowerSimulation(nodes, processes)
 
 
 def _check_device(name: str) -> None:

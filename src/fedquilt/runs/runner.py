@@ -48,7 +48,8 @@ def run(
         method: For example ``FedAvg(objective=net)``.
         federation: Whose data; see :class:`fedquilt.data.Federation`.
         rounds: How many rounds in all.
-        engine: 'auto', 'local', 'workers', or an engine of your own (which stays open). Numbers do not depend on it.
+        engine: 'auto', 'local', 'workers', 'flower-simulation', or an engine of your own (which stays open). Numbers
+            do not depend on it.
         seed: Everything random follows from it.
         folder: If given, metrics, models and snapshots go there, and a run found there goes on where it stopped.
         evaluate_every: Score models after every so many rounds, and after the last.
@@ -56,7 +57,7 @@ def run(
         evaluate_local: Also score the cohort before and after local training, where an evaluation is due.
         patience, min_delta: Stop when validation accuracy has not grown by min_delta for so many evaluations.
         snapshot_every: With a folder: write a snapshot after every so many rounds.
-        processes: For 'workers' and 'auto'; by default one per core.
+        processes: For all but 'local'; by default one per core.
         devices: For example ["cuda:0", "cuda:1"]; workers are mapped to them in turn.
         personal_models: With a folder: save every client's model at the end.
         score: How a model is scored; None for no evaluation.

@@ -125,9 +125,10 @@ class Participation(_Section):
 class EngineChoice(_Section):
     """Where clients' work runs. Results do not depend on it."""
 
-    kind: Literal["auto", "local", "workers"] = "auto"
+    kind: Literal["auto", "local", "workers", "flower-simulation"] = "auto"
     processes: Positive | None = None
     devices: list[str] = []
+    nodes: Positive | None = None
 
 
 class Federated(_Section):
@@ -201,6 +202,8 @@ class Config(_Section):
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
         asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
+        if self.flower.classes is not None:  # the one setting of a federation that shapes the model
+            asked["classes"] = self.flower.classes
         if self.data.path is not None:
             asked["data"]["path"] = Path(
                 self.data.path

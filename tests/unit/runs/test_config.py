@@ -140,7 +140,7 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
         "train.optimizer.momentumm: ": "unknown key for 'sgd'; did you mean 'momentum'?",
         "train.optimizer: ": "lr must be a positive number, got -1",
         "train.schedule.rounds: ": "missing",
-        "engine.kind: ": "'auto', 'local' or 'workers', got 'gpu'",
+        "engine.kind: ": "'auto', 'local', 'workers' or 'flower-simulation', got 'gpu'",
         "compare.methods.1.muu: ": "unknown key for 'fedprox'; did you mean 'mu'?",
         "compare.methods.2.kind: ": "missing",
         "compare.methods.3: ": "should be a section, got 3",
@@ -210,6 +210,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 _SAME = [
     "engine.kind=workers", "engine.processes=3", 'engine.devices=["cuda:0"]', "snapshot.every=7", "snapshot.seconds=0",
     "output.folder=elsewhere", "output.personal_models=true", "compare.seeds=[9]", 'compare.methods=["fedavg"]',
+    "engine.nodes=2", "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
 ]  # fmt: skip
 _OTHER = [
     "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
@@ -224,7 +225,7 @@ _OTHER = [
     "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.steps=4", "train.batch_size=5",
     "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",
     "cohort.count=2", "evaluate.every=2", "evaluate.clients=2", "evaluate.local=true", "stop.patience=3",
-    "stop.min_delta=0.1",
+    "stop.min_delta=0.1", "cohort.min_replies=2", "flower.classes=12",
 ]  # fmt: skip
 _BASE = {
     "method": {"kind": "fedprox", "mu": 0.1}, "data": {"partition": {"kind": "dirichlet", "alpha": 0.3}},

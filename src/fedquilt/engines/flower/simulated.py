@@ -1,0 +1,102 @@
+"""The client's half in a Flower simulation: what a Ray actor does with a message.
+
+Every actor can serve every client: the data lie in Ray's object store, once for each machine, and clients' states
+travel with the work, as they do to worker processes.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.describe import build, find
+from fedquilt.core.record import pack, record, unpack
+from fedquilt.core.seed import Seed
+from fedquilt.engines.client_side import ClientSide, one_thread
+from fedquilt.engines.flower.errand import frame_at, read
+from fedquilt.engines.worker import Begin, Failed, Job, answer
+
+_kept: dict[str, Any] = {}  # of this process: the side that it serves, and what that was made of
+
+
+@record
+class Batch:
+    """The jobs of one message, and where their downloads and global models are among its frames."""
+
+    jobs: list[Any]
+    downs: list[int]
+    wholes: list[int | None]
+
+
+class Actor:
+    """Answers messages in a Ray actor.
+
+    Args:
+        data: Ray's reference to the tensors of the federation, as bytes.
+    """
+
+    def __init__(self, data: Any = None) -> None:
+        self.data = data
+
+    def __call__(self, kind: str, frames: dict[str, bytes], context: Any) -> dict[str, bytes]:
+        """Do the jobs of a message; what cannot even begin is told as one failure."""
+        try:
+            side = self._side(frames["begin"])
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            return {"answers": pack([Failed(-1, "begin", reason, traceback.format_exc(), True)])}
+        batch: Batch = read(frames, "batch", Batch)
+        with one_thread():
+            found = [
+                answer(side, job, frame_at(frames, down), None if whole is None else frame_at(frames, whole))
+                for job, down, whole in zip(batch.jobs, batch.downs, batch.wholes, strict=True)
+            ]
+        return {"answers": pack(found)}
+
+    def _side(self, begin: bytes) -> ClientSide:
+        import ray
+
+        message: Begin = unpack(begin)
+        where = self.data.hex()
+        if _kept.get("where") != where:
+            _kept.clear()
+            _kept.update(where=where, tensors=tensors_of(ray.get(self.data), message.index))
+        if _kept.get("begin") != begin:
+            source = find(message.source).from_shared(_kept["tensors"], message.layout, build(message.prepare))
+            side = ClientSide(build(message.method), source, Seed(message.seed), build(message.score))
+            _kept.update(begin=begin, side=side)
+        found: ClientSide = _kept["side"]
+        return found
+
+
+def flat_arrays(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The bytes of tensors as arrays, which Ray shares without a copy, and an index by which to read them."""
+    arrays, index = {}, {}
+    for name, tensor in tensors.items():
+        index[name] = (list(tensor.shape), tensor.new_empty(0))
+        whole = tensor.detach().cpu().contiguous().reshape(-1)
+        arrays[name] = whole.view(torch.uint8).numpy() if whole.numel() else whole.new_empty(0).numpy()
+    return arrays, index
+
+
+def tensors_of(arrays: Mapping[str, Any], index: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors again, without a copy. The memory is everybody's and read-only; nobody writes to a client's rows."""
+    found = {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writ", category=UserWarning)
+        for name, (shape, kind) in index.items():
+            count = int(torch.Size(shape).numel())
+            found[name] = (torch.frombuffer(arrays[name], dtype=kind.dtype) if count else kind).view(shape)
+    return found
+
+
+def stripped(number: int, what: Any) -> Job:
+    """A job without the frames that travel beside it; b"" stands for a global model that is asked for."""
+    less = replace(what, down=None)
+    return Job(number, replace(less, whole=b"") if getattr(what, "whole", None) is not None else less)
