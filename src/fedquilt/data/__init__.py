@@ -23,7 +23,7 @@ from fedquilt.data.npz import Arrays
 from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partition, Shards
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
-from fedquilt.data.shift import LabelPermutation, Light, Noise, Rotation
+from fedquilt.data.shift import Colour, LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.sources import available, fetch, read, verify
 from fedquilt.data.streams import Stream
 from fedquilt.data.subsets import held_out, only_clients, without_labels
@@ -43,6 +43,7 @@ __all__ = [
     "ClassGroups",
     "ClassTiers",
     "Clock",
+    "Colour",
     "Dirichlet",
     "DirichletChoice",
     "DirichletCuts",

@@ -112,6 +112,34 @@ class Light:
 
 
 @dataclass(frozen=True)
+class Colour:
+    """A colour cast of its own at each client: channel c -> gains[c] * channel c, as another white balance gives.
+
+    For images stored as bytes the result is rounded and clipped.
+
+    Args:
+        gains: For each setting a factor for each channel; all 1 changes nothing.
+    """
+
+    gains: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        for given in self.gains or ((),):
+            _check_settings("Colour", "gains", given, least=0.0)
+
+    def __call__(self, federation: Federation, seed: int | Seed = 0) -> Federation:
+        shape = tuple(federation.columns["x"].shape)
+        for given in self.gains:
+            if len(shape) != 4 or len(given) != shape[1]:
+                raise InputError(f"Colour: {len(given)} gains, but x has shape {shape}. Give one for each channel.")
+        return _shifted(federation, len(self.gains), self._cast, as_seed(seed))
+
+    def _cast(self, columns: Columns, setting: int, seed: Seed) -> Columns:
+        gains = torch.tensor(self.gains[setting], dtype=torch.float32)[:, None, None]
+        return {**columns, "x": on_floats(columns["x"], lambda x: x * gains)}
+
+
+@dataclass(frozen=True)
 class LabelPermutation:
     """Groups that disagree on labels: y -> permutation[y]. Sattler et al. 2020, arXiv:1910.01991.
 
