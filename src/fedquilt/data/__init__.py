@@ -4,6 +4,7 @@ from fedquilt.data.catalogue import Entry, File
 from fedquilt.data.class_groups import ClassGroups, Pathological
 from fedquilt.data.clock import Clock
 from fedquilt.data.federation import Federation
+from fedquilt.data.imports import Words
 from fedquilt.data.legacy import DirichletChoice, DirichletCuts, TruncatedPerClient
 from fedquilt.data.long_tail import (
     ClassTiers,
@@ -74,6 +75,7 @@ __all__ = [
     "Stream",
     "Transforms",
     "TruncatedPerClient",
+    "Words",
     "available",
     "channel_statistics",
     "fetch",

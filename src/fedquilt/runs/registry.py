@@ -25,9 +25,15 @@ class Entry:
     def load(self) -> Any:
         """The object itself."""
         module, _, path = self.where.partition(":")
-        value: Any = importlib.import_module(module)
-        for part in path.split("."):
-            value = getattr(value, part)
+        try:
+            value: Any = importlib.import_module(module)
+            for part in path.split("."):
+                value = getattr(value, part)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"{self.name!r} ({self.about}) cannot be had from {self.where}: {error}. Correct the entry point, or "
+                "install what is missing."
+            ) from error
         return value
 
 

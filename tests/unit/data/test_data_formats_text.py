@@ -199,7 +199,7 @@ def test_hapt_windows_stay_within_a_stretch(tmp_path):
             values = np.arange(400)[:, None] + np.arange(first, first + 3) * 1000
             np.savetxt(raw / f"{name}_exp{experiment:02d}_user{user:02d}.txt", values)
     (raw / "labels.txt").write_text("1 1 5 11 202\n1 1 7 203 400\n2 1 1 1 127\n61 30 6 273 400\n")
-    found = har.hapt(tmp_path)
+    found = har.hapt(tmp_path, step=64)
     # 11..202 is 192 samples: windows at 10 and 74; a transition; 127 samples are too few; 273..400 is one window
     assert found.x.shape == (3, 6, 128)
     assert found.x[:, 0, 0].tolist() == [10, 74, 272]
@@ -208,13 +208,13 @@ def test_hapt_windows_stay_within_a_stretch(tmp_path):
     assert found.user.tolist() == [1, 1, 30]
     (raw / "labels.txt").write_text("1 1 5 11 401\n")
     with pytest.raises(InputError, match="experiment 1 has 400 samples, not 11 to 401"):
-        har.hapt(tmp_path)
+        har.hapt(tmp_path, step=64)
     (raw / "labels.txt").write_text("1 1 5 11 20\n")
     with pytest.raises(InputError, match="no labelled stretch has 128 samples"):
-        har.hapt(tmp_path)
+        har.hapt(tmp_path, step=64)
     (raw / "labels.txt").write_text("9 1 5 11 200\n")
     with pytest.raises(InputError, match=r"has no acc_exp09_user01.txt"):
-        har.hapt(tmp_path)
+        har.hapt(tmp_path, step=64)
 
 
 def recordings(**changed):
@@ -231,7 +231,7 @@ def test_hapt_as_whole_recordings(tmp_path, monkeypatch):
     """10 samples without a label, 192 of activity 5 (windows at 10 and 74), 130 in another recording (one), a
     transition, and 127 samples, which are too few."""
     np.savez(tmp_path / "hapt.npz", **recordings())
-    found = har.hapt_npz(tmp_path / "hapt.npz")
+    found = har.hapt_npz(tmp_path / "hapt.npz", step=64)
     assert (found.x.shape, found.x.dtype) == ((3, 6, 128), np.float32)
     assert found.x[:, 0, 0].tolist() == [5, 37, 101]  # samples 10, 74 and 202, in halves
     assert found.x[0, :, 1].tolist() == [11 * c / 2 for c in range(1, 7)]
@@ -249,7 +249,7 @@ def test_hapt_recordings_that_are_not_whole(tmp_path):
     ]:
         np.savez(tmp_path / "hapt.npz", **recordings(**changed))
         with pytest.raises(InputError, match=message):
-            har.hapt_npz(tmp_path / "hapt.npz")
+            har.hapt_npz(tmp_path / "hapt.npz", step=64)
     np.savez(tmp_path / "hapt.npz", signal_delta=recordings()["signal_delta"], label=np.zeros(659, int))
     with pytest.raises(InputError, match="has signal_delta but not scale, experiment, user"):
-        har.hapt_npz(tmp_path / "hapt.npz")
+        har.hapt_npz(tmp_path / "hapt.npz", step=64)

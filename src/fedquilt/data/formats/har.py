@@ -38,11 +38,13 @@ def _har_part(folder: Path, part: str) -> tuple[Array, Array, Array]:
     return np.stack(list(signals.values()), axis=1), y - 1, user
 
 
-def hapt(folder: Path, window: int = 128, step: int = 64) -> Arrays:
+def hapt(folder: Path, window: int = 128, step: int = 128) -> Arrays:
     """HAPT: x [n, 6, window] (acceleration in g, angular velocity in rad/s), six activities, ``user`` the person.
 
-    Windows begin every ``step`` samples within each labelled stretch; none crosses its ends. The postural transitions
-    (activities 7 to 12) are left out. There is no test set of its own. The readme does not say where samples begin to
+    Windows begin every ``step`` samples within each labelled stretch; none crosses its ends. They do not overlap by
+    default: a client's test rows are drawn at random, and a window that shares half its samples with a training window
+    is no test (the published sets overlap by half, but test on other people). The postural transitions (activities 7
+    to 12) are left out. There is no test set of its own. The readme does not say where samples begin to
     count; stretches are read as counted from 1, both ends included.
     """
     where = locate(folder, "RawData/labels.txt", "labels.txt")
@@ -64,7 +66,7 @@ def hapt(folder: Path, window: int = 128, step: int = 64) -> Arrays:
 _RAW = ("signal_delta", "scale", "label", "experiment", "user")
 
 
-def hapt_npz(path: Path, window: int = 128, step: int = 64) -> Arrays:
+def hapt_npz(path: Path, window: int = 128, step: int = 128) -> Arrays:
     """HAPT from an .npz: windows with the usual keys, or whole recordings, which are cut as :func:`hapt` does.
 
     Recordings are end to end: ``signal_delta`` [6, samples], int16 differences from sample to sample in units of

@@ -46,12 +46,13 @@ def shakespeare(folder: Path) -> Arrays:
     return _arrays(folder, _Task(_windows, _next, len(LETTERS)))
 
 
-def shakespeare_roles(folder: Path, step: int = 20) -> Arrays:
+def shakespeare_roles(folder: Path, step: int = WINDOW) -> Arrays:
     """Shakespeare by role: shakespeare_roles.csv (play, role, text); ``user`` is 'play/role'.
 
     The speeches of a role are one text, in which every run of blanks and line ends is one blank. A window of 80
-    characters begins every ``step`` characters, and the character after it is the label; LEAF's characters. A role with
-    fewer than 81 characters gives no window.
+    characters begins every ``step`` characters, and the character after it is the label; LEAF's characters. Windows do
+    not overlap by default, because test rows are drawn from the same text. A role with fewer than 81 characters gives
+    no window.
     """
     if step < 1:
         raise InputError(f"step must be 1 or more, got {step}.")
