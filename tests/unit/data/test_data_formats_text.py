@@ -237,7 +237,7 @@ def test_hapt_as_whole_recordings(tmp_path, monkeypatch):
     assert found.x[0, :, 1].tolist() == [11 * c / 2 for c in range(1, 7)]
     assert (found.y.tolist(), found.user.tolist(), found.classes) == ([4, 4, 4], [1, 1, 1], 6)
     monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
-    assert np.array_equal(read("hapt").x, found.x)
+    assert np.array_equal(read("hapt").x, found.x[::2])  # windows do not overlap unless asked to
     np.savez(tmp_path / "hapt.npz", x=found.x, y=found.y, user=found.user)
     assert np.array_equal(read("hapt").user, found.user)
 
