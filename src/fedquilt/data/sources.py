@@ -153,14 +153,14 @@ def _describe_own(name: str, path: Path) -> Iterator[dict[str, Any]]:
     try:
         found = headers(path)
         part = "" if {"x", "y"} <= found.keys() else "_train"
-        if not {f"x{part}", f"y{part}"} <= found.keys():
+        if not all(name in found and found[name].shape for name in (f"x{part}", f"y{part}")):
             return
         labels = load(path, only=f"y{part}")[f"y{part}"]
     except InputError:
         return
-    x = torch.empty(found[f"x{part}"].shape, device="meta")
+    x = torch.empty((1, *found[f"x{part}"].shape[1:]), device="meta")
     shape = (channels_first(x) if found[f"x{part}"].dtype == np.uint8 else x).shape[1:]
-    entry = Entry(name, "not stated", str(path), tuple(shape), len(x), _classes(labels), npz=None)
+    entry = Entry(name, "not stated", str(path), tuple(shape), found[f"x{part}"].shape[0], _classes(labels), npz=None)
     yield {**_describe(entry), "present": True, "where": str(path)}
 
 

@@ -44,10 +44,12 @@ def hapt(folder: Path, window: int = 128, step: int = 64) -> Arrays:
     (activities 7 to 12) are left out. There is no test set of its own. The readme does not say where samples begin to
     count; stretches are read as counted from 1, both ends included.
     """
+    if window < 1 or step < 1:
+        raise InputError(f"window and step must be 1 or more, got {window} and {step}.")
     where = locate(folder, "RawData/labels.txt", "labels.txt")
     pieces, activities, people = [], [], []
     signals: dict[tuple[int, int], Array] = {}
-    for experiment, user, activity, start, end in numbers(where, 5).astype(np.int64).tolist():
+    for experiment, user, activity, start, end in _whole(where).tolist():
         if not 1 <= activity <= 6:
             continue
         if (experiment, user) not in signals:
@@ -64,6 +66,13 @@ def hapt(folder: Path, window: int = 128, step: int = 64) -> Arrays:
     if not pieces:
         raise InputError(f"{where}: no labelled stretch has {window} samples. Ask for a shorter window.")
     return Arrays(np.stack(pieces).astype(np.float32), np.array(activities), user=np.array(people), classes=6)
+
+
+def _whole(path: Path) -> Array:
+    found = numbers(path, 5)
+    if np.abs(found).max() >= 2.0**63 or (found != np.floor(found)).any():
+        raise InputError(f"{path} holds numbers that are not whole. {AGAIN}.")
+    return found.astype(np.int64)
 
 
 def _recording(folder: Path, experiment: int, user: int) -> Array:
