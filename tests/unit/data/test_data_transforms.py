@@ -235,9 +235,7 @@ def test_images_are_asked_for_by_name(step) -> None:
 
 def test_steps_that_need_more_memory_than_there_is_are_refused_at_once():
     for step in (Resize(10**7), RandomCrop(10**7)):
-        with pytest.raises(
-            InputError, match=rf"Transform 0, {type(step).__name__}.*, fails on one row of \(1, 8, 8\)"
-        ):
+        with pytest.raises(InputError, match=rf"Transform 0, {type(step).__name__}.*, fails on one row of \(1, 8, 8\)"):
             Federation.from_arrays(BYTES, LABELS, clients=2, prepare=Transforms((step,)))
 
 
