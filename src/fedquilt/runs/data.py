@@ -123,6 +123,8 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
     if arrays.x_test is None or arrays.y_test is None:
         return chosen
     there = np.isin(arrays.y_test, list(classes))
+    if not there.any():
+        return replace(chosen, x_test=None, y_test=None)
     return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there])
 
 

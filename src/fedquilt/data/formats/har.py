@@ -49,7 +49,7 @@ def hapt(folder: Path, window: int = 128, step: int = 128) -> Arrays:
     """
     where = locate(folder, "RawData/labels.txt", "labels.txt")
     cut, signals = _Windows(window, step), dict[tuple[int, int], Array]()
-    for experiment, user, activity, start, end in numbers(where, 5).astype(np.int64).tolist():
+    for experiment, user, activity, start, end in _whole(where).tolist():
         if not 1 <= activity <= 6:
             continue
         if (experiment, user) not in signals:
@@ -95,6 +95,8 @@ class _Windows:
     """Windows of equal length, gathered stretch by stretch."""
 
     def __init__(self, window: int, step: int) -> None:
+        if window < 1 or step < 1:
+            raise InputError(f"window and step must be 1 or more, got {window} and {step}.")
         self.window, self.step = window, step
         self.pieces: list[Array] = []
         self.activities: list[int] = []
@@ -113,6 +115,13 @@ class _Windows:
             raise InputError(f"{where}: no labelled stretch has {self.window} samples. Ask for a shorter window.")
         x, y = np.stack(self.pieces).astype(np.float32), np.array(self.activities)
         return Arrays(x, y, user=np.array(self.people), classes=6)
+
+
+def _whole(path: Path) -> Array:
+    found = numbers(path, 5)
+    if np.abs(found).max() >= 2.0**63 or (found != np.floor(found)).any():
+        raise InputError(f"{path} holds numbers that are not whole. {AGAIN}.")
+    return found.astype(np.int64)
 
 
 def _recording(folder: Path, experiment: int, user: int) -> Array:

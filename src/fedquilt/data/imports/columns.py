@@ -42,11 +42,16 @@ def arrays_from(
     for name in (label, *((user,) if user else ()), *(features or ()), *(words.columns if words else ())):
         if name not in columns:
             raise InputError(f"{where} has no column {name!r}. Its columns are {', '.join(columns)}.")
+    if label in (*(features or ()), *(words.columns if words else ())):
+        raise InputError(
+            f"{where}: features names {label!r}, the column of labels. Leave it out: it would tell the answer."
+        )
     if words and features is not None:
         raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
     x = words(columns) if words else _side_by_side(columns, where, label, user, features)
     y, classes = labels(columns[label], f"{where}, column {label!r}")
-    return Arrays(x, y, user=users(columns[user]) if user else None, classes=classes, name=where)
+    people = users(columns[user], f"{where}, column {user!r}") if user else None
+    return Arrays(x, y, user=people, classes=classes, name=where)
 
 
 def _side_by_side(
@@ -62,26 +67,35 @@ def labels(values: Array, where: str) -> tuple[Array, int | None]:
     """Class numbers as they are; names numbered in their order. And the number of classes, where that is known."""
     found = _as_numbers(values)
     if found is None:
+        _refuse_empty(values, where)
         names, numbered = np.unique(values.astype(str), return_inverse=True)
         return numbered.astype(np.int64), len(names)
     if found.dtype.kind == "f":
-        odd = found[found != np.floor(found)]  # NaN is odd too
+        odd = found[(found != np.floor(found)) | (np.abs(found) >= 2.0**63)]  # NaN is odd too
         if len(odd):
             raise InputError(f"{where} holds {odd[0]:g}, but labels are classes: whole numbers from 0, or names.")
     return found.astype(np.int64), None
 
 
-def users(values: Array) -> Array:
+def users(values: Array, where: str) -> Array:
     """Who each row comes from: whole numbers where all are, names otherwise."""
+    _refuse_empty(values, where)
     found, names = _as_numbers(values), values.astype(str)
     whole = found is not None and found.dtype.kind in "iu" and np.array_equal(found.astype(str), names)  # '07' is not 7
     return found.astype(np.int64) if found is not None and whole else names
 
 
+def _refuse_empty(values: Array, where: str) -> None:
+    empty = int(np.sum(np.char.strip(values) == "")) if values.dtype.kind == "U" else 0
+    if empty:
+        raise InputError(f"{where} has {empty} empty cells. Fill them in, or drop those rows.")
+
+
 def _numbers(values: Array, where: str) -> Array:
     found = _as_numbers(values)
     if found is not None:
-        return found.astype(np.float32)
+        with np.errstate(over="ignore"):  # too large for float32: refused as infinite, with the row
+            return found.astype(np.float32)
     row = next(i for i, value in enumerate(values) if _as_numbers(values[i : i + 1]) is None)
     raise InputError(
         f"{where} holds {values[row]!s:.40} in row {row + 1}, not a number. Fill it in, turn it into numbers, or "

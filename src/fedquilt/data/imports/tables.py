@@ -25,6 +25,8 @@ def of_csv(
 ) -> Arrays:
     """A csv file (or csv.gz) with a header; see :func:`fedquilt.data.imports.columns.arrays_from`."""
     _check(path)
+    if len(delimiter) != 1:
+        raise InputError(f"delimiter must be one character, got {delimiter!r}.")
     rows = csv.reader(io.StringIO(text(path), newline=""), delimiter=delimiter, strict=True)
     try:
         numbered = [(rows.line_num, row) for row in rows if row]
