@@ -220,7 +220,8 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
 
     config = load(recipe, overrides or [])
     federation = federation_of(config)
-    title = f"{config.data.source or config.data.path}, {config.data.partition.kind}"
+    how = "by user" if config.data.by_user else config.data.partition.kind
+    title = f"{config.data.source or config.data.path}, {how}"
     if isinstance(federation, Stream):
         found = stream_looked_at(federation, title, plot)
         _echo(found) if as_json else stream_tables(federation, found)

@@ -6,13 +6,20 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from fedquilt.core.errors import ExchangeError, InputError
-from fedquilt.methods.fedala import fedala
+from fedquilt.core.exchange import Turn
+from fedquilt.core.net import Net
+from fedquilt.core.seed import Seed
+from fedquilt.core.train import Objective
+from fedquilt.methods.fedala import Blender, fedala
 from fedquilt.methods.fedamp import fedamp
+from fedquilt.methods.fedavg import Download
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import DATA, LOSS, START, N, descend, loss, mean, slope
-from helpers.toy import last
+from helpers.toy import last, site_of
 
 LR, K = 0.1, 3
 WORK = {"optimizer": SGD(LR), "steps": K, "batch_size": 4}
@@ -51,6 +58,36 @@ def test_fedala(rounds, rate, steady):
     assert own(snapshot) == pytest.approx(models, rel=1e-4)
     assert steady > 0 or passes[: len(N)] == [50] * len(N)  # never steady: the cap
     assert passes[len(N) :] == [1] * len(passes[len(N) :])  # later visits: one pass
+
+
+class Two(nn.Module):
+    """Two weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Not needed: the loss below looks at the weights only."""
+        return x
+
+
+def slanted(out, params, fixed, batch):
+    """Slope (0.3, 0.2) everywhere."""
+    return params["w"] @ torch.tensor([0.3, 0.2])
+
+
+def test_one_step_of_the_weights_by_hand():
+    """Own [0, 0], global [1, -1], A [1, 1], slope [.3, .2], rate 1: A = clip([.7, 1.2]) = [.7, 1], start [.7, -1]."""
+    method = fedala(Objective(Net(Two), (slanted,)), top=1, batch_size=100)
+    own_model, ones = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
+    site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
+    sent = Download({"w": torch.tensor([1.0, -1.0])})
+    job = method.start(sent, Blender({}, own_model, ones), site, Turn(1, 0, Seed(0)))
+    assert job.memo["w"].tolist() == pytest.approx([0.7, 1.0])
+    assert job.params["w"].tolist() == pytest.approx([0.7, -1.0])
+    same = method.start(sent, Blender({}, sent.shared, ones), site, Turn(1, 0, Seed(0)))
+    assert same.memo["w"].tolist() == [1.0, 1.0]  # nothing to learn while the models are equal
 
 
 def test_fedala_mixes_some_of_the_weights():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +50,68 @@ def test_the_first_visit_has_no_contrast():
         plain = last(fedavg(objective=net, **work), digits(), rounds=rounds).state.shared
         close = all(torch.allclose(ours[n], plain[n], atol=1e-6) for n in plain)
         assert close is equal
+
+
+SMALL = Net.of(MLP, features=2, classes=2, hidden=(3,))
+SHAPES = {"features.1.weight": (3, 2), "features.1.bias": (3,), "head.weight": (2, 3), "head.bias": (2,)}
+
+
+def unrolled(flat):
+    """A dict of arrays from one vector."""
+    ends = np.cumsum([np.prod(s) for s in SHAPES.values()])
+    return {n: v.reshape(s) for (n, s), v in zip(SHAPES.items(), np.split(flat, ends[:-1]), strict=True)}
+
+
+def by_hand(x, flat):
+    model = unrolled(flat)
+    return np.maximum(x @ model["features.1.weight"].T + model["features.1.bias"], 0)
+
+
+def whole_loss(x, y, flat, near, far, mu, tau):
+    """Cross-entropy + mu * eq. (3), of one client's rows."""
+    z, model = by_hand(x, flat), unrolled(flat)
+    scores = z @ model["head.weight"].T + model["head.bias"]
+    fit = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(y)), y]
+    pull, push = (np.exp(cosine(z, by_hand(x, other)) / tau) for other in (near, far))
+    return float(np.mean(fit - mu * np.log(pull / (pull + push))))
+
+
+def descended(x, y, start, previous, steps):
+    """Plain descent by central differences; mu 10, tau 1/2, lr 0.2."""
+    w = start.copy()
+    for _ in range(steps):
+        around = [
+            [whole_loss(x, y, w + h * e, start, previous, 10.0, 0.5) for h in (1e-6, -1e-6)] for e in np.eye(len(w))
+        ]
+        w = w - 0.2 * np.array([(up - down) / 2e-6 for up, down in around])
+    return w
+
+
+def test_rounds_of_moon():
+    """The previous model is the client's own after its last visit, the global one that of this round."""
+    sizes, rounds, steps = (6, 8), 3, 2
+    start = SMALL.init(Seed(4))
+    start = {**start, "features.1.bias": torch.full((3,), 1.0)}  # every unit answers: no row of zeros
+    x = np.concatenate([start[n].double().numpy().ravel() for n in SHAPES])
+    rows = [points(*sizes).site(k, 0).train.whole() for k in range(2)]
+    previous: list = [None, None]
+    for _ in range(rounds):
+        before = x
+        previous = [
+            descended(b.x.double().numpy(), b.y.numpy(), before, before if p is None else p, steps)
+            for b, p in zip(rows, previous, strict=True)
+        ]
+        x = sum(n * w for n, w in zip(sizes, previous, strict=True)) / sum(sizes)
+    method = moon(replace(SMALL, build=partial(_from, start)), mu=10.0, optimizer=SGD(0.2), steps=steps, batch_size=100)
+    found = last(method, points(*sizes), rounds=rounds).state.shared
+    ours = np.concatenate([found[n].double().numpy().ravel() for n in SHAPES])
+    assert ours == pytest.approx(x, abs=2e-5)
+
+
+def _from(start):
+    module = MLP(features=2, classes=2, hidden=(3,))
+    module.load_state_dict(start)
+    return module
 
 
 def test_a_network_in_one_piece_is_refused():

@@ -34,7 +34,8 @@ class Net:
         frozen: Names that are never trained and never sent. Their values come from ``build`` under ``seed``, equal
             in every process; a module whose buffers are frozen stays in evaluation mode.
         channels_last: Memory layout of image batches. None: yes if there is a 2-d convolution (20-30 % faster on
-            CPUs). It changes results in the last digits, so it is part of the model, not of the engine.
+            CPUs), but no with a strided 1 x 1 one of fewer than 16 input channels, which torch 2.13 gets wrong. It
+            changes results in the last digits, so it is part of the model, not of the engine.
         inputs: The columns of a batch that the module is called with.
         seed: For the values of frozen tensors that ``build`` draws at random.
 
@@ -255,7 +256,20 @@ class _Resident:
 
 
 def _convolves(module: nn.Module) -> bool:
-    return any(isinstance(m, nn.Conv2d) for m in module.modules())
+    """Whether channels_last pays off and is safe: there is a 2-d convolution, and none that it breaks."""
+    layers = [m for m in module.modules() if isinstance(m, nn.Conv2d)]
+    return bool(layers) and not any(_corrupts(layer) for layer in layers)
+
+
+def _corrupts(layer: nn.Conv2d) -> bool:
+    """Whether channels_last is unsafe here: a strided 1 x 1 kernel on few channels.
+
+    On CPUs, the backward pass of torch 2.13 (oneDNN) writes outside its memory for fewer than 8 channels per group in
+    that layout; below 16, to be on the safe side, such modules keep the ordinary one.
+    """
+    pointwise = all(size == 1 for size in layer.kernel_size)
+    strided = any(step > 1 for step in layer.stride)
+    return pointwise and strided and layer.in_channels // layer.groups < 16
 
 
 def logits_of(out: Any) -> Tensor:

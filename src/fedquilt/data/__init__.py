@@ -4,6 +4,7 @@ from fedquilt.data.catalogue import Entry, File
 from fedquilt.data.class_groups import ClassGroups, Pathological
 from fedquilt.data.clock import Clock
 from fedquilt.data.federation import Federation
+from fedquilt.data.imports import Words
 from fedquilt.data.legacy import DirichletChoice, DirichletCuts, TruncatedPerClient
 from fedquilt.data.long_tail import (
     ClassTiers,
@@ -23,7 +24,7 @@ from fedquilt.data.npz import Arrays
 from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partition, Shards
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
-from fedquilt.data.shift import LabelPermutation, Light, Noise, Rotation
+from fedquilt.data.shift import Colour, LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.sources import available, fetch, read, verify
 from fedquilt.data.streams import Stream
 from fedquilt.data.subsets import held_out, only_clients, without_labels
@@ -43,6 +44,7 @@ __all__ = [
     "ClassGroups",
     "ClassTiers",
     "Clock",
+    "Colour",
     "Dirichlet",
     "DirichletChoice",
     "DirichletCuts",
@@ -73,6 +75,7 @@ __all__ = [
     "Stream",
     "Transforms",
     "TruncatedPerClient",
+    "Words",
     "available",
     "channel_statistics",
     "fetch",

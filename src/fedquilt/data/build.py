@@ -66,6 +66,8 @@ class Extras:
             prepare.check(x)
         wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test")
         if wide is not None:
+            if not len(wide["y"]):
+                raise InputError("The global test set has no rows. Leave it out, or give it at least one.")
             same_kind(x, wide["x"], "global_test")
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
         classes = count_classes(labels, self.classes) if labels else self.classes

@@ -16,6 +16,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, in_order
 
 _CHANNELS = (1, 3, 4)
+_MOST = 1_000_000  # classes; a larger label is a number of something else
 
 
 def pair_columns(x: Any, y: Any, where: str) -> Columns:
@@ -34,6 +35,8 @@ def input_column(x: Any, where: str) -> Tensor:
     tensor = _tensor(x, "x", where)
     if tensor.dim() == 0:
         raise InputError(f"{where}: x is a single number. Give an array with one row for each example.")
+    if len(tensor) and not tensor.numel():
+        raise InputError(f"{where}: x has shape {tuple(tensor.shape)}: its rows hold nothing. Give rows with values.")
     if tensor.dtype == torch.uint8:
         return channels_first(tensor).contiguous()
     if tensor.is_complex():
@@ -83,6 +86,8 @@ def _tensor(values: Any, name: str, where: str) -> Tensor:
         cure = "np.unique(y, return_inverse=True)[1] numbers text labels" if name == "y" else "give numbers"
         raise InputError(f"{where}: {name} holds {array.dtype}, not numbers; {cure}.")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise InputError(f"{where}: {name} has the value {array.max()}, too large for int64. Make it less.")
         array = array.astype(np.int64)
     if not array.flags.writeable or any(s < 0 for s in array.strides) or not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
@@ -171,6 +176,11 @@ def check_minimum(name: str, minimum: int) -> None:
 def count_classes(labels: Iterable[Tensor], classes: int | None) -> int:
     """How many classes there are: as given, or the largest label plus one."""
     largest = max((int(y.max()) for y in labels if len(y)), default=-1)
+    if largest >= _MOST:
+        raise InputError(
+            f"y has the label {largest}, which would make as many classes (at most {_MOST:,} can be). Number the "
+            "classes from 0: np.unique(y, return_inverse=True)[1]."
+        )
     if classes is None:
         return largest + 1
     if isinstance(classes, bool) or not isinstance(classes, int) or classes <= largest:

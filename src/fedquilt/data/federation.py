@@ -125,23 +125,24 @@ class Federation:
     @classmethod
     def from_csv(
         cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
-        features: Sequence[str] | None = None, delimiter: str = ",", **options: Any,
+        features: Sequence[str] | None = None, text: imports.Words | str | None = None, delimiter: str = ",",
+        **options: Any,
     ) -> Federation:  # fmt: skip
         """From a csv file with a header; then as ``from_arrays``.
 
         ``label`` names the column of classes (names are numbered in their order), ``user`` that of natural clients,
-        ``features`` the number columns to use (all others).
+        ``features`` the number columns to use (all others), or ``text`` the columns whose words are used instead.
         """
-        arrays = imports.of_csv(Path(path), label, user, features, delimiter)
+        arrays = imports.of_csv(Path(path), label, user, features, delimiter, text)
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
     def from_parquet(
         cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
-        features: Sequence[str] | None = None, **options: Any,
+        features: Sequence[str] | None = None, text: imports.Words | str | None = None, **options: Any,
     ) -> Federation:  # fmt: skip
         """From a parquet file (extra ``parquet``), as :meth:`from_csv`."""
-        arrays = imports.of_parquet(Path(path), label, user, features)
+        arrays = imports.of_parquet(Path(path), label, user, features, text)
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod

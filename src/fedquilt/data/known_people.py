@@ -33,7 +33,7 @@ PEOPLE = (
         by_hand="Write the speeches yourself, as a compressed CSV with the columns play, role and text.",
     ),
     Entry(
-        "ag_news", "research, non-commercial", "Zhang, Zhao, LeCun 2015, from AG's corpus", (64,), 120000, 4,
+        "ag_news", "research, non-commercial", "Zhang, Zhao, LeCun 2015, from AG's corpus", (128,), 120000, 4,
         f"{_FORMATS}.text:ag_news", markers=("train.csv",),
         files=(
             File("train.csv", (f"{_AG_NEWS}train.csv",), 29470338, "md5:b1a00f826fdfbd249f79597b59e1dc12"),
@@ -52,7 +52,9 @@ PEOPLE = (
     ),
     Entry(
         "hapt", "CC BY 4.0; its readme: not commercial", "Reyes-Ortiz et al. 2015, 30 people",
-        (6, 128), None, 6, f"{_FORMATS}.har:hapt", markers=("RawData/labels.txt",),
+        (6, 128), None, 6, f"{_FORMATS}.har:hapt", f"{_FORMATS}.har:hapt_npz",
+        keys="x, y, user, or whole recordings: signal_delta, scale, label, experiment, user",
+        markers=("RawData/labels.txt",),
         files=(File(
             "hapt.zip",
             (f"{_UCI}341/smartphone+based+recognition+of+human+activities+and+postural+transitions.zip",), 79596192,

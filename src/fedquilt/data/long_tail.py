@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -130,6 +130,11 @@ class OwnTails:
             wanted = np.roll(self.tail(classes, len(rows) / classes), client % classes)
             thinned.append(_thinned(labels, rows, wanted, seed.fold("own tail", client)))
         return thinned
+
+
+def own_tails(factor: float, profile: Literal["exponential", "step"] = "exponential") -> OwnTails:
+    """The same by plain options."""
+    return OwnTails(ExponentialTail(factor) if profile == "exponential" else StepTail(factor))
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,9 @@ def load(path: Path, only: str | None = None) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as found:
             return {name: found[name] for name in found.files if only in (None, name)}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+    except MemoryError as error:
+        raise InputError(f"{path} asks for more memory than there is: {error}. Write it again, or smaller.") from error
+    except Exception as error:  # damaged bytes fail in many ways: zlib.error, TokenError, RuntimeError, ...
         if "allow_pickle" in str(error):
             raise InputError(
                 f"{path} holds Python objects, which are never loaded: reading them can run code. Save plain numbers "
@@ -77,7 +79,7 @@ def headers(path: Path) -> dict[str, Header]:
     try:
         with zipfile.ZipFile(path) as archive:
             return {m.removesuffix(".npy"): _header(archive, m) for m in archive.namelist()}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # see load
         raise InputError(f"{path} cannot be read as .npz: {error}. Write it with np.savez.") from error
 
 

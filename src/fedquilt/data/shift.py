@@ -63,6 +63,7 @@ class Noise:
         _check_settings("Noise", "levels", self.levels, least=0.0)
 
     def __call__(self, federation: Federation, seed: int | Seed = 0) -> Federation:
+        _refuse_whole("Noise", federation)
         return _shifted(federation, len(self.levels), self._disturbed, as_seed(seed))
 
     def _disturbed(self, columns: Columns, setting: int, seed: Seed) -> Columns:
@@ -97,6 +98,7 @@ class Light:
                 )
 
     def __call__(self, federation: Federation, seed: int | Seed = 0) -> Federation:
+        _refuse_whole("Light", federation)
         return _shifted(federation, len(self.brightness), self._lit, as_seed(seed))
 
     def _lit(self, columns: Columns, setting: int, seed: Seed) -> Columns:
@@ -109,6 +111,34 @@ class Light:
             return times * (x - mean) + mean + add
 
         return {**columns, "x": on_floats(columns["x"], lit)}
+
+
+@dataclass(frozen=True)
+class Colour:
+    """A colour cast of its own at each client: channel c -> gains[c] * channel c, as another white balance gives.
+
+    For images stored as bytes the result is rounded and clipped.
+
+    Args:
+        gains: For each setting a factor for each channel; all 1 changes nothing.
+    """
+
+    gains: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        for given in self.gains or ((),):
+            _check_settings("Colour", "gains", given, least=0.0)
+
+    def __call__(self, federation: Federation, seed: int | Seed = 0) -> Federation:
+        shape = tuple(federation.columns["x"].shape)
+        for given in self.gains:
+            if len(shape) != 4 or len(given) != shape[1]:
+                raise InputError(f"Colour: {len(given)} gains, but x has shape {shape}. Give one for each channel.")
+        return _shifted(federation, len(self.gains), self._cast, as_seed(seed))
+
+    def _cast(self, columns: Columns, setting: int, seed: Seed) -> Columns:
+        gains = torch.tensor(self.gains[setting], dtype=torch.float32)[:, None, None]
+        return {**columns, "x": on_floats(columns["x"], lambda x: x * gains)}
 
 
 @dataclass(frozen=True)
@@ -164,11 +194,21 @@ def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) 
             place.append(np.arange(end, end + len(rows)))
             end += len(rows)
     columns = {name: torch.cat([p[name] for p in pieces]) for name in federation.columns}
+    if columns["x"].is_floating_point() and not torch.isfinite(columns["x"]).all():
+        raise InputError("The shift makes x infinite. Give it smaller numbers.")
     train, valid, test = map(Rows.of, places)
     return replace(
         federation, columns=columns, train=train, valid=valid, exam_valid=valid, test=test,
         groups=_planted(federation, settings),
     )  # fmt: skip
+
+
+def _refuse_whole(name: str, federation: Federation) -> None:
+    x = federation.columns["x"]
+    if x.dtype == torch.int64:
+        raise InputError(
+            f"{name} changes images and floats; x holds whole numbers, such as token ids. Give x as floats."
+        )
 
 
 def _planted(federation: Federation, settings: int) -> dict[ClientId, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -105,9 +106,21 @@ def _from_files(entry: Entry) -> Arrays:
     else:
         assert entry.read is not None
         reader, root = function_of(entry.read), here.path
-        files = [p for p in root.rglob("*") if p.is_file()]
+        files = list(_files_below(root))
     stamp = cache.key(reader, root, files)
     return cache.cached(entry.name, stamp, lambda: call(reader, here.path, what=entry.name))
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """Every file, also through links to folders (images often lie elsewhere), each folder once."""
+    seen: set[str] = set()
+    for here, folders, names in os.walk(root, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (path for path in (Path(here, name) for name in names) if path.is_file())
 
 
 def _known(name: str) -> Entry:
@@ -153,14 +166,14 @@ def _describe_own(name: str, path: Path) -> Iterator[dict[str, Any]]:
     try:
         found = headers(path)
         part = "" if {"x", "y"} <= found.keys() else "_train"
-        if not {f"x{part}", f"y{part}"} <= found.keys():
+        if not all(name in found and found[name].shape for name in (f"x{part}", f"y{part}")):
             return
         labels = load(path, only=f"y{part}")[f"y{part}"]
     except InputError:
         return
-    x = torch.empty(found[f"x{part}"].shape, device="meta")
+    x = torch.empty((1, *found[f"x{part}"].shape[1:]), device="meta")
     shape = (channels_first(x) if found[f"x{part}"].dtype == np.uint8 else x).shape[1:]
-    entry = Entry(name, "not stated", str(path), tuple(shape), len(x), _classes(labels), npz=None)
+    entry = Entry(name, "not stated", str(path), tuple(shape), found[f"x{part}"].shape[0], _classes(labels), npz=None)
     yield {**_describe(entry), "present": True, "where": str(path)}
 
 

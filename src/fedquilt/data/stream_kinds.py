@@ -6,6 +6,7 @@ the rows of some classes when those are given.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -51,7 +52,8 @@ class ByClass(_Stages):
     Args:
         groups: The classes of each task.
         each: Divide the rows of every task over the clients by itself, so that everyone has some of each task;
-            otherwise all rows are divided first.
+            otherwise all rows are divided first. Groups may then not share a class: a row could be a test row in one
+            task and a training row in another.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -61,6 +63,13 @@ class ByClass(_Stages):
         super().__post_init__()
         if not self.groups or not all(self.groups):
             raise InputError(f"groups must be one or more lists of classes, got {self.groups!r}.")
+        times = Counter(label for group in self.groups for label in set(group))
+        shared = [label for label, count in times.items() if count > 1]
+        if self.each and shared:
+            raise InputError(
+                f"With each = true every task is divided by itself, and class {shared[0]} is in two groups: a test row "
+                "of one task would be a training row of the other. Leave each out, or give every class to one group."
+            )
 
     def __call__(self, divide: Divide, shift: Shift | None) -> Stream:
         _refuse(shift)

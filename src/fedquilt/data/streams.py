@@ -17,7 +17,7 @@ from fedquilt.data import look
 from fedquilt.data.clock import Clock, Delays, delays_of
 from fedquilt.data.federation import Federation
 from fedquilt.data.joining import joined, only_classes
-from fedquilt.data.rows import Ints, merged
+from fedquilt.data.rows import Ints, united
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,10 +128,14 @@ class Stream:
         return self.tasks[self.task_at(client, round)].site(client, round)
 
     def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
-        """The client's 'valid' or 'test' rows of all tasks seen so far, or None when it has none."""
+        """The client's 'valid' or 'test' rows of all tasks seen so far, each once, or None when it has none."""
         tables = [self.exam_of(client, split, task) for task in self.seen(client, round)]
         index = [table.all_rows() for table in tables if table is not None]
-        return Table(self.tasks[0].columns, torch.cat(index), self.prepare) if index else None
+        if not index:
+            return None
+        rows = torch.cat(index)
+        once = torch.unique(rows)  # tasks may share classes, and then rows
+        return Table(self.tasks[0].columns, rows if len(once) == len(rows) else once, self.prepare)
 
     def exam_of(self, client: ClientId, split: str, task: int) -> Table | None:
         """The client's 'valid' or 'test' rows of one task: for what was forgotten, and what was not yet learned."""
@@ -162,14 +166,19 @@ class Stream:
         return self.tasks[0].global_test
 
     def together(self) -> Federation:
-        """The rows of all tasks as one federation without time: for looking at, and for baselines."""
+        """The rows of all tasks, each once, as one federation without time: for looking at, and for baselines."""
         first, rest = self.tasks[0], self.tasks[1:]
         for task in rest:
-            valid = merged(first.valid, task.valid)
-            held = valid if task.exam_valid is task.valid else merged(first.exam_valid, task.exam_valid)
+            valid = united(first.valid, task.valid)
+            held = valid if task.exam_valid is task.valid else united(first.exam_valid, task.exam_valid)
+            bare = (
+                None
+                if first.unlabelled is None or task.unlabelled is None
+                else united(first.unlabelled, task.unlabelled)
+            )  # all tasks have such rows, or none
             first = replace(
-                first, train=merged(first.train, task.train), valid=valid, exam_valid=held,
-                test=merged(first.test, task.test),
+                first, train=united(first.train, task.train), valid=valid, exam_valid=held,
+                test=united(first.test, task.test), unlabelled=bare,
             )  # fmt: skip
         return first
 

@@ -49,6 +49,8 @@ def without_labels(data: Data, share: float, seed: int | Seed = 0) -> Data:
     if not 0 <= share < 1:
         raise InputError(f"The share of unlabelled rows must be from 0 to below 1, got {share!r}.")
     _check_own(data)
+    if share and isinstance(data, Stream):
+        _check_apart(data)
     root = as_seed(seed).fold("unlabelled")
     return _each(data, lambda task: _unlabelled(task, share, root)) if share else data
 
@@ -64,6 +66,16 @@ def _check_own(data: Federation | Stream) -> None:
     first = data if isinstance(data, Federation) else data.tasks[0]
     if first.examined != first.ids or first.exam_valid is not first.valid:
         raise InputError("In a pooled federation clients have no training rows of their own; do this before pooling.")
+
+
+def _check_apart(stream: Stream) -> None:
+    """A label that one task hides must not show in another."""
+    index = np.concatenate([task.train.index.numpy() for task in stream.tasks])
+    if len(np.unique(index)) < len(index):
+        raise InputError(
+            "Tasks of this stream share training rows, so that a label hidden in one would be seen in another. Give "
+            "every class to one task, or keep all labels."
+        )
 
 
 def _kept(task: Federation, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Federation:

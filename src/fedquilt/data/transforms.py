@@ -178,7 +178,13 @@ class Transforms:
         for place, step in enumerate(self.steps):
             if isinstance(step, Normalise) and step.mean is None:
                 step = Normalise(0.0, 1.0)  # the numbers come later and will fit
-            after = step.drawn(row, Seed(0).torch()) if hasattr(step, "drawn") else step(row)
+            try:
+                after = step.drawn(row, Seed(0).torch()) if hasattr(step, "drawn") else step(row)
+            except (MemoryError, RuntimeError) as error:  # torch has no error of its own for memory
+                first = str(error).partition("\n")[0]
+                raise InputError(
+                    f"Transform {place}, {step!r}, fails on one row of {tuple(row.shape[1:])}: {first}"
+                ) from error
             if hasattr(step, "drawn") and after.shape != row.shape:
                 raise InputError(
                     f"Transform {place} ({type(step).__name__}) turns rows of {tuple(row.shape[1:])} into "
@@ -222,7 +228,7 @@ def channel_statistics(tables: Sequence[Table]) -> tuple[PerChannel, PerChannel]
         raise InputError("There are no rows to take statistics of.")
     mean = total / count
     spread = (square / count - mean.square()).clamp(min=0).sqrt()
-    spread = torch.where(spread > 1e-8, spread, 1.0)
+    spread = torch.where(spread > 1e-8 + 1e-7 * mean.abs(), spread, 1.0)  # less is what rounding leaves
     pair = tuple(mean.tolist()), tuple(spread.tolist())
     return pair if len(mean) > 1 else (pair[0][0], pair[1][0])
 

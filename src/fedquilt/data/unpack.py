@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import shutil
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -18,7 +20,7 @@ from fedquilt.core.errors import InputError
 UNPACKED = "unpacked"
 _DEPTH = 4  # folders inside folders: unpacked / archive / what the authors put inside
 _TARS = (".tar.gz", ".tgz", ".tar")
-_DAMAGED = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, RuntimeError)
+_DAMAGED = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, RuntimeError)
 
 
 def located(folder: Path, markers: Sequence[str]) -> Path | None:
@@ -65,7 +67,9 @@ def unpack(archive: Path, into: Path) -> Path:
     into.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=into))
     try:
-        for name, content in _members(archive):
+        for name, size, content in _members(archive):
+            if size > shutil.disk_usage(part).free:
+                raise OSError(f"{name!r} alone says it has {size:,} bytes, more than the disk has left")
             path = part / _safe(name, archive)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as sink:
@@ -88,24 +92,24 @@ def _only_folder(folder: Path) -> Path:
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
 
 
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The regular files of an archive: their names, and their bytes to read before the next one."""
+def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The regular files of an archive: names, sizes as told (0: not told), and bytes to read before the next one."""
     if archive.name.endswith(_TARS):
         with tarfile.open(archive) as tar:
             for member in tar:
                 content = tar.extractfile(member) if member.isfile() else None
                 if content is not None:
-                    yield member.name, content
+                    yield member.name, member.size, content
                 elif not member.isdir():
                     raise InputError(f"{archive} holds {member.name!r}, which is a link or a device. It is refused.")
     elif archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as packed:
-            for name in (n for n in packed.namelist() if not n.endswith("/")):
-                with packed.open(name) as stream:
-                    yield name, stream
+            for entry in (e for e in packed.infolist() if not e.is_dir()):
+                with packed.open(entry) as stream:
+                    yield entry.filename, entry.file_size, stream
     else:
         with gzip.open(archive, "rb") as unzipped:
-            yield archive.stem, cast(IO[bytes], unzipped)
+            yield archive.stem, 0, cast(IO[bytes], unzipped)
 
 
 def _safe(name: str, archive: Path) -> PurePosixPath:

@@ -71,6 +71,7 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None,
     method = method_of(config, data)
     if not engine.keeps_states:
         _check_first_step(method, data)
+        _check_lone_rows(method, data, config.train.batch_size)
     if fresh and folder.exists():
         RunFolder(folder).remove()
     if config.data.path is not None:  # the folder must be readable from anywhere
@@ -96,6 +97,27 @@ def _check_first_step(method: Any, data: Any) -> None:
     if net is not None:
         first = data.site(data.ids[0], 0).train
         net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+
+
+def _check_lone_rows(method: Any, data: Any, batch_size: int) -> None:
+    """BatchNorm cannot learn from a batch of one value per channel: said before anything starts, not in some round."""
+    net: Net | None = getattr(method, "net", None)
+    if net is None or not net.normalises:
+        return
+    sizes = [
+        (task.size(c), repr(c), task.site(c, 0).train) for task in getattr(data, "tasks", (data,)) for c in task.ids
+    ]
+    count, client, rows = min(sizes, key=lambda size: size[0])
+    if min(count, batch_size) > 1:
+        return
+    try:
+        net(net.own(net.init(Seed(0))), rows.rows(rows.all_rows()[:1]), train=True)
+    except ValueError as error:
+        cause = f"client {client} has 1 training row" if count == 1 else "train.batch_size is 1"
+        raise InputError(
+            f"This network has BatchNorm, which cannot learn from a batch of one row, and {cause}. Use another norm "
+            "(norm = 'group'), give every client at least 2 rows (data.partition.minimum), or larger batches."
+        ) from error
 
 
 def result_for(folder: Path, data: Any) -> dict[str, Any] | None:

@@ -27,6 +27,8 @@ from fedquilt.data import (
 from fedquilt.runs.config import Config, Data, Kinded, check_options
 from fedquilt.runs.registry import lookup
 
+_READING = ("label", "user", "features", "text", "size")  # how a file or folder of one's own is read
+
 
 def federation_of(config: Config) -> Any:
     """The clients that take part and their data: a federation, or a stream."""
@@ -69,7 +71,7 @@ def _shifted(data: Data, federation: Federation) -> Federation:
 
 def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
     """A PFLlib folder: who has what is settled, so nothing else may settle it."""
-    fixed = ("clients", "limit", "long_tail", "label", "user", "size", "transforms")
+    fixed = ("clients", "limit", "long_tail", *_READING, "transforms")
     other = [name for name in fixed if getattr(data, name)]
     if not data.by_user or other:
         wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
@@ -80,11 +82,11 @@ def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
 
 
 def _arrays(data: Data, source: str | None) -> Arrays:
-    """The rows, at most ``limit`` of them."""
+    """The rows, at most ``limit`` of them, and of the common test set, whose scoring would take the most time else."""
     if source is None and data.path is not None:
-        arrays = imports.open(Path(data.path), data.label, data.user, data.size)
+        arrays = imports.open(Path(data.path), data.label, data.user, data.size, data.features, _words(data))
     else:
-        own = [name for name in ("label", "user", "size") if getattr(data, name) is not None]
+        own = [name for name in _READING if getattr(data, name) is not None]
         if own:
             raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
         arrays = read(source or data.source or "digits")
@@ -92,7 +94,22 @@ def _arrays(data: Data, source: str | None) -> Arrays:
         rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
         arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
                          user=None if arrays.user is None else arrays.user[rows])  # fmt: skip
+    x, y = arrays.x_test, arrays.y_test
+    if data.limit is not None and x is not None and y is not None and data.limit < len(y):
+        rows = np.sort(Seed(data.seed).fold("limit", "test").numpy().choice(len(y), data.limit, replace=False))
+        arrays = replace(arrays, x_test=x[rows], y_test=y[rows])
     return arrays
+
+
+def _words(data: Data) -> imports.Words | None:
+    """How the text columns of a table become numbers; None when there are none."""
+    given = {"size": data.words, "length": data.length}
+    options = {name: value for name, value in given.items() if value is not None}
+    if data.text is None:
+        if options:
+            raise InputError("data.words and data.length go with data.text, which names the columns of text.")
+        return None
+    return imports.Words((data.text,) if isinstance(data.text, str) else tuple(data.text), **options)
 
 
 def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
@@ -106,6 +123,8 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
     if arrays.x_test is None or arrays.y_test is None:
         return chosen
     there = np.isin(arrays.y_test, list(classes))
+    if not there.any():
+        return replace(chosen, x_test=None, y_test=None)
     return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there])
 
 

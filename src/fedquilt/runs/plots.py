@@ -75,14 +75,21 @@ def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path
             width_ratios=(3, 1, 1, 2.4),
         )  # fmt: skip
         y, x = np.nonzero(counts)
-        left.scatter(x, y, s=counts[y, x] / counts.max() * 160, color=COLOURS[0], alpha=0.8, linewidths=0)
-        left.set(xlabel="label", ylabel="client", title=title, xlim=(-0.7, classes - 0.3))
+        largest = _bubble(figure, clients, classes)
+        left.scatter(x, y, s=counts[y, x] / counts.max() * largest**2, color=COLOURS[0], alpha=0.8, linewidths=0)
+        left.set(
+            xlabel=f"label (area: rows; the largest is {counts.max()})",
+            ylabel="client",
+            title=title,
+            xlim=(-0.7, classes - 0.3),
+        )
         left.set_xticks(range(classes) if classes <= 30 else range(0, classes, classes // 20))
         if clients <= 60:
             left.set_yticks(places, names)
-        size.barh(places, counts.sum(1), color=COLOURS[2])
+        thick = 0.8 if clients <= 60 else 1.0  # gaps of less than a pixel would only flicker
+        size.barh(places, counts.sum(1), thick, color=COLOURS[2])
         size.set(xlabel="training rows", title="size")
-        bits.barh(places, entropy, color=COLOURS[4])
+        bits.barh(places, entropy, thick, color=COLOURS[4])
         bits.set(xlabel="bits", title="label entropy", xlim=(0, max(float(np.log2(max(classes, 2))), 1)))
         if clients <= MOST:
             _heat_map(figure, right, counts, names, path)
@@ -94,6 +101,13 @@ def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path
         header = ("client", *(f"label {c}" for c in range(classes)))
         _write_csv(path.with_suffix(".csv"), header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
     return path.with_suffix(".png")
+
+
+def _bubble(figure: Any, clients: int, classes: int) -> float:
+    """The diameter of the largest bubble, in points: at most 2.5 cells wide, so that crowded bubbles do not
+    run into stripes; about a third of the figure's width and nine tenths of its height hold the cells."""
+    width, height = figure.get_size_inches() * 72
+    return float(np.clip(2.5 * min(0.33 * width / classes, 0.9 * height / clients), 4, 13))
 
 
 def _heat_map(figure: Any, axis: Any, counts: Any, names: Sequence[str], path: Path) -> None:

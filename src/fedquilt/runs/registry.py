@@ -25,9 +25,15 @@ class Entry:
     def load(self) -> Any:
         """The object itself."""
         module, _, path = self.where.partition(":")
-        value: Any = importlib.import_module(module)
-        for part in path.split("."):
-            value = getattr(value, part)
+        try:
+            value: Any = importlib.import_module(module)
+            for part in path.split("."):
+                value = getattr(value, part)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"{self.name!r} ({self.about}) cannot be had from {self.where}: {error}. Correct the entry point, or "
+                "install what is missing."
+            ) from error
         return value
 
 
@@ -119,6 +125,8 @@ PARTITIONS = _table(
     Entry("log_normal", "fedquilt.data.quantity:LogNormal", "sizes log-normal, labels even"),
     Entry("power_law", "fedquilt.data.quantity:PowerLaw", "sizes by a power law, labels even"),
     Entry("dirichlet_sizes", "fedquilt.data.quantity:DirichletSizes", "sizes drawn from a Dirichlet, labels even"),
+    Entry("own_tails", "fedquilt.data.long_tail:own_tails", "an equal share, thinned to a long tail of one's own",
+          "Xiao et al. 2024"),
     Entry("dirichlet_choice", "fedquilt.data.legacy:DirichletChoice", "the split of FedLoGe's code, bit for bit"),
     Entry("dirichlet_cuts", "fedquilt.data.legacy:DirichletCuts", "the split of Localize-and-Stitch, as described"),
     Entry("truncated_per_client", "fedquilt.data.legacy:TruncatedPerClient",
@@ -132,6 +140,7 @@ SHIFTS = _table(
     Entry("rotation", "fedquilt.data.shift:Rotation", "images turned by angles dealt to clients", "Ghosh et al. 2020"),
     Entry("noise", "fedquilt.data.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"),
     Entry("light", "fedquilt.data.shift:Light", "brightness and contrast dealt to clients"),
+    Entry("colour", "fedquilt.data.shift:Colour", "colour casts dealt to clients"),
     Entry("label_permutation", "fedquilt.data.shift:LabelPermutation", "groups that permute labels",
           "Sattler et al. 2020"),
 )  # fmt: skip

@@ -50,6 +50,10 @@ class Data(_Section):
     path: str | None = None
     label: str | None = None
     user: str | None = None
+    features: list[str] | None = None
+    text: str | list[str] | None = None
+    words: Annotated[int, Field(ge=3)] | None = None
+    length: Positive | None = None
     size: Positive | None = None
     clients: Positive | None = None
     partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]

@@ -198,21 +198,30 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
+def _fitting(counts: Any, name: int) -> int:
+    """How many label columns fit beside the client, all and bits; at most 20, and at least one."""
+    widths = [3 + max(len(str(label)), len(str(n))) for label, n in enumerate(counts.max(0))]
+    room = console.width - 1 - (3 + max(name, 6)) - (3 + max(len(str(counts.sum(1).max())), 3)) - (3 + 4)
+    return max(1, int(np.searchsorted(np.cumsum(widths[:20]), room, side="right")))
+
+
 def partition_table(federation: Any, picture: Path) -> None:
     """A split in the terminal."""
     counts = np.asarray(federation.label_counts("train"))
     shown = min(len(counts), 30)
     table = Table(title=f"training rows of {len(counts)} clients by label", title_justify="left")
     table.add_column("client")
-    for label in range(min(counts.shape[1], 20)):
+    labels = _fitting(counts[:shown], max(len(str(c)) for c in federation.ids[:shown]))
+    for label in range(labels):
         table.add_column(str(label), justify="right")
     table.add_column("all", justify="right")
     table.add_column("bits", justify="right")
     for client, row, bits in list(zip(federation.ids, counts, label_entropy(counts), strict=True))[:shown]:
-        table.add_row(str(client), *(str(n) if n else "·" for n in row[:20]), str(row.sum()), f"{bits:.2f}")
+        table.add_row(str(client), *(str(n) if n else "·" for n in row[:labels]), str(row.sum()), f"{bits:.2f}")
     console.print(table)
-    if shown < len(counts):
-        print(f"... and {len(counts) - shown} more clients; all are in {picture.with_suffix('.csv')}")
+    left_out = [(len(counts) - shown, "clients"), (counts.shape[1] - labels, "labels")]
+    if more := " and ".join(f"{n} more {what}" for n, what in left_out if n):
+        print(f"... and {more}; all are in {picture.with_suffix('.csv')}")
     sizes = counts.sum(1)
     print(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
     found = measures(counts)

@@ -214,3 +214,22 @@ def test_logits_are_found_in_what_networks_return():
     for bad in ({}, (), "text", None):
         with pytest.raises(InputError, match=f"output of type {type(bad).__name__}"):
             logits_of(bad)
+
+
+@pytest.mark.parametrize(
+    ("layer", "last"),
+    [
+        (partial(nn.Conv2d, 4, 8, 1, stride=2), False),  # torch 2.13 corrupts memory here
+        (partial(nn.Conv2d, 15, 8, 1, stride=(1, 2)), False),
+        (partial(nn.Conv2d, 32, 8, 1, stride=2, groups=4), False),  # 8 channels per group
+        (partial(nn.Conv2d, 16, 8, 1, stride=2), True),
+        (partial(nn.Conv2d, 4, 8, 1), True),
+        (partial(nn.Conv2d, 4, 8, (1, 3), stride=2), True),
+        (partial(nn.Linear, 4, 2), False),
+    ],
+)
+def test_channels_last_is_not_chosen_where_a_strided_pointwise_layer_has_few_channels(layer, last):
+    beside = [] if layer.func is nn.Linear else [nn.Conv2d(3, 4, 3)]
+    module = nn.Sequential(*beside, layer())
+    assert Net(module)._resident().channels_last is last
+    assert Net(module, channels_last=True)._resident().channels_last is True  # as asked for

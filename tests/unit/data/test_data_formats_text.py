@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.data import Federation
+from fedquilt.data import Federation, read
 from fedquilt.data.formats import har, leaf, text
 
 PAGE = np.round(np.linspace(0, 1, 784) * 255) / 255  # pixels are bytes / 255 in LEAF's files
@@ -118,14 +118,15 @@ def write_news(folder, train):
 def test_ag_news_words(tmp_path):
     write_news(tmp_path, '"3","The Market","the market\\rises"\n"1","Peace","THE talks, it\'s on"\n')
     found = text.ag_news(tmp_path, size=5, length=4)
-    # the: 3 times, market: 2, then it's, on, peace, rises, talks once: with padding and unknown, five ids
-    assert text.vocabulary(text.strings(tmp_path).texts, 5) == {"the": 2, "market": 3, "it's": 4}
+    # the: 3 times, market: 2, then it, on, peace, rises, s, talks once: with padding and unknown, five ids
+    assert text.vocabulary(text.strings(tmp_path).texts, 5) == {"the": 2, "market": 3, "it": 4}
     assert found.x.tolist() == [[2, 3, 2, 3], [1, 2, 1, 4]]
+    assert text.ag_news(tmp_path).x.shape == (2, 128)
     assert found.x_test.tolist() == [[1, 2, 1, 1]]
     assert found.y.tolist() == [2, 0]
     assert (found.y_test.tolist(), found.classes, found.x.dtype) == ([3], 4, np.int32)
     assert text.strings(tmp_path).texts_test == ('Moon the "big" rock flies',)
-    assert text.ag_news(tmp_path, length=6).x[1].tolist()[-1] == text.PADDING
+    assert text.ag_news(tmp_path, length=7).x[1].tolist()[-1] == text.PADDING
     data = Federation.from_source(found, clients=1, test=0, valid=0)
     assert data.columns["x"].dtype == torch.int64
     assert data.site(0, 0).train.whole().x.tolist() == [[2, 3, 2, 3], [1, 2, 1, 4]]
@@ -198,7 +199,7 @@ def test_hapt_windows_stay_within_a_stretch(tmp_path):
             values = np.arange(400)[:, None] + np.arange(first, first + 3) * 1000
             np.savetxt(raw / f"{name}_exp{experiment:02d}_user{user:02d}.txt", values)
     (raw / "labels.txt").write_text("1 1 5 11 202\n1 1 7 203 400\n2 1 1 1 127\n61 30 6 273 400\n")
-    found = har.hapt(tmp_path)
+    found = har.hapt(tmp_path, step=64)
     # 11..202 is 192 samples: windows at 10 and 74; a transition; 127 samples are too few; 273..400 is one window
     assert found.x.shape == (3, 6, 128)
     assert found.x[:, 0, 0].tolist() == [10, 74, 272]
@@ -207,10 +208,48 @@ def test_hapt_windows_stay_within_a_stretch(tmp_path):
     assert found.user.tolist() == [1, 1, 30]
     (raw / "labels.txt").write_text("1 1 5 11 401\n")
     with pytest.raises(InputError, match="experiment 1 has 400 samples, not 11 to 401"):
-        har.hapt(tmp_path)
+        har.hapt(tmp_path, step=64)
     (raw / "labels.txt").write_text("1 1 5 11 20\n")
     with pytest.raises(InputError, match="no labelled stretch has 128 samples"):
-        har.hapt(tmp_path)
+        har.hapt(tmp_path, step=64)
     (raw / "labels.txt").write_text("9 1 5 11 200\n")
     with pytest.raises(InputError, match=r"has no acc_exp09_user01.txt"):
-        har.hapt(tmp_path)
+        har.hapt(tmp_path, step=64)
+
+
+def recordings(**changed):
+    """Two people, three recordings of one channel count each: sample i of all has the value i (times the channel)."""
+    label = np.repeat([0, 5, 5, 7, 1], [10, 192, 130, 200, 127])
+    experiment = np.repeat([1, 1, 2, 2, 3], [10, 192, 130, 200, 127])
+    delta = np.ones((6, len(label)), np.int16)
+    delta[:, 0] = 0
+    whole = {"signal_delta": delta, "scale": np.arange(1, 7) / 2, "label": label, "experiment": experiment}
+    return {**whole, "user": (experiment + 1) // 2, **changed}
+
+
+def test_hapt_as_whole_recordings(tmp_path, monkeypatch):
+    """10 samples without a label, 192 of activity 5 (windows at 10 and 74), 130 in another recording (one), a
+    transition, and 127 samples, which are too few."""
+    np.savez(tmp_path / "hapt.npz", **recordings())
+    found = har.hapt_npz(tmp_path / "hapt.npz", step=64)
+    assert (found.x.shape, found.x.dtype) == ((3, 6, 128), np.float32)
+    assert found.x[:, 0, 0].tolist() == [5, 37, 101]  # samples 10, 74 and 202, in halves
+    assert found.x[0, :, 1].tolist() == [11 * c / 2 for c in range(1, 7)]
+    assert (found.y.tolist(), found.user.tolist(), found.classes) == ([4, 4, 4], [1, 1, 1], 6)
+    monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
+    assert np.array_equal(read("hapt").x, found.x[::2])  # windows do not overlap unless asked to
+    np.savez(tmp_path / "hapt.npz", x=found.x, y=found.y, user=found.user)
+    assert np.array_equal(read("hapt").user, found.user)
+
+
+def test_hapt_recordings_that_are_not_whole(tmp_path):
+    for changed, message in [
+        ({"user": np.ones(3, int)}, r"unlike numbers of samples: .*'signal_delta': 659, .*'user': 3"),
+        ({"label": np.zeros(659, int)}, "no labelled stretch has 128 samples"),
+    ]:
+        np.savez(tmp_path / "hapt.npz", **recordings(**changed))
+        with pytest.raises(InputError, match=message):
+            har.hapt_npz(tmp_path / "hapt.npz", step=64)
+    np.savez(tmp_path / "hapt.npz", signal_delta=recordings()["signal_delta"], label=np.zeros(659, int))
+    with pytest.raises(InputError, match="has signal_delta but not scale, experiment, user"):
+        har.hapt_npz(tmp_path / "hapt.npz", step=64)

@@ -17,13 +17,16 @@ from fedquilt.data import (
     DirichletCuts,
     DirichletPerClient,
     DirichletSizes,
+    ExponentialTail,
     LogNormal,
+    OwnTails,
     Pathological,
     PowerLaw,
     Shards,
     TruncatedPerClient,
     read,
 )
+from fedquilt.runs.registry import PARTITIONS
 
 DIGITS = np.tile(read("digits").y, 4)  # 7188 real labels
 MNIST = ClassGroups(((0, 1, 2, 3, 4), (4, 5, 6, 7), (7, 8, 9)), overlap=True, noise_ratio=0.1)
@@ -32,6 +35,7 @@ MINIMUM = [
     PowerLaw(1.5, 5), DirichletSizes(0.1, 5), Pathological(2), Pathological(10), ClassGroups(), MNIST,
 ]  # fmt: skip
 EMPTY = [DirichletChoice(0.5), DirichletCuts(0.15), TruncatedPerClient(0.1)]  # published forms; clients may be empty
+TAILS = OwnTails(ExponentialTail(0.1))  # gives rows away to nobody, so it is not complete
 NEEDS = {Pathological(2): 5, ClassGroups(): 3, MNIST: 3}  # 10 classes / 2; one client for each group
 
 
@@ -52,6 +56,24 @@ def test_every_partition_with_few_and_many_clients(partition, clients):
     own_seed = hasattr(partition, "random_state")
     if clients > 1:
         assert all(map(np.array_equal, parts, partition(DIGITS, clients, Seed(1)))) == own_seed
+
+
+def test_no_partition_is_left_out_of_the_table():
+    names = {entry.where.partition(":")[2] for entry in PARTITIONS.values()}
+    assert names == {type(p).__name__ for p in MINIMUM + EMPTY} | {"own_tails"}
+
+
+@pytest.mark.parametrize("clients", [1, 2, 50, 500])
+def test_own_tails_are_disjoint_reproducible_and_no_longer_than_asked(clients):
+    parts = TAILS(DIGITS, clients, Seed(0))
+    flat = np.concatenate(parts)
+    assert len(parts) == clients
+    assert len(np.unique(flat)) == len(flat) < len(DIGITS)
+    assert all(map(np.array_equal, parts, TAILS(DIGITS, clients, Seed(0))))
+    for client, rows in enumerate(parts):
+        share = (len(DIGITS) // clients + (client < len(DIGITS) % clients)) / 10
+        wanted = [int(share * 0.1 ** (((c - client) % 10) / 9)) for c in range(10)]
+        assert np.all(np.bincount(DIGITS[rows], minlength=10) <= wanted)
 
 
 @pytest.mark.parametrize(

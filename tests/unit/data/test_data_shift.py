@@ -9,13 +9,20 @@ import pytest
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.data import ClassGroups, Dirichlet, Federation, LabelPermutation, Light, Noise, Rotation
+from fedquilt.data import ClassGroups, Colour, Dirichlet, Federation, LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.images import rotated, sampled
 
 BYTES = np.random.default_rng(0).integers(0, 256, (120, 6, 6), dtype=np.uint8)
 FLOATS = (BYTES[:, None] / 255).astype(np.float32)
 Y = np.arange(120) % 3
-SHIFTS = [Rotation(), Rotation((0, 30)), Noise((0, 0.1, 0.2)), Light((0.0, 0.2), (1.0, 0.5)), LabelPermutation(2)]
+SHIFTS = [
+    Rotation(),
+    Rotation((0, 30)),
+    Noise((0, 0.1, 0.2)),
+    Light((0.0, 0.2), (1.0, 0.5)),
+    Colour(((1.0,), (0.5,))),
+    LabelPermutation(2),
+]
 
 
 def made(x=FLOATS, **options):
@@ -83,6 +90,17 @@ def test_light_by_hand():
     assert Light((0.1,))(raw).columns["x"].flatten().tolist() == [26, 255]  # 25.5 is rounded to even, 275.5 clipped
 
 
+def test_colour_by_hand():
+    x = np.array([[[[0.2]], [[0.6]], [[1.0]]]], np.float32).repeat(2, 0)  # one pixel of three channels
+    data = Federation.from_clients({0: (x, [0, 1]), 1: (x, [0, 1])}, test=0, valid=0)
+    warm = Colour(((1.0, 1.0, 1.0), (1.5, 1.0, 0.5)))(data)
+    assert warm.site(0, 0).train.whole().x[0].flatten().tolist() == pytest.approx([0.2, 0.6, 1.0])
+    assert warm.site(1, 0).train.whole().x[0].flatten().tolist() == pytest.approx([0.3, 0.6, 0.5])
+    assert warm.groups == {0: 0, 1: 1}
+    raw = Federation.from_clients({0: (np.full((1, 8, 8, 3), 200, np.uint8), [0])}, test=0, valid=0)
+    assert Colour(((1.5, 1.0, 0.1),))(raw).columns["x"][0, :, 0, 0].tolist() == [255, 200, 20]  # 300 is clipped
+
+
 def test_labels_are_permuted_by_group_in_every_split():
     data = made()
     new = LabelPermutation(permutations=((0, 1, 2), (1, 2, 0)))(data)
@@ -122,6 +140,9 @@ def test_class_groups_are_recorded_and_a_shift_on_top_makes_pairs():
         (lambda: Rotation(()), r"angles must be one or more numbers, got \(\)"),
         (lambda: Noise((0.1, -1)), "levels must be one or more numbers of at least 0"),
         (lambda: Light((0.1, 0.2), (1.0,)), "2 values of brightness but 1 of contrast"),
+        (lambda: Colour(()), r"gains must be one or more numbers of at least 0, got \(\)"),
+        (lambda: Colour(((1.0, -1.0),)), "gains must be one or more numbers of at least 0"),
+        (lambda: Colour(((1.0, 1.0, 1.0),))(made()), r"Colour: 3 gains, but x has shape \(120, 1, 6, 6\)"),
         (lambda: LabelPermutation(0), "groups must be at least 1, got 0"),
         (lambda: LabelPermutation(permutations=((0, 0),)), r"\(0, 0\) is not a permutation"),
         (lambda: LabelPermutation(permutations=((1, 0),))(made()), "permutations of the 3 classes"),

@@ -12,7 +12,8 @@ from fedquilt import FedAvg, Net, run
 from fedquilt.core.errors import InputError
 from fedquilt.core.record import pack, unpack
 from fedquilt.core.table import Source
-from fedquilt.data import IID, Clock, Dirichlet, Federation, LabelPermutation, Rotation, Stream, read
+from fedquilt.data import IID, Clock, Dirichlet, Federation, LabelPermutation, Rotation, Stream, read, without_labels
+from fedquilt.data.stream_kinds import ByClass
 from fedquilt.engines.workers import Workers
 from fedquilt.methods.centralised import Centralised
 from fedquilt.models import MLP
@@ -202,3 +203,35 @@ def test_the_fingerprint_sees_when_and_who():
 def test_refusals(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+# Tasks that share classes
+
+
+def test_a_row_of_two_tasks_is_examined_and_counted_once():
+    stream = Stream.by_class(digits(), ((0, 1), (1, 2)), rounds_per_task=1)
+    exam = stream.exam(0, "test", 5).all_rows().tolist()
+    apart = Stream.by_class(digits(), ((0, 1), (2,)), rounds_per_task=1)
+    assert sorted(exam) == sorted(apart.exam(0, "test", 5).all_rows().tolist())
+    assert np.array_equal(stream.label_counts(), apart.label_counts())
+    assert np.array_equal(stream.label_counts("test"), apart.label_counts("test"))
+
+
+def test_tasks_divided_by_themselves_may_share_no_class():
+    with pytest.raises(InputError, match="class 1 is in two groups: a test row of one task would be a training row"):
+        ByClass(groups=((0, 1), (1, 2)), each=True)
+    ByClass(groups=((0, 0, 1), (2,)), each=True)
+
+
+def test_a_label_hidden_in_one_task_is_hidden_in_all():
+    with pytest.raises(InputError, match="Tasks of this stream share training rows"):
+        without_labels(Stream.by_class(digits(), ((0, 1), (1, 2))), 0.5)
+    data = digits()
+    drift = without_labels(Stream.drift(data, LabelPermutation(2)(data), at=1), 0.5)
+    pixels = [{row.numpy().tobytes() for row in task.site(0, 0).unlabelled.whole().x} for task in drift.tasks]
+    assert pixels[0] == pixels[1]  # the same rows before and after
+
+
+def test_together_has_the_unlabelled_rows_of_all_tasks():
+    stream = without_labels(incremental(), 0.5)
+    assert len(stream.together().unlabelled.index) == sum(len(task.unlabelled.index) for task in stream.tasks)

@@ -16,6 +16,8 @@ from fedquilt.core.table import Table
 from fedquilt.data import (
     Federation,
     GreyToRGB,
+    Light,
+    Noise,
     Normalise,
     Pixels,
     RandomCrop,
@@ -229,3 +231,27 @@ def test_wrong_numbers_are_refused(make_step) -> None:
 def test_images_are_asked_for_by_name(step) -> None:
     with pytest.raises(InputError, match=rf"{type(step).__name__} takes images .* shape \(1, 2\)"):
         Transforms((step,)).check(torch.zeros(5, 2))
+
+
+def test_steps_that_need_more_memory_than_there_is_are_refused_at_once():
+    for step in (Resize(10**7), RandomCrop(10**7)):
+        with pytest.raises(InputError, match=rf"Transform 0, {type(step).__name__}.*, fails on one row of \(1, 8, 8\)"):
+            Federation.from_arrays(BYTES, LABELS, clients=2, prepare=Transforms((step,)))
+
+
+def test_a_large_constant_has_no_spread_that_rounding_left():
+    x = torch.full((700, 2), 1000.1)
+    assert channel_statistics([Table({"x": x})])[1] == 1.0
+
+
+@pytest.mark.parametrize("shift", [Noise((0.0, 0.1)), Light((0.1,))])
+def test_shifts_of_floats_leave_token_ids_alone(shift):
+    ids = np.arange(240).reshape(60, 4)
+    with pytest.raises(InputError, match="whole numbers, such as token ids"):
+        shift(Federation.from_arrays(ids, LABELS, clients=2))
+
+
+def test_a_shift_without_bounds_is_refused():
+    data = Federation.from_arrays(np.ones((60, 4), np.float32), LABELS, clients=2)
+    with pytest.raises(InputError, match="The shift makes x infinite"):
+        Noise((1e300,))(data)

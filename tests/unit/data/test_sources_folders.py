@@ -344,3 +344,17 @@ def test_the_catalogue_is_well_formed():
             assert not digest or len(digest) == lengths[kind]
             assert all(url.startswith(("http://", "https://")) for url in file.urls)
             assert file.urls or entry.by_hand
+
+
+def test_files_behind_links_count_in_the_key(folder, decoded, tmp_path_factory):
+    put(folder)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "image").write_bytes(b"1")
+    (folder / "pictures" / "linked").symlink_to(elsewhere)
+    (elsewhere / "loop").symlink_to(elsewhere)
+    read("pictures")
+    read("pictures")
+    assert len(decoded) == 1
+    (elsewhere / "image").write_bytes(b"22")
+    read("pictures")
+    assert len(decoded) == 2

@@ -89,18 +89,24 @@ def parsed(path: Path) -> Any:
     """The value of a JSON file."""
     try:
         return json.loads(text(path))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not well-formed JSON: {error}. {AGAIN}.") from error
 
 
 def numbers(path: Path, columns: int) -> Array:
     """A file of numbers divided by blanks, as float64 [rows, columns]."""
+    lines = text(path)
+    if not lines.strip():
+        raise InputError(f"{path} is empty. {AGAIN}.")
     try:
-        found = np.loadtxt(io.StringIO(text(path)), ndmin=2)
+        found = np.loadtxt(io.StringIO(lines), ndmin=2)
     except ValueError as error:
         raise InputError(f"{path} is not a table of numbers: {error}. {AGAIN}.") from error
     if found.shape[1] != columns or not len(found):
         raise InputError(f"{path} holds {found.shape[0]} x {found.shape[1]} numbers, not {columns} columns. {AGAIN}.")
+    if not np.isfinite(found).all():
+        row = int(np.flatnonzero(~np.isfinite(found).all(1))[0]) + 1
+        raise InputError(f"{path}: row {row} holds a number that is not finite. {AGAIN}.")
     return found
 
 

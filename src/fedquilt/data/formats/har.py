@@ -5,13 +5,14 @@ Facts: the README.txt files of both data sets (Anguita et al. 2013; Reyes-Ortiz 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from fedquilt.core.errors import InputError
 from fedquilt.data.formats.files import AGAIN, locate, numbers, same_length
-from fedquilt.data.npz import Array, Arrays
+from fedquilt.data.npz import Array, Arrays, arrays_of, load
 
 _SIGNALS = tuple(f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz")
 
@@ -37,17 +38,18 @@ def _har_part(folder: Path, part: str) -> tuple[Array, Array, Array]:
     return np.stack(list(signals.values()), axis=1), y - 1, user
 
 
-def hapt(folder: Path, window: int = 128, step: int = 64) -> Arrays:
+def hapt(folder: Path, window: int = 128, step: int = 128) -> Arrays:
     """HAPT: x [n, 6, window] (acceleration in g, angular velocity in rad/s), six activities, ``user`` the person.
 
-    Windows begin every ``step`` samples within each labelled stretch; none crosses its ends. The postural transitions
-    (activities 7 to 12) are left out. There is no test set of its own. The readme does not say where samples begin to
+    Windows begin every ``step`` samples within each labelled stretch; none crosses its ends. They do not overlap by
+    default: a client's test rows are drawn at random, and a window that shares half its samples with a training window
+    is no test (the published sets overlap by half, but test on other people). The postural transitions (activities 7
+    to 12) are left out. There is no test set of its own. The readme does not say where samples begin to
     count; stretches are read as counted from 1, both ends included.
     """
     where = locate(folder, "RawData/labels.txt", "labels.txt")
-    pieces, activities, people = [], [], []
-    signals: dict[tuple[int, int], Array] = {}
-    for experiment, user, activity, start, end in numbers(where, 5).astype(np.int64).tolist():
+    cut, signals = _Windows(window, step), dict[tuple[int, int], Array]()
+    for experiment, user, activity, start, end in _whole(where).tolist():
         if not 1 <= activity <= 6:
             continue
         if (experiment, user) not in signals:
@@ -57,13 +59,69 @@ def hapt(folder: Path, window: int = 128, step: int = 64) -> Arrays:
             raise InputError(
                 f"{where}: experiment {experiment} has {len(signal)} samples, not {start} to {end}. {AGAIN}."
             )
-        starts = range(start - 1, end - window + 1, step)
-        pieces += [signal[s : s + window].T for s in starts]
-        activities += [activity - 1] * len(starts)
-        people += [user] * len(starts)
-    if not pieces:
-        raise InputError(f"{where}: no labelled stretch has {window} samples. Ask for a shorter window.")
-    return Arrays(np.stack(pieces).astype(np.float32), np.array(activities), user=np.array(people), classes=6)
+        cut.add(signal[start - 1 : end], activity, user)
+    return cut.arrays(where)
+
+
+_RAW = ("signal_delta", "scale", "label", "experiment", "user")
+
+
+def hapt_npz(path: Path, window: int = 128, step: int = 128) -> Arrays:
+    """HAPT from an .npz: windows with the usual keys, or whole recordings, which are cut as :func:`hapt` does.
+
+    Recordings are end to end: ``signal_delta`` [6, samples], int16 differences from sample to sample in units of
+    ``scale`` (one for each channel), and for each sample its ``label`` (0: none), ``experiment`` and ``user``.
+    """
+    found = load(path)
+    if "signal_delta" not in found:
+        return arrays_of(found, str(path))
+    lacking = [name for name in _RAW if name not in found]
+    if lacking:
+        raise InputError(f"{path} has signal_delta but not {', '.join(lacking)}. {AGAIN}.")
+    signal = np.cumsum(found["signal_delta"], axis=1, dtype=np.int16).T * found["scale"]
+    per_sample = {name: found[name].astype(np.int64) for name in ("label", "experiment", "user")}
+    counts = {"signal_delta": len(signal), **{name: len(column) for name, column in per_sample.items()}}
+    if len(set(counts.values())) > 1:
+        raise InputError(f"{path}: its columns have unlike numbers of samples: {counts}. {AGAIN}.")
+    changes = np.any([np.diff(column) != 0 for column in per_sample.values()], axis=0)
+    cut, ends = _Windows(window, step), [0, *(np.flatnonzero(changes) + 1).tolist(), len(signal)]
+    for start, end in pairwise(ends):
+        if 1 <= per_sample["label"][start] <= 6:
+            cut.add(signal[start:end], int(per_sample["label"][start]), int(per_sample["user"][start]))
+    return cut.arrays(path)
+
+
+class _Windows:
+    """Windows of equal length, gathered stretch by stretch."""
+
+    def __init__(self, window: int, step: int) -> None:
+        if window < 1 or step < 1:
+            raise InputError(f"window and step must be 1 or more, got {window} and {step}.")
+        self.window, self.step = window, step
+        self.pieces: list[Array] = []
+        self.activities: list[int] = []
+        self.people: list[int] = []
+
+    def add(self, stretch: Array, activity: int, user: int) -> None:
+        """The windows of one stretch [samples, channels]; activities count from 1."""
+        starts = range(0, len(stretch) - self.window + 1, self.step)
+        self.pieces += [stretch[s : s + self.window].T for s in starts]
+        self.activities += [activity - 1] * len(starts)
+        self.people += [user] * len(starts)
+
+    def arrays(self, where: Path) -> Arrays:
+        """All of them as a data set."""
+        if not self.pieces:
+            raise InputError(f"{where}: no labelled stretch has {self.window} samples. Ask for a shorter window.")
+        x, y = np.stack(self.pieces).astype(np.float32), np.array(self.activities)
+        return Arrays(x, y, user=np.array(self.people), classes=6)
+
+
+def _whole(path: Path) -> Array:
+    found = numbers(path, 5)
+    if np.abs(found).max() >= 2.0**63 or (found != np.floor(found)).any():
+        raise InputError(f"{path} holds numbers that are not whole. {AGAIN}.")
+    return found.astype(np.int64)
 
 
 def _recording(folder: Path, experiment: int, user: int) -> Array:

@@ -70,7 +70,11 @@ def _four(folder: Path, train: str, test: str, classes: int, first: int = 0) -> 
 
 def _part(folder: Path, pattern: str, classes: int, first: int) -> tuple[Array, Array]:
     images, labels = (locate(folder, pattern.format(k)) for k in ("images-idx3-ubyte", "labels-idx1-ubyte"))
-    x, y = read(images, 3), read(labels, 1).astype(np.int64) - first
+    x, raw = read(images, 3), read(labels, 1)
+    for path, found in ((images, x), (labels, raw)):
+        if found.dtype != np.uint8:
+            raise InputError(f"{path} holds {found.dtype}, not bytes. {AGAIN}.")
+    y = raw.astype(np.int64) - first
     same_length(images=(images, len(x)), labels=(labels, len(y)))
     if x.shape[1:] != (28, 28):
         raise InputError(f"{images} holds images of {x.shape[1:]}, not of (28, 28). {AGAIN}.")

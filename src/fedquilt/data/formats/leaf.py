@@ -38,7 +38,7 @@ def femnist(folder: Path) -> Arrays:
 
     Pixels are as LEAF has them, ink on a white background: 1 there is the byte 255 here. MNIST is the other way round.
     """
-    return _arrays(folder, _Task(_pixels, int, 62))
+    return _arrays(folder, _Task(_pixels, _whole, 62))
 
 
 def shakespeare(folder: Path) -> Arrays:
@@ -46,12 +46,13 @@ def shakespeare(folder: Path) -> Arrays:
     return _arrays(folder, _Task(_windows, _next, len(LETTERS)))
 
 
-def shakespeare_roles(folder: Path, step: int = 20) -> Arrays:
+def shakespeare_roles(folder: Path, step: int = WINDOW) -> Arrays:
     """Shakespeare by role: shakespeare_roles.csv (play, role, text); ``user`` is 'play/role'.
 
     The speeches of a role are one text, in which every run of blanks and line ends is one blank. A window of 80
-    characters begins every ``step`` characters, and the character after it is the label; LEAF's characters. A role with
-    fewer than 81 characters gives no window.
+    characters begins every ``step`` characters, and the character after it is the label; LEAF's characters. Windows do
+    not overlap by default, because test rows are drawn from the same text. A role with fewer than 81 characters gives
+    no window.
     """
     if step < 1:
         raise InputError(f"step must be 1 or more, got {step}.")
@@ -101,17 +102,24 @@ def _users(path: Path, task: _Task) -> Iterator[Rows]:
     found = parsed(path)
     if not isinstance(found, dict) or not {"users", "num_samples", "user_data"} <= found.keys():
         raise InputError(f"{path} is not LEAF's: it needs users, num_samples and user_data. Run preprocess.sh again.")
+    kinds = (("users", list, "a list"), ("num_samples", list, "a list"), ("user_data", dict, "a table"))
+    for name, kind, called in kinds:
+        if not isinstance(found[name], kind):
+            raise InputError(f"{path}: {name} is {type(found[name]).__name__}, not {called}. Run preprocess.sh again.")
     if len(found["users"]) != len(found["num_samples"]):
         raise InputError(f"{path} has {len(found['users'])} users, but {len(found['num_samples'])} counts of samples.")
+    if len(set(map(str, found["users"]))) < len(found["users"]):
+        raise InputError(f"{path} names a user twice. Run preprocess.sh again.")
     for user, count in zip(found["users"], found["num_samples"], strict=True):
-        own = found["user_data"].get(user, {})
-        if not len(own.get("x", ())) == len(own.get("y", ())) == count:
+        own = found["user_data"].get(str(user))
+        x_y = [own.get(name) for name in ("x", "y")] if isinstance(own, dict) else []
+        if not x_y or any(not isinstance(rows, list) or len(rows) != count for rows in x_y):
             raise InputError(f"{path}: user {user!r} should have {count} rows in x and in y. Run preprocess.sh again.")
         if not count:
             continue
         try:
             x, y = task.inputs(own["x"]), np.array([task.label(v) for v in own["y"]], np.int64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path}: user {user!r}: {error}. Run LEAF's preprocess.sh again.") from error
         if not 0 <= y.min() <= y.max() < task.classes:
             raise InputError(
@@ -125,6 +133,12 @@ def _pixels(rows: Any) -> Array:
     if found.ndim != 2 or found.shape[1] != 784 or not 0 <= found.min() <= found.max() <= 1:
         raise ValueError("images should be 784 numbers from 0 to 1")
     return np.rint(found * 255).astype(np.uint8).reshape(-1, 28, 28)
+
+
+def _whole(value: Any) -> int:
+    if int(value) != value:
+        raise ValueError(f"labels should be whole numbers, not {value!r}")
+    return int(value)
 
 
 def _windows(rows: Any) -> Array:

@@ -26,7 +26,10 @@ def decoded(paths: Sequence[Path], size: int) -> Array:
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InputError(f"size must be a whole number of pixels, got {size!r}. Try 64.")
-    images = np.empty((len(paths), 3, size, size), np.uint8)
+    try:
+        images = np.empty((len(paths), 3, size, size), np.uint8)
+    except MemoryError as error:
+        raise InputError(f"{len(paths)} images of size {size} need more memory than there is. Try 64.") from error
 
     def one(place: int) -> None:
         images[place] = _image(paths[place], size)

@@ -35,6 +35,8 @@ def _part(path: Path) -> tuple[Array, Array]:
         raise InputError(
             f"{path}: X is {x.dtype} {x.shape} and y {y.shape}; expected uint8 (32, 32, 3, n) and n labels."
         )
+    if not len(y) or y.dtype.kind not in "iuf" or (y != np.floor(y)).any():
+        raise InputError(f"{path}: y holds {len(y)} values of type {y.dtype}; expected whole numbers. {AGAIN}.")
     if not 1 <= y.min() <= y.max() <= 10:
         raise InputError(f"{path} has labels from {y.min()} to {y.max()}, not 1 to 10. {AGAIN}.")
     return np.ascontiguousarray(x.transpose(3, 0, 1, 2)), y.astype(np.int64) % 10

@@ -3,56 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedquilt.core.errors import InputError
+from fedquilt.data.formats.text import encoded, vocabulary
 from fedquilt.data.npz import Array, Arrays
 
 
+@dataclass(frozen=True)
+class Words:
+    """Columns of text as x: word ids, int32 [rows, length], 0 for padding, 1 for unknown words.
+
+    Attributes:
+        columns: Their texts are joined by a space, in this order.
+        size: Words in the vocabulary, with padding and unknown: the most frequent ones of the whole table.
+        length: Words kept of each row, from its beginning.
+    """
+
+    columns: tuple[str, ...]
+    size: int = 20_000
+    length: int = 64
+
+    def __call__(self, columns: Mapping[str, Array]) -> Array:
+        """The word ids of each row."""
+        texts = [" ".join(row) for row in zip(*(columns[n].astype(str) for n in self.columns), strict=True)]
+        return encoded(texts, vocabulary(texts, self.size), self.length)
+
+
 def arrays_from(
-    columns: Mapping[str, Array], where: str, label: str, user: str | None, features: Sequence[str] | None
-) -> Arrays:
-    """The number columns side by side as x (float32), the label column as y, the user column as user."""
-    for name in (label, *((user,) if user else ()), *(features or ())):
+    columns: Mapping[str, Array], where: str, label: str, user: str | None, features: Sequence[str] | None,
+    words: Words | str | None = None,
+) -> Arrays:  # fmt: skip
+    """The number columns side by side as x (float32), or the words of the text columns (int32); the label column as
+    y, the user column as user."""
+    words = Words((words,)) if isinstance(words, str) else words
+    for name in (label, *((user,) if user else ()), *(features or ()), *(words.columns if words else ())):
         if name not in columns:
             raise InputError(f"{where} has no column {name!r}. Its columns are {', '.join(columns)}.")
+    if label in (*(features or ()), *(words.columns if words else ())):
+        raise InputError(
+            f"{where}: features names {label!r}, the column of labels. Leave it out: it would tell the answer."
+        )
+    if words and features is not None:
+        raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
+    x = words(columns) if words else _side_by_side(columns, where, label, user, features)
+    y, classes = labels(columns[label], f"{where}, column {label!r}")
+    people = users(columns[user], f"{where}, column {user!r}") if user else None
+    return Arrays(x, y, user=people, classes=classes, name=where)
+
+
+def _side_by_side(
+    columns: Mapping[str, Array], where: str, label: str, user: str | None, features: Sequence[str] | None
+) -> Array:
     chosen = [n for n in columns if n not in (label, user)] if features is None else list(features)
     if not chosen:
         raise InputError(f"{where} has no columns beside {label!r}; there is nothing to learn from.")
-    x = np.stack([_numbers(columns[name], f"{where}, column {name!r}") for name in chosen], axis=1)
-    y, classes = labels(columns[label], f"{where}, column {label!r}")
-    return Arrays(x, y, user=users(columns[user]) if user else None, classes=classes, name=where)
+    return np.stack([_numbers(columns[name], f"{where}, column {name!r}") for name in chosen], axis=1)
 
 
 def labels(values: Array, where: str) -> tuple[Array, int | None]:
     """Class numbers as they are; names numbered in their order. And the number of classes, where that is known."""
     found = _as_numbers(values)
     if found is None:
+        _refuse_empty(values, where)
         names, numbered = np.unique(values.astype(str), return_inverse=True)
         return numbered.astype(np.int64), len(names)
     if found.dtype.kind == "f":
-        odd = found[found != np.floor(found)]  # NaN is odd too
+        odd = found[(found != np.floor(found)) | (np.abs(found) >= 2.0**63)]  # NaN is odd too
         if len(odd):
             raise InputError(f"{where} holds {odd[0]:g}, but labels are classes: whole numbers from 0, or names.")
     return found.astype(np.int64), None
 
 
-def users(values: Array) -> Array:
+def users(values: Array, where: str) -> Array:
     """Who each row comes from: whole numbers where all are, names otherwise."""
+    _refuse_empty(values, where)
     found, names = _as_numbers(values), values.astype(str)
     whole = found is not None and found.dtype.kind in "iu" and np.array_equal(found.astype(str), names)  # '07' is not 7
     return found.astype(np.int64) if found is not None and whole else names
 
 
+def _refuse_empty(values: Array, where: str) -> None:
+    empty = int(np.sum(np.char.strip(values) == "")) if values.dtype.kind == "U" else 0
+    if empty:
+        raise InputError(f"{where} has {empty} empty cells. Fill them in, or drop those rows.")
+
+
 def _numbers(values: Array, where: str) -> Array:
     found = _as_numbers(values)
     if found is not None:
-        return found.astype(np.float32)
+        with np.errstate(over="ignore"):  # too large for float32: refused as infinite, with the row
+            return found.astype(np.float32)
     row = next(i for i, value in enumerate(values) if _as_numbers(values[i : i + 1]) is None)
     raise InputError(
         f"{where} holds {values[row]!s:.40} in row {row + 1}, not a number. Fill it in, turn it into numbers, or "
-        "leave the column out with features=[...]."
+        "name the columns to use with features=[...]; a column of texts is named with text, that of clients with user."
     )
 
 

@@ -107,7 +107,7 @@ def _arrays(parts: list[Any], x: str | None, label: str | None, user: str | None
     names = getattr(kinds[target], "names", None)
     # a test part need not name its users: it belongs to nobody
     given = [v for part in parts if user in part.features for v in part[user]] if user else None
-    own = None if given is None else users(np.asarray(given))
+    own = None if given is None else users(np.asarray(given), f"Column {user!r}")
     return Arrays(found, y, user=own, classes=len(names) if names else counted, name="the data set")
 
 

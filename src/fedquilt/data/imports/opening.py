@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedquilt.core.errors import InputError
+from fedquilt.data.imports.columns import Words
 from fedquilt.data.imports.folders import of_folder
 from fedquilt.data.imports.tables import of_csv, of_parquet
 from fedquilt.data.npz import Arrays, arrays_of, load
 
 
-def open(path: Path, label: str | None = None, user: str | None = None, size: int | None = None) -> Arrays:
+def open(
+    path: Path, label: str | None = None, user: str | None = None, size: int | None = None,
+    features: Sequence[str] | None = None, words: Words | None = None,
+) -> Arrays:  # fmt: skip
     """The arrays of a file or folder, told apart by what it is.
 
     Args:
@@ -18,11 +23,15 @@ def open(path: Path, label: str | None = None, user: str | None = None, size: in
         label: The label column of a table ('label').
         user: The column, or key, of who each row comes from.
         size: The side of images from a folder, in pixels (64).
+        features: The number columns of a table to use (all).
+        words: Which columns of a table are texts, and how they become numbers.
     """
     table = path.name.endswith((".csv", ".csv.gz", ".parquet"))
     for option, value, fits, what in (
         ("label", label, table, "tables (.csv, .parquet)"),
         ("user", user, not path.is_dir(), "files; in a folder, clients have folders of their own"),
+        ("features", features, table, "tables (.csv, .parquet)"),
+        ("text", words and words.columns, table, "tables (.csv, .parquet)"),
         ("size", size, path.is_dir(), "folders of images"),
     ):
         if value is not None and not fits:
@@ -31,5 +40,7 @@ def open(path: Path, label: str | None = None, user: str | None = None, size: in
         return of_folder(path, 64 if size is None else size)
     if table:
         read = of_parquet if path.suffix == ".parquet" else of_csv
-        return read(path, "label" if label is None else label, user)
+        return read(path, "label" if label is None else label, user, features, words=words)
+    if path.is_file() and path.suffix != ".npz":
+        raise InputError(f"{path} is none of .npz, .csv, .csv.gz, .parquet. Save it as one of them, or give a folder.")
     return arrays_of(load(path), str(path), user)

@@ -40,6 +40,8 @@ def of_pfllib(path: Path, valid: float, seed: Seed) -> tuple[dict[int, dict[str,
     if set(clients) != set(_numbers(path / "test")):
         raise InputError(f"{path}: train and test do not hold the same clients. Make the division again.")
     settings = parsed(path / "config.json") if (path / "config.json").is_file() else {}
+    if not isinstance(settings, dict):
+        raise InputError(f"{path / 'config.json'} holds no table of settings. Make the division again.")
     told = settings.get("num_clients", len(clients))
     if told != len(clients):
         raise InputError(f"{path}: config.json tells of {told} clients, but train holds {len(clients)} files.")
@@ -70,6 +72,8 @@ def _pair(path: Path) -> Pair:
         x, y = np.asarray(found["x"]), np.asarray(found["y"])
     except ValueError as error:
         raise InputError(f"{path}: its rows have different lengths. Bring them to one length first.") from error
+    if not (x.ndim and y.ndim):
+        raise InputError(f"{path}: x has the shape {x.shape} and y {y.shape}. Make the division again.")
     if len(x) != len(y):
         raise InputError(f"{path}: x has {len(x)} rows but y has {len(y)}. Make the division again.")
     return x, y
@@ -83,13 +87,15 @@ def _content(path: Path) -> Any:
             stream = io.BytesIO(archive.read("data.npy"))
     except FileNotFoundError as error:
         raise InputError(f"There is no {path}. Make the division again.") from error
-    except (OSError, zipfile.BadZipFile) as error:
+    except InputError:
+        raise
+    except Exception as error:  # damaged bytes fail in many ways: BadZipFile, zlib.error, RuntimeError, ...
         raise InputError(f"{path} cannot be read as .npz: {error}. Make the division again.") from error
     try:
         first = np.lib.format.read_magic(stream) == (1, 0)
         read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
         kind = read(stream)[2]
-    except ValueError as error:
+    except Exception as error:  # see above
         raise InputError(f"{path} holds a damaged array: {error}. Make the division again.") from error
     if not kind.hasobject:
         raise InputError(f"{path}: data is an array of {kind}, not a dict of x and y.")

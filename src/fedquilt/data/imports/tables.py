@@ -11,7 +11,7 @@ import numpy as np
 
 from fedquilt.core.errors import InputError
 from fedquilt.data.formats.files import text
-from fedquilt.data.imports.columns import arrays_from
+from fedquilt.data.imports.columns import Words, arrays_from
 from fedquilt.data.npz import Array, Arrays
 
 
@@ -21,9 +21,12 @@ def of_csv(
     user: str | None = None,
     features: Sequence[str] | None = None,
     delimiter: str = ",",
+    words: Words | str | None = None,
 ) -> Arrays:
     """A csv file (or csv.gz) with a header; see :func:`fedquilt.data.imports.columns.arrays_from`."""
     _check(path)
+    if len(delimiter) != 1:
+        raise InputError(f"delimiter must be one character, got {delimiter!r}.")
     rows = csv.reader(io.StringIO(text(path), newline=""), delimiter=delimiter, strict=True)
     try:
         numbered = [(rows.line_num, row) for row in rows if row]
@@ -38,12 +41,14 @@ def of_csv(
         if len(row) != len(header):
             raise InputError(f"{path}, line {line}, has {len(row)} fields, the header has {len(header)}. Correct it.")
     columns = zip(*(row for _, row in body), strict=True)
-    return arrays_from({n: np.array(c) for n, c in zip(header, columns, strict=True)}, str(path), label, user, features)
+    named = {n: np.array(c) for n, c in zip(header, columns, strict=True)}
+    return arrays_from(named, str(path), label, user, features, words)
 
 
 def of_parquet(
-    path: Path, label: str = "label", user: str | None = None, features: Sequence[str] | None = None
-) -> Arrays:
+    path: Path, label: str = "label", user: str | None = None, features: Sequence[str] | None = None,
+    words: Words | str | None = None,
+) -> Arrays:  # fmt: skip
     """A parquet file; needs pyarrow."""
     try:
         import pyarrow
@@ -56,13 +61,15 @@ def of_parquet(
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be read as parquet: {error}. Write it again.") from error
     holes = [name for name in found.column_names if found.column(name).null_count]
-    wanted = {label, user, *(features or found.column_names)}
+    texts = words.columns if isinstance(words, Words) else words and (words,)
+    wanted = {label, user, *(texts or features or found.column_names)}
     if wanted & set(holes):
         name = next(n for n in holes if n in wanted)
         raise InputError(
             f"{path}, column {name!r}, has {found.column(name).null_count} empty cells. Fill them in first."
         )
-    return arrays_from({n: _column(found.column(n)) for n in found.column_names}, str(path), label, user, features)
+    named = {n: _column(found.column(n)) for n in found.column_names}
+    return arrays_from(named, str(path), label, user, features, words)
 
 
 def _column(values: object) -> Array:
