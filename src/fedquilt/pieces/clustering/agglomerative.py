@@ -14,6 +14,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
+from fedquilt.pieces.clustering.quality import cluster_sums, correlation, silhouette
 from fedquilt.pieces.clustering.result import ClusterResult, canonical, directions, largest, unit
 
 LINKAGES = ("average", "complete", "single", "ward")
@@ -140,7 +141,8 @@ def by_distances(
         return ClusterResult(dict.fromkeys(ids, 0), 1, str(cut), order=tuple(ids))
     from scipy.cluster.hierarchy import linkage as merge
 
-    distances = np.maximum(distances, 0.0)  # rounding may leave -1e-17
+    if distances.min() < 0:
+        distances = np.maximum(distances, 0.0)  # rounding may leave -1e-17
     tree = merge(distances, method=linkage)
     merges, measures, notes = _where(tree, distances, cut)
     labels = canonical(dict(zip(ids, cut_tree(tree, merges), strict=True)))
@@ -170,8 +172,10 @@ def _where(tree: Any, distances: Any, cut: Cut) -> tuple[int, dict[str, float], 
     else:
         assert cut.threshold is not None
         merges = _below(tree, cut.threshold)
-    found = _silhouette(tree, _square(distances), merges) if 1 < count - merges < count else None
-    return merges, {} if found is None else {"silhouette": found}, notes
+    if not 1 < count - merges < count:
+        return merges, {}, notes
+    labels = cut_tree(tree, merges)
+    return merges, {"silhouette": silhouette(cluster_sums(distances, labels), labels, labels)}, notes
 
 
 def _below(tree: Any, threshold: float) -> int:
@@ -181,27 +185,17 @@ def _below(tree: Any, threshold: float) -> int:
 
 def _best(tree: Any, distances: Any) -> tuple[int, dict[str, float], tuple[str, ...]]:
     count = len(tree) + 1
-    square = _square(distances)
-    scores = {k: _silhouette(tree, square, count - k) for k in range(2, min(count - 1, MOST_AUTO) + 1)}
-    if not scores:
+    most = min(count - 1, MOST_AUTO)
+    if most < 2:
         return len(tree), {}, ()
+    fine = cut_tree(tree, count - most)
+    sums = cluster_sums(distances, fine)  # coarser cuts are unions of these clusters
+    scores = {k: silhouette(sums, fine, cut_tree(tree, count - k)) for k in range(2, most + 1)}
     best = max(scores, key=lambda k: (scores[k], -k))
     measures = {"best_silhouette": scores[best], "best_k": float(best)}
     if scores[best] < LEAST_SILHOUETTE or tree[count - best, 2] < LEAST_HEIGHT:
         return len(tree), measures, ()
     return count - best, measures | {"silhouette": scores[best]}, ()
-
-
-def _silhouette(tree: Any, square: Any, merges: int) -> float:
-    from sklearn.metrics import silhouette_score
-
-    return float(silhouette_score(square, cut_tree(tree, merges), metric="precomputed"))
-
-
-def _square(distances: Any) -> Any:
-    from scipy.spatial.distance import squareform
-
-    return squareform(distances, checks=False)
 
 
 def _quality(tree: Any, distances: Any) -> dict[str, float]:
@@ -210,7 +204,7 @@ def _quality(tree: Any, distances: Any) -> dict[str, float]:
 
     found = {}
     if len(tree) > 1 and np.ptp(distances) > 0 and np.ptp(tree[:, 2]) > 0:
-        found["cophenetic"] = float(cophenet(tree, distances)[0])
+        found["cophenetic"] = correlation(cophenet(tree), distances)
     heights = tree[tree[:, 2] > 1e-12, 2]
     if len(heights) > 1:
         found["height_ratio"] = float((heights[1:] / heights[:-1]).max())
