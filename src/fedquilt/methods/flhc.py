@@ -18,9 +18,10 @@ from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Objective, Trained
 from fedquilt.methods.fedavg import Download, FedAvg
 from fedquilt.methods.grouped import Grouped, Groups, Welcome
-from fedquilt.pieces.clustering.agglomerative import Cut, agglomerate
+from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, merge_small
 from fedquilt.pieces.clustering.sketch import sketch
+from fedquilt.pieces.clustering.tree import Cut
 
 Criterion = Literal["threshold", "auto"]
 Metric = Literal["cosine", "euclidean", "manhattan"]
@@ -46,7 +47,7 @@ class FLHC(Grouped):
         base: How models are trained.
         initial_rounds: Rounds before the discovery.
         criterion: 'threshold' merges while the linkage distance is < ``distance_threshold``; 'auto' takes the cut with
-            the best silhouette, or one cluster (:class:`fedquilt.pieces.clustering.agglomerative.Cut`).
+            the best silhouette, or one cluster (:class:`fedquilt.pieces.clustering.tree.Cut`).
         distance_threshold: For 'threshold'.
         n_clusters: If set, so many clusters instead (Ward's linkage on updates of unit length).
         clustering_metric, linkage: Of the clustering; linkage None is average, or ward with ``n_clusters``.

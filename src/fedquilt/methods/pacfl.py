@@ -19,7 +19,8 @@ from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import Download, FedAvg
 from fedquilt.methods.flhc import Linkage
 from fedquilt.methods.grouped import Grouped, Groups
-from fedquilt.pieces.clustering.agglomerative import LINKAGES, Cut, by_distances
+from fedquilt.pieces.clustering.agglomerative import LINKAGES
+from fedquilt.pieces.clustering.tree import Cut, by_distances
 
 
 @record

@@ -20,8 +20,8 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.pieces.clustering.agglomerative import Cut, by_distances
 from fedquilt.pieces.clustering.result import ClusterResult, canonical, from_labels, largest, unit
+from fedquilt.pieces.clustering.tree import Cut, by_distances
 
 MOST_STEPS = 20  # of K-means
 
