@@ -1,0 +1,153 @@
+"""Agglomerative clustering of clients by a vector of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, in_order
+from fedquilt.pieces.clustering.result import ClusterResult, canonical, directions, largest, unit
+from fedquilt.pieces.clustering.tree import Cut, by_distances
+
+LINKAGES = ("average", "complete", "single", "ward")
+METRICS = {"cosine": "cosine", "euclidean": "euclidean", "manhattan": "cityblock"}
+
+
+def agglomerate(
+    vectors: Mapping[ClientId, Tensor], *, linkage: str | None = None, metric: str = "cosine",
+    threshold: float | None = None, k: int | None = None, auto: bool = False, max_exact: int = 5000, seed: Seed,
+) -> ClusterResult:  # fmt: skip
+    """Cluster clients by their vectors.
+
+    Vectors that are zero or not finite say nothing: their clients are put aside and join the largest cluster, with a
+    warning. Above ``max_exact`` clients (memory grows with the square) a random sample is clustered, the others join
+    the nearest cluster, and those that are too far from all are clustered among themselves.
+
+    Args:
+        vectors: One of each client, of equal length.
+        linkage: average, complete, single or ward; None for average, or for ward when ``k`` is given.
+        metric: cosine, euclidean or manhattan. Given ``k`` with ward, rows are normalised first, since lengths of
+            updates say little about direction.
+        threshold, k, auto: See :class:`Cut`.
+        max_exact: Up to so many clients the whole tree is built.
+        seed: For the sample.
+    """
+    cut = Cut(threshold, k, auto)
+    linkage = linkage or ("ward" if k is not None else "average")
+    _check(vectors, linkage, metric, cut)
+    ids = in_order(list(vectors))
+    silent = [c for c in ids if unit(vectors[c]) is None]
+    aside = set(silent)
+    heard = [c for c in ids if c not in aside]
+    return _with_silent(_found(vectors, heard, linkage, metric, cut, max_exact, seed), silent, vectors)
+
+
+def _found(
+    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], linkage: str, metric: str, cut: Cut, most: int,
+    seed: Seed,
+) -> ClusterResult:  # fmt: skip
+    if len(ids) <= most:
+        return _exact(vectors, ids, linkage, metric, cut)
+    return _sampled(vectors, ids, linkage, metric, cut, most, seed)
+
+
+def _check(vectors: Mapping[ClientId, Tensor], linkage: str, metric: str, cut: Cut) -> None:
+    if not vectors:
+        raise InputError("There is nobody to cluster.")
+    if linkage not in LINKAGES:
+        raise InputError(f"linkage must be one of {', '.join(LINKAGES)}, got {linkage!r}.")
+    if metric not in METRICS:
+        raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
+    if linkage == "ward" and cut.k is None and metric != "euclidean":
+        raise InputError(f"Ward's linkage is about Euclidean distances; give metric 'euclidean', not {metric!r}.")
+    if cut.auto and metric != "cosine":
+        raise InputError(f"auto judges heights of cosine distances; with {metric!r} give a threshold or k.")
+    if len({v.numel() for v in vectors.values()}) > 1:
+        raise InputError("The clients' vectors have different lengths, so no distances can be taken.")
+
+
+def _exact(
+    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], linkage: str, metric: str, cut: Cut
+) -> ClusterResult:
+    distances = np.zeros(0)
+    if len(ids) > 1:
+        from scipy.spatial.distance import pdist
+
+        normalised = metric == "cosine" or (linkage == "ward" and cut.k is not None)
+        rows = np.stack([_row(vectors[c], normalised) for c in ids])
+        distances = pdist(rows, "euclidean" if linkage == "ward" else METRICS[metric])
+    found = by_distances(ids, distances, linkage, cut, neighbours=metric == "cosine" and linkage != "ward")
+    return replace(found, directions=directions(found.labels, vectors))
+
+
+def _row(vector: Tensor, normalised: bool) -> Any:
+    one = unit(vector) if normalised else vector.detach().double().flatten()
+    assert one is not None  # the silent were put aside
+    return one.numpy()
+
+
+# Many clients
+
+
+def _sampled(
+    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], linkage: str, metric: str, cut: Cut, most: int,
+    seed: Seed,
+) -> ClusterResult:  # fmt: skip
+    """Cluster a sample, place the others by the directions of its clusters, cluster those that are far from all."""
+    if metric != "cosine" and cut.k is None:
+        raise InputError(
+            f"{len(ids)} clients are more than max_exact = {most}, and others than a sample are placed by cosine; "
+            f"with metric {metric!r} raise max_exact or give k."
+        )
+    chosen = seed.fold("sample", len(ids)).numpy().choice(len(ids), size=most, replace=False)
+    sample = in_order([ids[i] for i in chosen])
+    found = _exact(vectors, sample, linkage, metric, cut)
+    taken = set(sample)
+    rest = [c for c in ids if c not in taken]
+    labels, far = _placed(found, rest, vectors)
+    note = f"{most} of {len(ids)} clients were clustered exactly; {len(rest) - len(far)} joined by direction"
+    if far:
+        note += f", {len(far)} were far from all and clustered among themselves"
+        others = _found(vectors, far, linkage, metric, cut, most, seed.fold("far"))
+        labels |= {c: found.k + j for c, j in others.labels.items()}
+    named = canonical(found.labels | labels)
+    return replace(
+        found, labels=named, k=max(named.values()) + 1, directions=directions(named, vectors),
+        warnings=(*found.warnings, note),
+    )  # fmt: skip
+
+
+def _placed(
+    found: ClusterResult, rest: Sequence[ClientId], vectors: Mapping[ClientId, Tensor]
+) -> tuple[dict[ClientId, int], list[ClientId]]:
+    assert found.directions is not None
+    limit, aims = found.measures.get("threshold", math.inf), found.directions.double()
+    labels, far = {}, []
+    for client in rest:
+        one = unit(vectors[client])
+        assert one is not None
+        distance, nearest = (1 - aims @ one).min(0)
+        if float(distance) < limit:
+            labels[client] = int(nearest)
+        else:
+            far.append(client)
+    return labels, far
+
+
+def _with_silent(found: ClusterResult, silent: Sequence[ClientId], vectors: Mapping[ClientId, Tensor]) -> ClusterResult:
+    if not silent:
+        return found
+    home = largest(found)
+    note = (
+        f"{len(silent)} clients sent a zero or non-finite update and joined the largest cluster: "
+        f"{', '.join(map(repr, silent[:5]))}"
+    )
+    named = canonical(found.labels | dict.fromkeys(silent, home))
+    return replace(found, labels=named, directions=directions(named, vectors), warnings=(*found.warnings, note))

@@ -1,0 +1,145 @@
+"""The tree of merges of clients by their distances, and where to cut it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.table import ClientId
+from fedquilt.pieces.clustering.quality import cluster_sums, correlation, silhouette
+from fedquilt.pieces.clustering.result import ClusterResult, canonical
+
+MOST_AUTO = 20  # the largest number of clusters that ``auto`` tries
+LEAST_SILHOUETTE, LEAST_HEIGHT = 0.25, 0.1  # what ``auto`` asks of a cut before it believes in more than one cluster
+NEIGHBOURS = (0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where to stop merging: at a height (strictly below it goes on), at a number of clusters, or by silhouette.
+
+    Args:
+        threshold: Merge while the smallest linkage distance is < threshold.
+        k: Merge down to so many clusters.
+        auto: Among 2..20 clusters the one with the best mean silhouette, if that is at least 0.25 and the first
+            merge it refuses is at least 0.1 high; otherwise one cluster.
+    """
+
+    threshold: float | None = None
+    k: int | None = None
+    auto: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.threshold is not None) + (self.k is not None) + self.auto != 1:
+            raise InputError(
+                f"Give exactly one of threshold, k and auto, got threshold={self.threshold}, k={self.k}, "
+                f"auto={self.auto}."
+            )
+        if self.threshold is not None and not (math.isfinite(self.threshold) and self.threshold > 0):
+            raise InputError(f"The threshold must be a finite number above 0, got {self.threshold}.")
+        if self.k is not None and self.k < 1:
+            raise InputError(f"The number of clusters must be at least 1, got {self.k}.")
+
+    def __str__(self) -> str:
+        if self.auto:
+            return "auto"
+        return f"k = {self.k}" if self.k is not None else f"threshold {self.threshold:g}"
+
+
+def by_distances(
+    ids: Sequence[ClientId], distances: Any, linkage: str, cut: Cut, neighbours: bool = False
+) -> ClusterResult:
+    """Cluster clients by their distances: numpy, condensed as scipy's pdist gives them, pairs in the order of ids.
+
+    With ``neighbours``, the measures also say how many clusters other thresholds would give.
+    """
+    count = len(ids)
+    if count < 2:
+        return ClusterResult(dict.fromkeys(ids, 0), 1, str(cut), order=tuple(ids))
+    from scipy.cluster.hierarchy import linkage as merge
+
+    if distances.min() < 0:
+        distances = np.maximum(distances, 0.0)  # rounding may leave -1e-17
+    tree = merge(distances, method=linkage)
+    merges, measures, notes = _where(tree, distances, cut)
+    labels = canonical(dict(zip(ids, cut_tree(tree, merges), strict=True)))
+    refused = float(tree[merges, 2]) if merges < len(tree) else None
+    if cut.threshold is not None:
+        measures["threshold"] = cut.threshold
+    elif cut.auto and refused is not None:
+        measures["threshold"] = refused
+    if neighbours:
+        measures |= {f"k_at_{t:g}": float(count - _below(tree, t)) for t in NEIGHBOURS}
+    return ClusterResult(
+        labels, count - merges, str(cut), torch.from_numpy(tree.copy()), tuple(ids),
+        measures=measures | _quality(tree, distances), warnings=notes,
+    )  # fmt: skip
+
+
+def _where(tree: Any, distances: Any, cut: Cut) -> tuple[int, dict[str, float], tuple[str, ...]]:
+    """How many merges to make, the silhouette of that cut, and warnings."""
+    count = len(tree) + 1
+    if cut.auto:
+        return _best(tree, distances)
+    notes: tuple[str, ...] = ()
+    if cut.k is not None:
+        if cut.k > count:
+            notes = (f"{cut.k} clusters were asked for, but only {count} clients can be told apart",)
+        merges = count - min(cut.k, count)
+    else:
+        assert cut.threshold is not None
+        merges = _below(tree, cut.threshold)
+    if not 1 < count - merges < count:
+        return merges, {}, notes
+    labels = cut_tree(tree, merges)
+    return merges, {"silhouette": silhouette(cluster_sums(distances, labels), labels, labels)}, notes
+
+
+def _below(tree: Any, threshold: float) -> int:
+    """Merges strictly below a height; heights never fall in these linkages."""
+    return int((tree[:, 2] < threshold).sum())
+
+
+def _best(tree: Any, distances: Any) -> tuple[int, dict[str, float], tuple[str, ...]]:
+    count = len(tree) + 1
+    most = min(count - 1, MOST_AUTO)
+    if most < 2:
+        return len(tree), {}, ()
+    fine = cut_tree(tree, count - most)
+    sums = cluster_sums(distances, fine)  # coarser cuts are unions of these clusters
+    scores = {k: silhouette(sums, fine, cut_tree(tree, count - k)) for k in range(2, most + 1)}
+    best = max(scores, key=lambda k: (scores[k], -k))
+    measures = {"best_silhouette": scores[best], "best_k": float(best)}
+    if scores[best] < LEAST_SILHOUETTE or tree[count - best, 2] < LEAST_HEIGHT:
+        return len(tree), measures, ()
+    return count - best, measures | {"silhouette": scores[best]}, ()
+
+
+def _quality(tree: Any, distances: Any) -> dict[str, float]:
+    """Measures of the tree itself: cophenetic correlation, and the largest ratio of one height to the one before."""
+    from scipy.cluster.hierarchy import cophenet
+
+    found = {}
+    if len(tree) > 1 and np.ptp(distances) > 0 and np.ptp(tree[:, 2]) > 0:
+        found["cophenetic"] = correlation(cophenet(tree), distances)
+    heights = tree[tree[:, 2] > 1e-12, 2]
+    if len(heights) > 1:
+        found["height_ratio"] = float((heights[1:] / heights[:-1]).max())
+    return found
+
+
+def cut_tree(tree: Any, merges: int) -> Any:
+    """The label of every leaf after the first merges of a linkage matrix."""
+    count = len(tree) + 1
+    above = np.arange(2 * count - 1)
+    for i in range(merges):
+        above[[int(tree[i, 0]), int(tree[i, 1])]] = count + i
+    for node in range(2 * count - 2, -1, -1):  # from the root down, so that parents are done first
+        above[node] = above[above[node]]
+    return np.unique(above[:count], return_inverse=True)[1]
