@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,23 @@ from fedquilt.core.table import Site
 from fedquilt.data import Federation, held_out
 from fedquilt.engines.client_side import one_thread
 from fedquilt.methods.fedper import fedper
+from fedquilt.methods.ifca import ifca
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.newcomers import MODES, evaluate_newcomers
 from fedquilt.runs.runner import Snapshot
 from helpers.command import SMALL, small
 from helpers.command import fedquilt as command
-from helpers.sketches import IFCA, Clusters
 from helpers.toy import last
 
 # No global model: heads (fedper, fedrep), BatchNorm (fedbn) or everything (local-only) stay at home; one model for each
-# client (fedamp) or cluster (ifca); no model on the server at all (fedproto).
-ALONE = {"fedavg-private-head", "local-only", "fedper", "fedrep", "fedbn", "fedamp", "fedproto", "ifca", "hgls"}
+# client (fedamp); no model on the server at all (fedproto).
+ALONE = {"fedavg-private-head", "local-only", "fedper", "fedrep", "fedbn", "fedamp", "fedproto", "hgls"}
+
+# Newcomers find their cluster by their update or their loss.
+CHOOSE = {
+    "ifca", "ifca-heads", "ifca-updates", "ifca-gradient", "fesem", "fesem-memory", "fesem-batchnorm", "cgpfl",
+    "cgpfl-cosine", "lcfed", "fedsoft", "feddrift",
+}  # fmt: skip
 
 
 def trained(case: Case) -> tuple[Snapshot, Federation]:
@@ -52,7 +57,8 @@ def test_every_method_serves_newcomers_or_says_why_not(case: Case):
                 evaluate_newcomers(snapshot, new, mode, epochs=1)
         else:
             found[mode] = evaluate_newcomers(snapshot, new, mode, epochs=3)
-            assert found[mode].start == ("fresh client" if case.name in ALONE else "global model")
+            own = "own choice" if case.name in CHOOSE else "global model"
+            assert found[mode].start == ("fresh client" if case.name in ALONE else own)
             assert [row["client"] for row in found[mode].clients] == list(new.ids)
             assert np.isfinite(found[mode].clients[0]["loss"])
     assert found["fine_tune"].mean > 1.3 * found["fine_tune"].majority  # so it did learn
@@ -110,18 +116,9 @@ def test_without_a_global_model_a_newcomer_gets_the_shared_part_and_a_fresh_head
     assert all(torch.equal(seen[0][n], t) for n, t in snapshot.state.shared.items())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choosing(IFCA):
-    """IFCA whose newcomers choose the model with the lowest loss on their rows, as its clients do."""
-
-    def newcomer_model(self, download: Clusters, client: Any, site: Site, turn: Turn) -> Mapping[str, Any]:
-        """The model that training would start from."""
-        return self.start(download, client, site, turn).params
-
-
 def test_a_method_may_choose_for_its_newcomers():
     part, new = held_out(CASES[0].federation, 1)
-    method = Choosing(base=fedavg(), clusters=2)
+    method = ifca(NET, n_clusters=2, **WORK)
     snapshot = last(method, part, rounds=1)
     found = evaluate_newcomers(snapshot, new, "none")
     train = new.site(new.ids[0], 0).train

@@ -35,7 +35,7 @@ class ByDistance(Regrouping):
     sent all models and begins with the one of lowest loss.
 
     Args:
-        base, k, starts: See :class:`Regrouping`.
+        base, n_clusters, starts: See :class:`Regrouping`.
         reseed_after: After so many rounds without a member, a cluster starts anew at the model, of those heard, that is
             farthest from its own centre; 0 for never.
     """

@@ -23,7 +23,7 @@ class CGPFL(ByDistance):
     """Client i trains f_i(w) + mu/2 |w - W_k|^2 from the model W_k of its context, then goes to the nearest context.
 
     Args:
-        base, k, starts, reseed_after: See :class:`ByDistance`.
+        base, n_clusters, starts, reseed_after: See :class:`ByDistance`.
         mu: Strength of the pull, >= 0.
         measure: 'squared': argmin_k |w_i - W_k|^2. 'cosine': argmax_k cos(w_i - w0, W_k - w0), w0 the first model.
 
@@ -56,9 +56,9 @@ class CGPFL(ByDistance):
 
 
 def cgpfl(
-    objective: Objective | Net, k: int = 3, mu: float = 1.0, metric: Literal["squared", "cosine"] = "squared",
+    objective: Objective | Net, n_clusters: int = 3, mu: float = 1.0, metric: Literal["squared", "cosine"] = "squared",
     starts: Starts = "updates", reseed_after: int = 0, **rest: Any,
 ) -> CGPFL:  # fmt: skip
     """CGPFL on FedAvg."""
     base = FedAvg(objective=objective, **rest)
-    return CGPFL(base=base, k=k, starts=starts, reseed_after=reseed_after, mu=mu, measure=metric)
+    return CGPFL(base=base, n_clusters=n_clusters, starts=starts, reseed_after=reseed_after, mu=mu, measure=metric)

@@ -50,7 +50,7 @@ class FedDrift(Regrouping):
     ``patience`` visits in a row. The model that it then trains, from its best one, becomes a cluster of its own.
     Clusters i and j merge when d(i, j) = max(L_ij - L_jj, L_ji - L_ii) is at most ``delta``, by complete linkage; L_ij
     is the mean loss of model i on the rows of those heard from cluster j. A cluster takes part in this from the round
-    after it was opened.
+    after it was opened, and is closed when everybody has left it. Numbers of clusters close up.
 
     Args:
         base: How one model is trained and averaged. There is one at first.
@@ -61,17 +61,17 @@ class FedDrift(Regrouping):
     Reference: after Jothimurugesan et al., Federated Learning under Distributed Concept Drift, 2023.
     """
 
-    k: int = 1  # at first
+    n_clusters: int = 1  # at first
     most: int = 10
     delta: float = 0.5
     patience: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.delta >= 0 and self.patience >= 1 and self.most >= 1 and self.k == 1):
+        if not (self.delta >= 0 and self.patience >= 1 and self.most >= 1 and self.n_clusters == 1):
             raise InputError(
-                "FedDrift needs delta >= 0, patience >= 1, most >= 1 and begins with k = 1, "
-                f"got {self.delta}, {self.patience}, {self.most} and {self.k}."
+                "FedDrift needs delta >= 0, patience >= 1, most >= 1 and begins with n_clusters 1, "
+                f"got {self.delta}, {self.patience}, {self.most} and {self.n_clusters}."
             )
 
     def init_client(self, seed: Seed) -> Watch:
@@ -108,15 +108,19 @@ class FedDrift(Regrouping):
         same_names({"loss": torch.zeros(len(state.models), dtype=torch.float64)}, upload.losses, "losses")
 
     def up(self, state: Any, replies: Iterable[Reply[Report]], turn: Turn) -> Any:
-        """Average, merge what is alike, then open clusters for those who drifted."""
+        """Average, merge what is alike, open clusters for those who drifted, close those that are empty."""
         heard = list(replies)
+        if not heard:
+            return state
         drifted = [r for r in heard if r.upload.drifted][: max(0, self.most - len(state.models))]
         opened = [self.local(state, r) for r in drifted]
         stayed = [r for r in heard if r.client not in {d.client for d in drifted}]
         after = self.merged(super().up(state, stayed, turn), stayed)
-        k, labels = len(after.models), {r.client: len(after.models) + i for i, r in enumerate(drifted)}
-        clusters = self.found(after, k + len(opened), labels)
-        return replace(after, models=(*after.models, *opened), clusters=clusters) if opened else after
+        labels = {r.client: len(after.models) + i for i, r in enumerate(drifted)}
+        models = (*after.models, *opened)
+        after = replace(after, models=models, clusters=self.found(after, len(models), labels))
+        used = set(after.clusters.labels.values())
+        return self.renumbered(after, after.models, [[k] for k in range(len(models)) if k in used])
 
     def merged(self, state: Any, heard: Sequence[Reply[Report]]) -> Any:
         """One model, the mean by examples of those heard, for every group of clusters that are alike."""
@@ -124,13 +128,19 @@ class FedDrift(Regrouping):
         if len(groups) == len(state.models):
             return state
         weights = [sum(r.examples for r in heard if r.upload.cluster == k) for k in range(len(state.models))]
-        models = tuple(
+        models = [
             state.models[g[0]] if len(g) == 1 else weighted_mean((weights[k], state.models[k]) for k in g)
             for g in groups
-        )
+        ]
+        firsts = {g[0]: model for g, model in zip(groups, models, strict=True)}
+        return self.renumbered(state, [firsts.get(k, m) for k, m in enumerate(state.models)], groups)
+
+    def renumbered(self, state: Any, models: Sequence[Params], groups: Sequence[Sequence[int]]) -> Any:
+        """One cluster for each group, with the model of its first."""
         number = {k: i for i, g in enumerate(groups) for k in g}
         labels: dict[ClientId, int] = {c: number[k] for c, k in state.clusters.labels.items()}
-        return replace(state, models=models, clusters=self.found(state, len(models), labels))
+        clusters = self.found(state, len(groups), labels)
+        return replace(state, models=tuple(models[g[0]] for g in groups), clusters=clusters)
 
     def _alike(self, k: int, heard: Sequence[Reply[Report]]) -> list[list[int]]:
         """Groups of clusters, each in order, by smallest number."""

@@ -52,7 +52,7 @@ class FedSoft(Regrouping):
     share.
 
     Args:
-        base, k, starts: See :class:`Regrouping`.
+        base, n_clusters, starts: See :class:`Regrouping`.
         lam: Strength of the pull, >= 0.
         every: Rounds from one estimate of the shares, for which everybody gets all models, to the next.
         smoother: What a share of 0 is replaced by, > 0; shares are then scaled to sum to 1.
@@ -98,7 +98,7 @@ class FedSoft(Regrouping):
 
     def plan(self, state: Soft, round: int) -> tuple[str, ...]:
         """Shares are estimated in every so many rounds."""
-        first = () if len(state.models) >= self.k else ("starts",)
+        first = () if len(state.models) >= self.n_clusters else ("starts",)
         return (*first, "estimate", "train") if round % self.every == 0 else (*first, "train")
 
     # Shares
@@ -209,9 +209,9 @@ class FedSoft(Regrouping):
 
 
 def fedsoft(
-    objective: Objective | Net, k: int = 3, lam: float = 0.1, every: int = 2, smoother: float = 1e-4,
+    objective: Objective | Net, n_clusters: int = 3, lam: float = 0.1, every: int = 2, smoother: float = 1e-4,
     starts: Starts = "updates", **rest: Any,
 ) -> FedSoft:  # fmt: skip
     """FedSoft on FedAvg."""
     base = FedAvg(objective=objective, **rest)
-    return FedSoft(base=base, k=k, starts=starts, lam=lam, every=every, smoother=smoother)
+    return FedSoft(base=base, n_clusters=n_clusters, starts=starts, lam=lam, every=every, smoother=smoother)

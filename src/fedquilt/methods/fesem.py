@@ -41,7 +41,7 @@ class FeSEM(ByDistance):
     cluster's models are averaged (``memory``, or everybody takes part).
 
     Args:
-        base, k, starts, reseed_after: See :class:`ByDistance`.
+        base, n_clusters, starts, reseed_after: See :class:`ByDistance`.
         memory: Average the last models of all members of a cluster, not only of those heard in this round. The server
             then keeps a model for each client.
 
@@ -75,8 +75,14 @@ class FeSEM(ByDistance):
 
 
 def fesem(
-    objective: Objective | Net, k: int = 3, starts: Starts = "updates", memory: bool = False, reseed_after: int = 0,
-    **rest: Any,
+    objective: Objective | Net, n_clusters: int = 3, starts: Starts = "updates", memory: bool = False,
+    reseed_after: int = 0, **rest: Any,
 ) -> FeSEM:  # fmt: skip
     """FeSEM on FedAvg."""
-    return FeSEM(base=FedAvg(objective=objective, **rest), k=k, starts=starts, memory=memory, reseed_after=reseed_after)
+    return FeSEM(
+        base=FedAvg(objective=objective, **rest),
+        n_clusters=n_clusters,
+        starts=starts,
+        memory=memory,
+        reseed_after=reseed_after,
+    )

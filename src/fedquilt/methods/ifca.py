@@ -24,7 +24,7 @@ class IFCA(Regrouping):
 
     Args:
         base: How one model is trained and averaged.
-        k, starts: See :class:`Regrouping`.
+        n_clusters, starts: See :class:`Regrouping`.
         apart: The names of which each cluster has its own; all others are one part, averaged over everybody.
 
     Reference: Ghosh et al., An Efficient Framework for Clustered Federated Learning, 2020, algorithm 1 (option II).
@@ -84,14 +84,14 @@ def _settings(objective: Objective | Net, heads: tuple[str, ...], rest: dict[str
 
 
 def ifca(
-    objective: Objective | Net, k: int = 3, starts: Starts = "seeds", heads: tuple[str, ...] = (), **rest: Any
+    objective: Objective | Net, n_clusters: int = 3, starts: Starts = "seeds", heads: tuple[str, ...] = (), **rest: Any
 ) -> IFCA:
     """IFCA on FedAvg; with ``heads``, clusters have only these parts of the network for themselves."""
-    return IFCA(k=k, starts=starts, **_settings(objective, heads, rest))
+    return IFCA(n_clusters=n_clusters, starts=starts, **_settings(objective, heads, rest))
 
 
 def ifca_gradient(
-    objective: Objective | Net, k: int = 3, starts: Starts = "seeds", heads: tuple[str, ...] = (), **rest: Any
+    objective: Objective | Net, n_clusters: int = 3, starts: Starts = "seeds", heads: tuple[str, ...] = (), **rest: Any
 ) -> IFCAGradient:
     """IFCA whose clients send gradients."""
-    return IFCAGradient(k=k, starts=starts, **_settings(objective, heads, rest))
+    return IFCAGradient(n_clusters=n_clusters, starts=starts, **_settings(objective, heads, rest))

@@ -47,7 +47,7 @@ class LCFed(ByDistance):
     columns of M are the principal directions of the models of some clients after one pass from the first model w0.
 
     Args:
-        base, k, reseed_after: See :class:`ByDistance`. Starts are always 'updates': M needs these passes too.
+        base, n_clusters, reseed_after: See :class:`ByDistance`. Starts are always 'updates': M needs these passes too.
         mu, lam: Strength of the pulls, >= 0.
         embedding: The names of phi.
         dimensions: Columns of M; at most one less than clients sampled, and no more than there is variance for.
@@ -129,11 +129,11 @@ class LCFed(ByDistance):
 
 
 def lcfed(
-    objective: Objective | Net, k: int = 3, mu: float = 2.0, lam: float = 1.0, dimensions: int = 50, sample: int = 20,
-    head: tuple[str, ...] = ("head",), reseed_after: int = 0, **rest: Any,
+    objective: Objective | Net, n_clusters: int = 3, mu: float = 2.0, lam: float = 1.0, dimensions: int = 50,
+    sample: int = 20, head: tuple[str, ...] = ("head",), reseed_after: int = 0, **rest: Any,
 ) -> LCFed:  # fmt: skip
     """LCFed on FedAvg; the embedding is all but the ``head``."""
     return LCFed(
-        base=FedAvg(objective=objective, **rest), k=k, reseed_after=reseed_after, mu=mu, lam=lam,
+        base=FedAvg(objective=objective, **rest), n_clusters=n_clusters, reseed_after=reseed_after, mu=mu, lam=lam,
         embedding=everything_but(net_of(objective).under(*head)), dimensions=dimensions, sample=sample,
     )  # fmt: skip

@@ -81,26 +81,26 @@ class Regrouping(OnBase):
 
     Args:
         base: How one model is trained and averaged.
-        k: How many clusters.
+        n_clusters: How many clusters.
         starts: 'updates': before the first round all clients train the first model for one pass, and k-means++ draws
-            ``k`` of these models. 'seeds': ``k`` fresh models. One cluster needs neither.
+            as many of these models as there are clusters. 'seeds': fresh models. One cluster needs neither.
     """
 
     base: FedAvg
-    k: int = 3
+    n_clusters: int = 3
     starts: Starts = "updates"
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise InputError(f"The number of clusters k must be at least 1, got {self.k}.")
+        if self.n_clusters < 1:
+            raise InputError(f"The number of clusters, n_clusters, must be at least 1, got {self.n_clusters}.")
         if self.starts not in ("updates", "seeds"):
             raise InputError(f"starts must be 'updates' or 'seeds', got {self.starts!r}.")
 
     # The server before the first round
 
     def init_server(self, seed: Seed) -> Any:
-        """One model, or ``k`` fresh ones; the first is always the base's."""
-        seeds = [seed] + [seed.fold("start", i) for i in range(1, self.k if self.starts == "seeds" else 1)]
+        """One model, or as many fresh ones as clusters; the first is always the base's."""
+        seeds = [seed] + [seed.fold("start", i) for i in range(1, self.n_clusters if self.starts == "seeds" else 1)]
         models = tuple(self.base.init_server(s).shared for s in seeds)
         return Centres(models, {}, ClusterResult({}, len(models), self.criterion))
 
@@ -124,7 +124,7 @@ class Regrouping(OnBase):
 
     def plan(self, state: Any, round: int) -> tuple[str, ...]:
         """Train; before that, once, the starts."""
-        return ("train",) if len(state.models) >= self.k else ("starts", "train")
+        return ("train",) if len(state.models) >= self.n_clusters else ("starts", "train")
 
     def show(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Vote]:
         """Send where a pass leads, and keep nothing of it."""
@@ -136,10 +136,10 @@ class Regrouping(OnBase):
         if not deltas:
             return state
         first, moves = state.models[0], {c: self.vector(d) for c, d in deltas.items()}
-        drawn = distinct_starts(moves, self.k, turn.seed)
-        models = [add(first, deltas[c]) for c in drawn] + [first] * (self.k - len(drawn))
+        drawn = distinct_starts(moves, self.n_clusters, turn.seed)
+        models = [add(first, deltas[c]) for c in drawn] + [first] * (self.n_clusters - len(drawn))
         labels = {c: nearest(v, [moves[d] for d in drawn]) for c, v in moves.items()}
-        return replace(state, models=tuple(models), clusters=self.found(state, self.k, labels))
+        return replace(state, models=tuple(models), clusters=self.found(state, self.n_clusters, labels))
 
     def vector(self, params: Params) -> Tensor:
         """What distances are taken of: all shared weights that are trained, without buffers."""
