@@ -119,7 +119,7 @@ CASES = [
     Case("ifca", ifca(NET, n_clusters=2, **WORK)),
     Case("ifca-heads", ifca(NET, n_clusters=2, heads=("head",), **WORK)),
     Case("ifca-updates", ifca(NET, n_clusters=2, starts="updates", **WORK)),
-    Case("ifca-gradient", ifca_gradient(NET, n_clusters=2, **{**WORK, "optimizer": SGD(2.0)})),
+    Case("ifca-gradient", ifca_gradient(NET, n_clusters=2, starts="updates", **{**WORK, "optimizer": SGD(0.4)})),
     Case("fesem", fesem(NET, n_clusters=2, **WORK)),
     Case("fesem-memory", fesem(NET, n_clusters=3, memory=True, reseed_after=1, **WORK)),
     Case("fesem-batchnorm", fesem(Net(partial(Normed, width=16)), n_clusters=2, **{**WORK, "batch_size": 17})),
