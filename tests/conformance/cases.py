@@ -13,6 +13,7 @@ from fedquilt.data import Federation
 from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.cfl import cfl
+from fedquilt.methods.cgpfl import cgpfl
 from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedala import fedala
@@ -21,6 +22,7 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedavg_noise import fedavg_noise
 from fedquilt.methods.fedbabu import fedbabu
 from fedquilt.methods.fedbn import fedbn
+from fedquilt.methods.feddrift import feddrift
 from fedquilt.methods.feddyn import feddyn
 from fedquilt.methods.fedetf import fedetf
 from fedquilt.methods.fedgroup import fedgroup, fedgroup_params
@@ -33,9 +35,13 @@ from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.fedrep import fedrep
 from fedquilt.methods.fedrod import fedrod
 from fedquilt.methods.fedrod_hyper import fedrod_hyper
+from fedquilt.methods.fedsoft import fedsoft
+from fedquilt.methods.fesem import fesem
 from fedquilt.methods.finetune import fedavg_finetune
 from fedquilt.methods.flhc import flhc
 from fedquilt.methods.hcfl import hcfl
+from fedquilt.methods.ifca import ifca, ifca_gradient
+from fedquilt.methods.lcfed import lcfed
 from fedquilt.methods.local_only import local_only
 from fedquilt.methods.long_tail import fedavg_balanced, fedlc
 from fedquilt.methods.moon import moon
@@ -47,7 +53,7 @@ from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
-from helpers.sketches import HGLS, IFCA
+from helpers.sketches import HGLS
 from helpers.toy import Normed, digits
 
 TOY = digits(clients=4)
@@ -126,5 +132,17 @@ CASES = [
     Case("pacfl", pacfl(NET, n_clusters=2, **WORK)),
     Case("fedper-grouped", fedper_grouped(NET, initial_rounds=0, n_clusters=2, **WORK)),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
+    Case("ifca", ifca(NET, n_clusters=2, **WORK)),
+    Case("ifca-heads", ifca(NET, n_clusters=2, heads=("head",), **WORK)),
+    Case("ifca-updates", ifca(NET, n_clusters=2, starts="updates", **WORK)),
+    Case("ifca-gradient", ifca_gradient(NET, n_clusters=2, starts="updates", **{**WORK, "optimizer": SGD(0.4)})),
+    Case("fesem", fesem(NET, n_clusters=2, **WORK)),
+    Case("fesem-memory", fesem(NET, n_clusters=3, memory=True, reseed_after=1, **WORK)),
+    Case("fesem-batchnorm", fesem(Net(partial(Normed, width=16)), n_clusters=2, **{**WORK, "batch_size": 17})),
+    Case("cgpfl", cgpfl(NET, n_clusters=2, mu=0.1, **WORK)),
+    Case("cgpfl-cosine", cgpfl(NET, n_clusters=2, mu=0.1, metric="cosine", starts="seeds", **WORK)),
+    Case("lcfed", lcfed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
+    Case("fedsoft", fedsoft(NET, n_clusters=2, **WORK)),
+    Case("feddrift", feddrift(NET, **WORK)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

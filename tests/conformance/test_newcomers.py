@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,23 @@ from fedquilt.core.table import Site
 from fedquilt.data import Federation, held_out
 from fedquilt.engines.client_side import one_thread
 from fedquilt.methods.fedper import fedper
+from fedquilt.methods.ifca import ifca
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.newcomers import MODES, evaluate_newcomers
 from fedquilt.runs.runner import Snapshot
 from helpers.command import SMALL, small
 from helpers.command import fedquilt as command
-from helpers.sketches import IFCA, Clusters
 from helpers.toy import last
 
 # No global model: heads (fedper, fedrep), BatchNorm (fedbn) or everything (local-only) stay at home; one model for each
-# client (fedamp) or cluster (ifca); no model on the server at all (fedproto).
-ALONE = {"fedavg-private-head", "local-only", "fedper", "fedrep", "fedbn", "fedamp", "fedproto", "ifca", "hgls"}
+# client (fedamp); no model on the server at all (fedproto).
+ALONE = {"fedavg-private-head", "local-only", "fedper", "fedrep", "fedbn", "fedamp", "fedproto", "hgls"}
+
+# Newcomers find their cluster by their update or their loss.
+CHOOSE = {
+    "ifca", "ifca-heads", "ifca-updates", "ifca-gradient", "fesem", "fesem-memory", "fesem-batchnorm", "cgpfl",
+    "cgpfl-cosine", "lcfed", "fedsoft", "feddrift",
+}  # fmt: skip
 
 # Newcomers find their cluster by their update or their loss.
 CHOOSE = {
@@ -117,18 +122,9 @@ def test_without_a_global_model_a_newcomer_gets_the_shared_part_and_a_fresh_head
     assert all(torch.equal(seen[0][n], t) for n, t in snapshot.state.shared.items())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choosing(IFCA):
-    """IFCA whose newcomers choose the model with the lowest loss on their rows, as its clients do."""
-
-    def newcomer_model(self, download: Clusters, client: Any, site: Site, turn: Turn) -> Mapping[str, Any]:
-        """The model that training would start from."""
-        return self.start(download, client, site, turn).params
-
-
 def test_a_method_may_choose_for_its_newcomers():
     part, new = held_out(CASES[0].federation, 1)
-    method = Choosing(base=fedavg(), clusters=2)
+    method = ifca(NET, n_clusters=2, **WORK)
     snapshot = last(method, part, rounds=1)
     found = evaluate_newcomers(snapshot, new, "none")
     train = new.site(new.ids[0], 0).train

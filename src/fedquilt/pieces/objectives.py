@@ -114,11 +114,13 @@ class prox:
 
     Args:
         mu: Strength, >= 0. 0 turns FedProx into FedAvg.
+        to: Where the pull leads, ``fixed[to]``: values for some or all names.
 
     Reference: Li et al., Federated Optimization in Heterogeneous Networks, 2020, eq. (2).
     """
 
     mu: float
+    to: str = "start"
 
     def __post_init__(self) -> None:
         if self.mu < 0:
@@ -126,7 +128,7 @@ class prox:
 
     def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
         pulls = [
-            (params[n] - w).square().sum() for n, w in fixed["start"].items() if params[n].requires_grad
+            (params[n] - w).square().sum() for n, w in fixed[self.to].items() if params[n].requires_grad
         ]  # private names have no anchor; buffers are not trained
         total = logits_of(out).new_zeros(())
         for pull in pulls:
