@@ -1,0 +1,1 @@
+"""Groups of clients: finding them, naming them, and placing new clients among them."""
