@@ -51,9 +51,7 @@ def agreement(found: Labels, planted: Labels) -> Agreement:
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score  # takes a second to import
 
     a, b = _both(found, planted)
-    return Agreement(
-        float(adjusted_rand_score(b, a)), float(normalized_mutual_info_score(b, a)), _purity(a, b), len(a)
-    )
+    return Agreement(float(adjusted_rand_score(b, a)), float(normalized_mutual_info_score(b, a)), _purity(a, b), len(a))
 
 
 def _purity(found: NDArray[np.int64], planted: NDArray[np.int64]) -> float:

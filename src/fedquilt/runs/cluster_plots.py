@@ -57,8 +57,12 @@ def tree_picture(found: ClusterResult, path: Path) -> Path | None:
         x = [t for t, _ in steps] + [steps[-1][0] * 1.1]
         right.step(x, [k for _, k in steps] + [1], where="post", color=COLOURS[0])
         right.axvline(cut, color=COLOURS[1], linestyle="--", linewidth=1.2)
-        right.set(xlabel="threshold", ylabel="clusters", title="K by threshold", yscale="log" if len(x) > 30 else "linear")
-        right.yaxis.set_major_locator(MaxNLocator(integer=True) if len(x) <= 30 else right.yaxis.get_major_locator())
+        right.set(xlabel="threshold", ylabel="clusters", title="K by threshold")
+        if len(x) > 30:
+            right.set_yscale("log")
+            right.yaxis.set_major_formatter("{x:g}")
+        else:
+            right.yaxis.set_major_locator(MaxNLocator(integer=True))
         return save(figure, path, ("threshold", "clusters"), steps)
 
 
@@ -111,8 +115,9 @@ def likeness_picture(found: ClusterResult, path: Path) -> Path | None:
             axis.axvline(place - 0.5, color="white", linewidth=1)
         axis.set(xlabel="client", ylabel="client", title="Who resembles whom, sorted by cluster", aspect="equal")
         if len(names) <= NAMED:
-            axis.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
-            axis.set_yticks(range(len(names)), names, fontsize=7)
+            size = min(8.0, 270 / len(names))  # points for each name
+            axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+            axis.set_yticks(range(len(names)), names, fontsize=size)
         axis.invert_yaxis()
         axis.grid(False)
         rows = [(n, c, *(round(d, 6) for d in r)) for n, c, r in zip(names, labels, far.tolist(), strict=True)]

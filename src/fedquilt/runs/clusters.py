@@ -43,15 +43,23 @@ def row_of(
 
 
 def by_cluster(
-    now: ClusterResult, exams: Mapping[ClientId, Mapping[str, Any]], model: Callable[[ClientId], Params], net: Any
+    state: Any, exams: Mapping[ClientId, Mapping[str, Any]], model: Callable[[ClientId], Params], net: Any
 ) -> list[dict[str, Any]]:
-    """For each cluster its size, the test accuracy of its clients, and how far its embedding is from all clusters' mean
-    embedding (weighted by clients); the head does not count, where the network has one."""
+    """For each cluster its size, the test accuracy of its clients, and how far its embedding is from the common one.
+
+    The embedding is all but the part called head. The common one is the server's, where its state has such a
+    (``common``), and otherwise the mean of the clusters' embeddings, weighted by clients.
+    """
+    now = clusters_of(state)
+    if now is None:
+        return []
     scores = {c: e["deployed"]["test"].accuracy for c, e in exams.items() if "test" in e.get("deployed", {})}
     rows, held = cluster_accuracy(now.labels, scores), [clients for clients in members(now) if clients]
     models = [model(clients[0]) for clients in held]
-    head = set() if net is None else {n for n in net.names if net.under("head")(n)}
-    far = embedding_distances(models, [len(clients) for clients in held], names=lambda name: name not in head)
+    head = set() if net is None else {n for n in net.names if n.split(".")[0] == "head"}
+    common = getattr(state, "common", None)
+    whole = common if common and common.keys() == models[0].keys() - head else None
+    far = embedding_distances(models, [len(clients) for clients in held], whole, lambda name: name not in head)
     return [{**row, "embedding_distance": d} for row, d in zip(rows, far, strict=True)]
 
 
@@ -102,7 +110,7 @@ def clusters_in(folder: str | Path) -> tuple[ClusterResult, dict[str, Any]]:
     tensors = safetensors.torch.load(arrays)
     measures = {k: v for k, v in text["measures"].items() if v is not None}  # null: it was not finite
     found = ClusterResult(
-        labels={client: cluster for client, cluster in text["labels"]}, k=text["k"], criterion=text["criterion"],
+        labels=dict(text["labels"]), k=text["k"], criterion=text["criterion"],
         tree=tensors.get("tree"), order=tuple(text["order"]), directions=tensors.get("directions"),
         measures=measures, warnings=tuple(text["warnings"]),
     )  # fmt: skip
@@ -115,6 +123,6 @@ def history(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[ClientId,
     labels: dict[ClientId, int] = {}
     for row in rows:
         if "labels" in row:
-            labels = {client: cluster for client, cluster in row["labels"]}
+            labels = dict(row["labels"])
         found.append((row["round"], labels))
     return found

@@ -40,10 +40,12 @@ def accuracy_curves(histories: Histories, majority: float, path: Path) -> Path:
             _, std = over_seeds(seeds, "test_accuracy_std")
             look = method_style(place)
             axis.plot(rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **look)
-            axis.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=0.12, linewidth=0)
+            axis.fill_between(
+                rounds, mean - std, mean + std, color=look["color"], alpha=min(0.15, 0.5 / len(histories)), linewidth=0
+            )
             rows += [(label, int(r), m, s) for r, m, s in zip(rounds, mean, std, strict=True)]
         axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
-        axis.set(xlabel="round", ylabel="test accuracy", title="Mean over clients, ± one standard deviation over clients")
+        axis.set(xlabel="round", ylabel="test accuracy", title="Mean ± one standard deviation over clients")
         low, high = axis.get_ylim()
         axis.set_ylim(max(low, 0.0), min(high, 1.02))
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -57,7 +59,9 @@ def loss_curves(histories: Histories, path: Path) -> Path:
         rows = []
         for place, (label, seeds) in enumerate(histories.items()):
             rounds, mean = over_seeds(seeds, "test_loss")
-            axis.plot(rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **method_style(place))
+            axis.plot(
+                rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **method_style(place)
+            )
             rows += [(label, int(r), m) for r, m in zip(rounds, mean, strict=True)]
         axis.set(xlabel="round", ylabel="test loss", title="Cross-entropy per row, mean over clients")
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -65,7 +69,7 @@ def loss_curves(histories: Histories, path: Path) -> Path:
 
 
 def last_accuracies(clients: Sequence[Rows]) -> dict[Any, float]:
-    """Each client's test accuracy with the model it would use, at the last evaluation, mean over seeds; from the rows of
+    """Each client's test accuracy with the model it would use, at the last evaluation, mean over seeds; from
     metrics/clients.jsonl."""
     held: dict[Any, list[float]] = {}
     for rows in clients:
@@ -91,10 +95,11 @@ def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float
                          meanprops={"marker": "D", "markerfacecolor": tint, "markeredgecolor": "white"})  # fmt: skip
             spread = (np.arange(len(found)) * 0.618034 % 1 - 0.5) * 0.36  # even, and the same every time
             axis.scatter(place + spread, found, s=9, color=tint, alpha=0.45, linewidths=0)
-        axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
+        axis.axhline(majority, color="#777777", linestyle=":", linewidth=1)
+        axis.annotate("majority class", (1, majority), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                      color="#777777", fontsize=9)  # fmt: skip
         axis.set_xticks(range(len(clients)), list(clients), rotation=20, ha="right")
         axis.set(ylabel="test accuracy", title="Clients after the last round")
-        axis.legend(loc="lower left")
         rows = [(label, c, a) for label, values in clients.items() for c, a in values.items()]
         return save(figure, path, ("method", "client", "accuracy"), rows)
 
@@ -121,7 +126,9 @@ def convergence_speed(histories: Histories, target: float, path: Path) -> Path:
             found, tint = rounds_to(seeds, target), COLOURS[place % len(COLOURS)]
             length = last_round(seeds) if found is None else found
             axis.barh(place, length, color="none" if found is None else tint, edgecolor=tint, height=0.6)
-            axis.annotate(f" never in {length}" if found is None else f" {found}", (length, place), va="center", fontsize=9)
+            axis.annotate(
+                f" never in {length}" if found is None else f" {found}", (length, place), va="center", fontsize=9
+            )
             rows.append((label, target, "" if found is None else found, length))
         axis.set_yticks(range(len(histories)), list(histories))
         axis.invert_yaxis()
@@ -136,9 +143,9 @@ def comparison_table(
 ) -> Path:
     """comparison_table.csv: the published columns, then balanced accuracy, macro F1 and the majority baseline."""
     header = (
-        "Algorithm", "Final mean acc", "Final std acc", "Best mean acc", "Final mean loss", f"Rounds to {100 * target:g}%",
-        "Min client acc", "P10 client acc", "P90 client acc", "Max client acc", "Final balanced acc", "Final macro F1",
-        "Majority class acc",
+        "Algorithm", "Final mean acc", "Final std acc", "Best mean acc", "Final mean loss",
+        f"Rounds to {100 * target:g}%", "Min client acc", "P10 client acc", "P90 client acc", "Max client acc",
+        "Final balanced acc", "Final macro F1", "Majority class acc",
     )  # fmt: skip
     rows = []
     for label, seeds in histories.items():

@@ -228,7 +228,7 @@ class Run:
         if snapshot.exams:
             net = getattr(self.method, "net", None)
             with one_thread():
-                row["clusters"] = by_cluster(now, snapshot.exams, partial(personal_model, rounds), net)
+                row["clusters"] = by_cluster(rounds.state, snapshot.exams, partial(personal_model, rounds), net)
             self._save_clusters(rounds)
         self.folder.log(LOG, [row])
 
@@ -270,7 +270,6 @@ class Run:
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
-
 
     def _majority(self) -> float | None:
         """The accuracy of always answering a client's most frequent training label, mean over clients: the least that
