@@ -12,6 +12,7 @@ from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
 from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
+from fedquilt.methods.cfl import cfl
 from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedala import fedala
@@ -22,18 +23,23 @@ from fedquilt.methods.fedbabu import fedbabu
 from fedquilt.methods.fedbn import fedbn
 from fedquilt.methods.feddyn import feddyn
 from fedquilt.methods.fedetf import fedetf
+from fedquilt.methods.fedgroup import fedgroup, fedgroup_params
 from fedquilt.methods.fednova import fednova
 from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper_grouped import fedper_grouped
 from fedquilt.methods.fedproto import fedproto
 from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.fedrep import fedrep
 from fedquilt.methods.fedrod import fedrod
 from fedquilt.methods.fedrod_hyper import fedrod_hyper
 from fedquilt.methods.finetune import fedavg_finetune
+from fedquilt.methods.flhc import flhc
+from fedquilt.methods.hcfl import hcfl
 from fedquilt.methods.local_only import local_only
 from fedquilt.methods.long_tail import fedavg_balanced, fedlc
 from fedquilt.methods.moon import moon
+from fedquilt.methods.pacfl import pacfl
 from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
 from fedquilt.methods.ratio_loss import ratio_loss
@@ -110,6 +116,15 @@ CASES = [
     Case("fedetf", fedetf(NET, scale=5.0, **WORK)),
     Case("creff", creff(NET, features=5, match_steps=10, retrain_epochs=20, retrain_lr=0.1, **WORK)),
     Case("ratio-loss", ratio_loss(NET, **WORK)),
+    Case("flhc", flhc(NET, initial_rounds=0, n_clusters=2, recluster_every=2, **WORK)),
+    Case("hcfl", hcfl(NET, initial_rounds=0, n_clusters=2, mu=0.1, sketch_size=64, **WORK)),
+    Case("hcfl-global-start", hcfl(NET, initial_rounds=0, n_clusters=2, mu=0.1, start_at="global", **WORK)),
+    Case("fedgroup", fedgroup(NET, n_clusters=2, pretrain_steps=5, group_agg_lr=0.01, mu=0.1, **WORK)),
+    Case("fedgroup-cold", fedgroup(NET, n_clusters=1, pretrain_scale=2, pretrain_steps=5, measure="madc", **WORK)),
+    Case("fedgroup-params", fedgroup_params(NET, initial_rounds=0, **WORK)),
+    Case("cfl", cfl(NET, eps_1=100.0, eps_2=0.01, calm_rounds=1, **WORK)),
+    Case("pacfl", pacfl(NET, n_clusters=2, **WORK)),
+    Case("fedper-grouped", fedper_grouped(NET, initial_rounds=0, n_clusters=2, **WORK)),
     Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

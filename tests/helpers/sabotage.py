@@ -32,9 +32,11 @@ def _shape(delta: Params) -> Params:
 
 
 def _spoil(upload: Any, change: Callable[[Params], Params]) -> Any:
-    """Change the first field: the one that holds tensors."""
+    """Change the first field: the one that holds tensors, or is one."""
     name = fields(upload)[0].name
-    return replace(upload, **{name: change(getattr(upload, name))})
+    value = getattr(upload, name)
+    changed = change({name: value})[name] if isinstance(value, Tensor) else change(value)
+    return replace(upload, **{name: changed})
 
 
 CORRUPTIONS: dict[str, Callable[[Any], Any]] = {
@@ -72,16 +74,15 @@ class Corrupted:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrupting(Wraps):
-    """The base, with one client's first upload of each round spoiled."""
+    """The base, with one client's first upload of each round spoiled: after it, it is left out of the round."""
 
     base: Any
     client: Any
     kind: str
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's, the first one spoiled."""
-        first, *rest = self.base.exchanges()
-        return (replace(first, work=Corrupted(first.work, self.client, self.kind)), *rest)
+        """The base's, all spoiled: which of them comes first is the plan's choice."""
+        return tuple(replace(e, work=Corrupted(e.work, self.client, self.kind)) for e in self.base.exchanges())
 
 
 @dataclass(frozen=True)
