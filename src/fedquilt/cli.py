@@ -171,7 +171,8 @@ def assign(folder: Annotated[Path, typer.Argument(help="The folder of a run.", m
     from fedquilt.runs.assign import assign as place
 
     found = asdict(place(folder, data))
-    _echo(found) if as_json else _listing([found], False, f"{data}")
+    short = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+    _echo(found) if as_json else _listing([short], False, f"{data}")
 
 
 @app.command()
