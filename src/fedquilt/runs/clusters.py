@@ -32,7 +32,7 @@ def row_of(
 ) -> dict[str, Any]:
     """A round in the log: K, the share of clients that moved, and how well planted groups are met. Labels are written
     where they are new, as pairs, so that ids keep their type."""
-    row: dict[str, Any] = {"round": round, "k": now.k, "churn": 0.0}
+    row: dict[str, Any] = {"round": round, "k": now.k, "clients": len(now.labels), "churn": 0.0}
     if before is not None and before.labels != now.labels:
         row["churn"] = churn(before.labels, now.labels)
     if planted is not None and planted.keys() & now.labels.keys():
