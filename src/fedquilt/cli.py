@@ -146,6 +146,54 @@ def newcomers(folder: Annotated[Path, typer.Argument(help="The folder of a run."
 
 
 @app.command()
+def clusters(folder: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+             to: Annotated[Path | None, typer.Option(help="Where pictures go; by default RUN/clusters.")] = None,
+             as_json: AsJson = False) -> None:  # fmt: skip
+    """Look at the clusters that a run found: table, tree with its cut, likeness, moves over rounds (PNG, SVG, CSV).
+
+    Example: [bold]fedquilt clusters runs/groups-1a2b3c4d[/bold]
+    """
+    from fedquilt.runs.cluster_view import clusters_table, viewed
+
+    found = viewed(folder, to)
+    _echo(found) if as_json else clusters_table(found)
+
+
+@app.command()
+def assign(folder: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+           data: Annotated[Path, typer.Option(help="The new client's rows: an .npz with x and y.")],
+           as_json: AsJson = False) -> None:  # fmt: skip
+    """Tell which cluster of a run a new client belongs to, from the run's folder and the client's rows.
+
+    Example: [bold]fedquilt assign runs/groups-1a2b3c4d --data new.npz[/bold]
+    """
+    from dataclasses import asdict
+
+    from fedquilt.runs.assign import assign as place
+
+    found = asdict(place(folder, data))
+    short = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+    _echo(found) if as_json else _listing([short], False, f"{data}")
+
+
+@app.command()
+def csv(folder: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+        to: Annotated[Path, typer.Option(help="The folder that the files go to.")],
+        as_json: AsJson = False) -> None:  # fmt: skip
+    """Write a run's numbers as server_metrics.csv, cluster_metrics.csv and client_ID/metrics.csv.
+
+    Example: [bold]fedquilt csv runs/groups-1a2b3c4d --to tables[/bold]
+    """
+    from fedquilt.runs.csv_export import export_csv
+
+    found = export_csv(folder, to)
+    if as_json:
+        _echo(found)
+    else:
+        typer.echo(f"{found['rounds']} rounds, {found['clients']} clients: {found['folder']}")
+
+
+@app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods. Example: [bold]fedquilt methods --json[/bold]"""
     from fedquilt.runs.registry import entries

@@ -131,7 +131,6 @@ CASES = [
     Case("cfl", cfl(NET, eps_1=100.0, eps_2=0.01, calm_rounds=1, **WORK)),
     Case("pacfl", pacfl(NET, n_clusters=2, **WORK)),
     Case("fedper-grouped", fedper_grouped(NET, initial_rounds=0, n_clusters=2, **WORK)),
-    Case("ifca", IFCA(base=fedavg(), clusters=2)),
     Case("ifca", ifca(NET, n_clusters=2, **WORK)),
     Case("ifca-heads", ifca(NET, n_clusters=2, heads=("head",), **WORK)),
     Case("ifca-updates", ifca(NET, n_clusters=2, starts="updates", **WORK)),

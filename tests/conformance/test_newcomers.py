@@ -35,13 +35,8 @@ ALONE = {"fedavg-private-head", "local-only", "fedper", "fedrep", "fedbn", "feda
 # Newcomers find their cluster by their update or their loss.
 CHOOSE = {
     "ifca", "ifca-heads", "ifca-updates", "ifca-gradient", "fesem", "fesem-memory", "fesem-batchnorm", "cgpfl",
-    "cgpfl-cosine", "lcfed", "fedsoft", "feddrift",
-}  # fmt: skip
-
-# Newcomers find their cluster by their update or their loss.
-CHOOSE = {
-    "flhc", "hcfl", "hcfl-global-start", "fedgroup", "fedgroup-cold", "fedgroup-params", "cfl", "pacfl",
-    "fedper-grouped",
+    "cgpfl-cosine", "lcfed", "fedsoft", "feddrift", "flhc", "hcfl", "hcfl-global-start", "fedgroup", "fedgroup-cold",
+    "fedgroup-params", "cfl", "pacfl", "fedper-grouped",
 }  # fmt: skip
 
 

@@ -116,6 +116,7 @@ def conclude(
     config: Config, top: Path, done: Sequence[Cell], federation: Federation, failed: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """The table and the curves of finished runs, and which did not finish."""
+    from fedquilt.runs.comparison_plots import draw_all, last_accuracies
     from fedquilt.runs.plots import curves
 
     labels = list(dict.fromkeys(c.label for c in done))
@@ -135,6 +136,11 @@ def conclude(
         label: [RunFolder(c.folder).rows("metrics/rounds.jsonl") for c in done if c.label == label] for label in labels
     }
     curves(histories, summary["majority_class"], top / "curves")
+    ends = {
+        label: last_accuracies([RunFolder(c.folder).rows("metrics/clients.jsonl") for c in done if c.label == label])
+        for label in labels
+    }
+    draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
     write_atomic(top / "table.csv", _csv(rows, summary["majority_class"]).encode())
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
     return summary
@@ -145,11 +151,13 @@ def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     accuracy = interval([r["best"]["test_accuracy"] for r in results])
     worst = interval([r["best"]["test_accuracy_worst10"] for r in results])
     balanced = interval([r["best"]["test_balanced_accuracy"] for r in results])
+    macro = interval([r["best"]["test_macro_f1"] for r in results])
     return {
         "method": label,
         "accuracy": accuracy.mean, "accuracy_half_95": accuracy.half,
         "worst10": worst.mean, "worst10_half_95": worst.half,
         "balanced_accuracy": balanced.mean, "balanced_accuracy_half_95": balanced.half,
+        "macro_f1": macro.mean, "macro_f1_half_95": macro.half,
         "last_round_accuracy": float(np.mean([r["last"]["test_accuracy"] for r in results])),
         "megabytes_up": float(np.mean([r["bytes_up"] for r in results])) / MEGABYTE,
         "megabytes_down": float(np.mean([r["bytes_down"] for r in results])) / MEGABYTE,

@@ -144,9 +144,9 @@ def _model(learned: Learned, whole: Params | None, client: ClientId, site: Site,
     fresh, own = method.init_client(learned.seed.fold("client", client)), getattr(method, "newcomer_model", None)
     model: Params
     if own is not None:
-        model = own(_download(learned, client), fresh, site, turn)
+        model = own(download_of(learned, client), fresh, site, turn)
     else:
-        model = whole if whole is not None else method.personal_model(_download(learned, client), fresh)
+        model = whole if whole is not None else method.personal_model(download_of(learned, client), fresh)
     if work is None:
         return model
     try:
@@ -155,7 +155,7 @@ def _model(learned: Learned, whole: Params | None, client: ClientId, site: Site,
         raise (error.__cause__ or error) from error
 
 
-def _download(learned: Learned, client: ClientId) -> Any:
+def download_of(learned: Learned, client: ClientId) -> Any:
     """What the first trip of the next round would bring."""
     exchanges = {e.name: e for e in learned.method.exchanges()}
     names = learned.method.plan(learned.state, learned.done) or tuple(exchanges)

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,11 @@ from fedquilt.engines.engine import Engine
 from fedquilt.engines.rounds import RoundLog, Rounds
 from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
+from fedquilt.metrics.energy import Meter
+from fedquilt.pieces.clustering.result import ClusterResult
+from fedquilt.runs.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
+from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.snapshot import Snapshot, personal_model
@@ -42,7 +46,7 @@ class Run:
         self, method: Method, federation: Any, *, rounds: int, seed: int = 0, engine: Engine,
         evaluation: Evaluation | None = None, stop: Stop | None = None, snapshots: Snapshots | None = None,
         folder: RunFolder | None = None, identity: str = "", score: Score | None = classify,
-        personal_models: bool = False, min_replies: int = 1,
+        personal_models: bool = False, min_replies: int = 1, meter: Meter | None = None,
     ) -> None:  # fmt: skip
         if rounds < 1:
             raise InputError(f"rounds must be at least 1, got {rounds}.")
@@ -55,10 +59,12 @@ class Run:
         if personal_models and engine.keeps_states:
             raise InputError("output.personal_models: clients' states stay at their sites, so the server has none.")
         self.personal_models, self.min_replies = personal_models, min_replies
+        self.energy = Energy(engine, meter)
         self.notes: list[str] = []
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
             "bytes_down": 0, "bytes_up": 0, "seconds": 0.0, "quarantined": 0, "last": {}, "best": {},
+            "energy": {},
         }  # fmt: skip
 
     def __iter__(self) -> Iterator[Snapshot]:
@@ -77,8 +83,9 @@ class Run:
             self.notes += notes
         if found is not None:
             self.progress |= found.progress
+            self.energy.restore(self.progress["energy"])
         return Rounds(
-            self.method, self.source, self.engine, self.seed, score=self.score,
+            self.method, self.source, self.energy.engine, self.seed, score=self.score,
             slots=self.folder.slots if self.folder is not None else None,
             state=None if found is None else found.state, done=0 if found is None else found.done,
             min_replies=self.min_replies,
@@ -96,8 +103,10 @@ class Run:
         try:
             while not self._over(rounds):
                 due = self._due(rounds.done + 1)
-                log = rounds.play(measure=due and self.evaluation.local)
+                before = clusters_of(rounds.state)
+                log = self.energy.play(partial(rounds.play, measure=due and self.evaluation.local))
                 snapshot = self._record(rounds, log, due)
+                self._write_clusters(rounds, before, snapshot)
                 if isinstance(self.engine, Auto):
                     self.engine.expect(snapshot.metrics["seconds"], self.total - rounds.done)
                 finished = self._over(rounds)
@@ -184,6 +193,7 @@ class Run:
         progress = self.progress
         for name in ("bytes_down", "bytes_up", "seconds", "quarantined"):
             progress[name] += metrics[name]
+        progress["energy"] = self.energy.state()
         if not due:
             return
         progress["last"] = metrics
@@ -203,8 +213,9 @@ class Run:
         if self.folder is None:
             return
         visits = []
-        for visit in log.visits:
-            row = {"round": rounds.done, **{k: v for k, v in vars(visit).items() if k not in ("before", "after")}}
+        for visit, spent in zip(log.visits, self.energy.of(log.visits), strict=True):
+            known = {k: v for k, v in vars(visit).items() if k not in ("before", "after")}
+            row = {"round": rounds.done, **known, **spent}
             for when in ("before", "after"):
                 if getattr(visit, when) is not None:
                     row[when] = score_row(getattr(visit, when))
@@ -213,6 +224,24 @@ class Run:
         self.folder.log("metrics/clients.jsonl", client_rows(rounds.done, exams))
         self.folder.log("ledger.jsonl", [{**asdict(q), "round": rounds.done} for q in log.quarantined])
         self.folder.log("metrics/rounds.jsonl", [metrics])
+
+    def _write_clusters(self, rounds: Rounds, before: ClusterResult | None, snapshot: Snapshot) -> None:
+        """The clusters of a method that makes them: a row in their log and, after an evaluation, their files."""
+        now = clusters_of(rounds.state)
+        if self.folder is None or now is None:
+            return
+        row = row_of(rounds.done, before, now, getattr(self.federation, "groups", None))
+        if snapshot.exams:
+            net = getattr(self.method, "net", None)
+            with one_thread():
+                row["clusters"] = by_cluster(rounds.state, snapshot.exams, partial(personal_model, rounds), net)
+            self._save_clusters(rounds)
+        self.folder.log(LOG, [row])
+
+    def _save_clusters(self, rounds: Rounds) -> None:
+        now = clusters_of(rounds.state)
+        if self.folder is not None and now is not None:
+            save_clusters(self.folder.path, now, rounds.done, getattr(self.federation, "classes", None))
 
     # The end
 
@@ -232,6 +261,7 @@ class Run:
         if self.folder is None:
             return
         self._save_model(rounds, "global")
+        self._save_clusters(rounds)
         if self.personal_models:
             for client in self.source.examined:
                 name = client if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
@@ -241,10 +271,20 @@ class Run:
             "best_round": self.progress["best_round"], "best": self.progress["best"], "last": self.progress["last"],
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
             "seconds": self.progress["seconds"], "quarantined": self.progress["quarantined"],
-            "peak_bytes": peak_bytes(), "data": self._data,
+            "peak_bytes": peak_bytes(), "data": self._data, "majority_class": self._majority(),
+            "energy": self.energy.result(),
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
+
+    def _majority(self) -> float | None:
+        """The accuracy of always answering a client's most frequent training label, mean over clients: the least that
+        must be beaten."""
+        find = getattr(self.federation, "majority", None)
+        if find is None or getattr(self.federation, "classes", None) is None:
+            return None
+        clients = np.asarray(find().clients)
+        return None if np.isnan(clients).all() else float(np.nanmean(clients))
 
 
 def environment() -> dict[str, str]:

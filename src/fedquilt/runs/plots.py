@@ -19,15 +19,16 @@ from fedquilt.runs.files import storage
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_STYLE: Any = {
+STYLE: Any = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
     "font.size": 10, "axes.titlesize": 11, "legend.frameon": False, "figure.dpi": 110,
+    "svg.hashsalt": "fedquilt",
 }  # fmt: skip
 
 
 def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], majority: float, path: Path) -> Path:
     """Accuracy by round and by megabytes, mean over seeds with the range between them; PNG and CSV."""
-    with plt.rc_context(_STYLE), storage(path.parent):
+    with plt.rc_context(STYLE), storage(path.parent):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, constrained_layout=True)
         rows = []
         for colour, (label, seeds) in zip(COLOURS * len(histories), histories.items(), strict=False):
@@ -48,7 +49,7 @@ def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], major
         left.legend(loc="lower right")
         figure.savefig(path.with_suffix(".png"))
         plt.close(figure)
-        _write_csv(path.with_suffix(".csv"), ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
+        write_csv(path.with_suffix(".csv"), ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
     return path.with_suffix(".png")
 
 
@@ -68,7 +69,7 @@ def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path
     counts = np.asarray(counts)
     clients, classes = counts.shape
     entropy, places = label_entropy(counts), range(clients)
-    with plt.rc_context(_STYLE), storage(path.parent):
+    with plt.rc_context(STYLE), storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure, (left, size, bits, right) = plt.subplots(
             1, 4, figsize=(15, min(12.0, 2.5 + 0.22 * clients)), sharey=True, constrained_layout=True,
@@ -99,7 +100,7 @@ def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path
         figure.savefig(path.with_suffix(".png"))
         plt.close(figure)
         header = ("client", *(f"label {c}" for c in range(classes)))
-        _write_csv(path.with_suffix(".csv"), header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
+        write_csv(path.with_suffix(".csv"), header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
     return path.with_suffix(".png")
 
 
@@ -119,10 +120,21 @@ def _heat_map(figure: Any, axis: Any, counts: Any, names: Sequence[str], path: P
     axis.grid(False)
     figure.colorbar(mesh, ax=axis)
     rows = [(n, *(round(d, 6) for d in r)) for n, r in zip(names, distances.tolist(), strict=True)]
-    _write_csv(path.with_name(f"{path.stem}-distances.csv"), ("client", *names), rows)
+    write_csv(path.with_name(f"{path.stem}-distances.csv"), ("client", *names), rows)
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def save(figure: Any, path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+    """A picture as PNG and SVG, and its numbers as CSV; equal pictures are equal files."""
+    with storage(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path.with_suffix(".png"))
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        write_csv(path.with_suffix(".csv"), header, rows)
+    plt.close(figure)
+    return path.with_suffix(".png")
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)

@@ -175,12 +175,13 @@ class Output(_Section):
 
 
 class Comparison(_Section):
-    """Methods and seeds of ``fedquilt compare``."""
+    """Methods and seeds of ``fedquilt compare``, and the accuracy that rounds are counted to."""
 
     methods: Annotated[list[Choice], Field(min_length=1)] = [
         Kinded(kind="fedavg"), Kinded(kind="fedprox"), Kinded(kind="local_only")
     ]  # fmt: skip
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_different)] = [0, 1, 2]
+    target: Annotated[float, Field(gt=0, le=1)] = 0.8
 
 
 class Config(_Section):

@@ -106,6 +106,9 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     ):  # fmt: skip
         if name in last:
             table.add_row(label, _figure(best.get(name)), _figure(last[name]))
+    if "test_accuracy" in last and result.get("majority_class") is not None:
+        least = _figure(result["majority_class"])
+        table.add_row("majority class, mean over clients", least, least, style="dim")
     console.print(table)
     up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
     stopped = " (stopped early)" if result["stopped_early"] else ""
@@ -147,17 +150,19 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", overflow="fold")
-    for name in ("accuracy", "worst 10 %", "balanced", "MB up", "MB down", "sec"):
+    for name in ("accuracy", "worst 10 %", "balanced", "macro F1", "MB", "sec"):
         table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     table.add_row(
         "majority class", _percent(Interval(summary["majority_class"], math.nan)), "", "", "", "", "", style="dim"
     )
     best = max(row["accuracy"] for row in summary["rows"])
     for row in summary["rows"]:
-        spans = [Interval(row[n], row[f"{n}_half_95"]) for n in ("accuracy", "worst10", "balanced_accuracy")]
-        numbers = [f"{row[n]:.1f}" for n in ("megabytes_up", "megabytes_down")]
+        spans = [
+            Interval(row[n], row[f"{n}_half_95"]) for n in ("accuracy", "worst10", "balanced_accuracy", "macro_f1")
+        ]
+        sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
         style = "bold" if row["accuracy"] == best else ""
-        table.add_row(row["method"], *(_percent(s) for s in spans), *numbers, f"{row['seconds']:.1f}", style=style)
+        table.add_row(row["method"], *(_percent(s) for s in spans), sent, f"{row['seconds']:.1f}", style=style)
     console.print(table)
     for run in summary["failed"]:
         print(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
@@ -165,6 +170,7 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     print(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
     print(f"table  {summary['folder']}/table.csv")
     print(f"curves {summary['folder']}/curves.png")
+    print("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")
 
 
 def _percent(span: Interval) -> str:

@@ -17,7 +17,9 @@ from fedquilt.core.record import pack, record, unpack
 from fedquilt.runs.files import storage, to_json, write_atomic
 from fedquilt.runs.slots import KEPT, Entries, FolderSlots, HandleSlots, entries_of, manifest
 
-LOGS = ("metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "ledger.jsonl")
+LOGS = (
+    "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "metrics/clusters.jsonl", "ledger.jsonl",
+)  # fmt: skip
 
 
 @record

@@ -77,7 +77,8 @@ def test_cells_are_every_method_with_every_seed_and_one_folder_for_all() -> None
 
 def result(accuracy: float, last: float, up: int, seconds: float) -> dict[str, Any]:
     """What a finished run writes, as far as the table reads it."""
-    best = {"test_accuracy": accuracy, "test_accuracy_worst10": accuracy / 2, "test_balanced_accuracy": accuracy / 4}
+    best = {"test_accuracy": accuracy, "test_accuracy_worst10": accuracy / 2, "test_balanced_accuracy": accuracy / 4,
+            "test_macro_f1": accuracy / 8}  # fmt: skip
     return {"best": best, "last": {"test_accuracy": last}, "bytes_up": up, "bytes_down": 2 * up, "seconds": seconds,
             "digest": f"d{accuracy}"}  # fmt: skip
 
@@ -89,7 +90,8 @@ def test_a_row_by_hand_and_as_csv() -> None:
     assert {k: v for k, v in found.items() if k not in ("digests", "method")} == pytest.approx(
         {
             "accuracy": 0.6, "accuracy_half_95": half, "worst10": 0.3, "worst10_half_95": half / 2,
-            "balanced_accuracy": 0.15, "balanced_accuracy_half_95": half / 4, "last_round_accuracy": 0.5,
+            "balanced_accuracy": 0.15, "balanced_accuracy_half_95": half / 4, "macro_f1": 0.075,
+            "macro_f1_half_95": half / 8, "last_round_accuracy": 0.5,
             "megabytes_up": 2.0, "megabytes_down": 4.0, "seconds": 1.5,
         },
         rel=1e-6,

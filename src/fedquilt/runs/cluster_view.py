@@ -1,0 +1,83 @@
+"""The clusters of a run for people: a table and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from fedquilt.pieces.clustering.result import ClusterResult, members
+from fedquilt.runs.clusters import LOG, clusters_in, history
+from fedquilt.runs.show import console
+from fedquilt.runs.storage import RunFolder
+
+SHOWN = 12  # clients that a line of the table names
+
+
+def viewed(folder: Path, to: Path | None = None) -> dict[str, Any]:
+    """What is known of the clusters, as plain values; pictures are drawn below ``to``."""
+    found, text = clusters_in(folder)
+    rows = RunFolder(folder).rows(LOG)
+    scored: dict[str, Any] = next((row for row in reversed(rows) if "clusters" in row), {})
+    met: dict[str, Any] = next((row for row in reversed(rows) if "ari" in row), {})
+    return {
+        "folder": str(folder), "round": text["round"], "k": found.k, "criterion": found.criterion,
+        "measures": text["measures"], "warnings": text["warnings"], "labels": text["labels"],
+        "planted": {name: met[name] for name in ("ari", "nmi", "purity")} if met else None,
+        "moved": {str(row["round"]): row["churn"] for row in rows if row["churn"] > 0},
+        "clusters": _lines(found, scored.get("clusters", [])),
+        "pictures": [str(p) for p in drawn(found, rows, to or folder / "clusters")],
+    }  # fmt: skip
+
+
+def _lines(found: ClusterResult, scored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = {row["cluster"]: row for row in scored}
+    return [
+        {"cluster": k, "members": list(group), **{n: v for n, v in known.get(k, {}).items() if n != "cluster"}}
+        for k, group in enumerate(members(found))
+    ]
+
+
+def drawn(found: ClusterResult, rows: list[dict[str, Any]], to: Path) -> list[Path]:
+    """The pictures that can be drawn."""
+    from fedquilt.runs.cluster_plots import likeness_picture, river_picture, tree_picture
+
+    made = [tree_picture(found, to / "tree"), likeness_picture(found, to / "likeness")]
+    made.append(river_picture(history(rows), to / "river"))
+    return [path for path in made if path is not None]
+
+
+def clusters_table(found: Mapping[str, Any]) -> None:
+    """In the terminal."""
+    title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for name in ("cluster", "clients", "accuracy", "std", "least", "from common"):
+        table.add_column(name, justify="right")
+    table.add_column("members", overflow="fold")
+    for row in found["clusters"]:
+        numbers = [_percent(row.get(n)) for n in ("accuracy", "accuracy_std", "accuracy_least")]
+        far = row.get("embedding_distance")
+        named = ", ".join(str(c) for c in row["members"][:SHOWN]) + (" ..." if len(row["members"]) > SHOWN else "")
+        table.add_row(
+            str(row["cluster"]), str(len(row["members"])), *numbers, "-" if far is None else f"{far:.3g}", named
+        )
+    console.print(table)
+    if found["planted"] is not None:
+        print("planted groups: " + ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items()))
+    known = {n: v for n, v in found["measures"].items() if v is not None}
+    if known:
+        print("measures: " + ", ".join(f"{n} {v:.4g}" for n, v in known.items()))
+    if found["moved"]:
+        moves = list(found["moved"].items())
+        print("moved: " + ", ".join(f"round {r} {100 * share:.0f} %" for r, share in moves[-8:]))
+    for warning in found["warnings"]:
+        print(f"warning: {warning}")
+    for picture in found["pictures"]:
+        print(f"picture {picture}")
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"

@@ -1,0 +1,179 @@
+"""Pictures of a comparison: accuracy and loss by round, clients' accuracies at the end, rounds to a target; and the
+table of it all. In pictures a method's seeds are averaged round by round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+
+from fedquilt.runs.plots import COLOURS, STYLE, save, write_csv
+
+Rows = Sequence[Mapping[str, Any]]
+Histories = Mapping[str, Sequence[Rows]]  # for each method, for each seed, the rows of metrics/rounds.jsonl
+LINES = ("-", "--", "-.", ":")
+
+
+def method_style(place: int) -> dict[str, Any]:
+    """Colour and line of the n-th method; after eight colours the line changes."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place // len(COLOURS) % len(LINES)]}
+
+
+def over_seeds(seeds: Sequence[Rows], name: str) -> tuple[Any, Any]:
+    """The rounds at which every seed has this number, and its mean over seeds."""
+    found = [{r["round"]: r[name] for r in rows if r.get(name) is not None} for rows in seeds]
+    rounds = np.array(sorted(set.intersection(*(set(f) for f in found)))) if found else np.array([])
+    return rounds, np.array([np.mean([f[r] for f in found]) for r in rounds])
+
+
+def accuracy_curves(histories: Histories, majority: float, path: Path) -> Path:
+    """Mean test accuracy over clients by round, with a band of one standard deviation over clients."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
+        rows = []
+        for place, (label, seeds) in enumerate(histories.items()):
+            rounds, mean = over_seeds(seeds, "test_accuracy")
+            _, std = over_seeds(seeds, "test_accuracy_std")
+            look = method_style(place)
+            axis.plot(rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **look)
+            axis.fill_between(
+                rounds, mean - std, mean + std, color=look["color"], alpha=min(0.15, 0.5 / len(histories)), linewidth=0
+            )
+            rows += [(label, int(r), m, s) for r, m, s in zip(rounds, mean, std, strict=True)]
+        axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
+        axis.set(xlabel="round", ylabel="test accuracy", title="Mean ± one standard deviation over clients")
+        low, high = axis.get_ylim()
+        axis.set_ylim(max(low, 0.0), min(high, 1.02))
+        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return save(figure, path, ("method", "round", "mean_acc", "std_acc"), rows)
+
+
+def loss_curves(histories: Histories, path: Path) -> Path:
+    """Mean test loss over clients by round."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
+        rows = []
+        for place, (label, seeds) in enumerate(histories.items()):
+            rounds, mean = over_seeds(seeds, "test_loss")
+            axis.plot(
+                rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **method_style(place)
+            )
+            rows += [(label, int(r), m) for r, m in zip(rounds, mean, strict=True)]
+        axis.set(xlabel="round", ylabel="test loss", title="Cross-entropy per row, mean over clients")
+        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return save(figure, path, ("method", "round", "mean_loss"), rows)
+
+
+def last_accuracies(clients: Sequence[Rows]) -> dict[Any, float]:
+    """Each client's test accuracy with the model it would use, at the last evaluation, mean over seeds; from
+    metrics/clients.jsonl."""
+    held: dict[Any, list[float]] = {}
+    for rows in clients:
+        mine = [r for r in rows if r["model"] == "deployed" and r["split"] == "test"]
+        last = max((r["round"] for r in mine), default=0)
+        for r in mine:
+            if r["round"] == last:
+                held.setdefault(r["client"], []).append(r["accuracy"])
+    return {client: float(np.mean(values)) for client, values in held.items()}
+
+
+def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float, path: Path) -> Path:
+    """Clients' accuracies after the last round: box from the first to the third quartile, whiskers at 1.5 times its
+    length, every client a dot, the mean a diamond."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(max(5.0, 1.5 + 0.9 * len(clients)), 4.5), constrained_layout=True)
+        for place, values in enumerate(clients.values()):
+            found, tint = np.array(list(values.values())), COLOURS[place % len(COLOURS)]
+            if not len(found):
+                continue
+            axis.boxplot([found], positions=[place], widths=0.6, showfliers=False, showmeans=True,
+                         medianprops={"color": tint, "linewidth": 2}, boxprops={"color": tint},
+                         meanprops={"marker": "D", "markerfacecolor": tint, "markeredgecolor": "white"})  # fmt: skip
+            spread = (np.arange(len(found)) * 0.618034 % 1 - 0.5) * 0.36  # even, and the same every time
+            axis.scatter(place + spread, found, s=9, color=tint, alpha=0.45, linewidths=0)
+        axis.axhline(majority, color="#777777", linestyle=":", linewidth=1)
+        axis.annotate("majority class", (1, majority), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                      color="#777777", fontsize=9)  # fmt: skip
+        axis.set_xticks(range(len(clients)), list(clients), rotation=20, ha="right")
+        axis.set(ylabel="test accuracy", title="Clients after the last round")
+        rows = [(label, c, a) for label, values in clients.items() for c, a in values.items()]
+        return save(figure, path, ("method", "client", "accuracy"), rows)
+
+
+def rounds_to(seeds: Sequence[Rows], target: float) -> int | None:
+    """The first round whose mean accuracy reaches the target; None if none does."""
+    rounds, mean = over_seeds(seeds, "test_accuracy")
+    reached = np.flatnonzero(mean >= target)
+    return int(rounds[reached[0]]) if len(reached) else None
+
+
+def last_round(seeds: Sequence[Rows]) -> int:
+    """The last round that was scored."""
+    rounds, _ = over_seeds(seeds, "test_accuracy")
+    return int(rounds[-1]) if len(rounds) else 0
+
+
+def convergence_speed(histories: Histories, target: float, path: Path) -> Path:
+    """Rounds to the target accuracy; methods that never reach it have an empty bar as long as they were run."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(7.0, 1.4 + 0.42 * len(histories)), constrained_layout=True)
+        rows = []
+        for place, (label, seeds) in enumerate(histories.items()):
+            found, tint = rounds_to(seeds, target), COLOURS[place % len(COLOURS)]
+            length = last_round(seeds) if found is None else found
+            axis.barh(place, length, color="none" if found is None else tint, edgecolor=tint, height=0.6)
+            axis.annotate(
+                f" never in {length}" if found is None else f" {found}", (length, place), va="center", fontsize=9
+            )
+            rows.append((label, target, "" if found is None else found, length))
+        axis.set_yticks(range(len(histories)), list(histories))
+        axis.invert_yaxis()
+        axis.margins(x=0.15)
+        axis.set(xlabel="round", title=f"First scored round with mean accuracy of {100 * target:g} %")
+        axis.grid(False, axis="y")
+        return save(figure, path, ("method", "target", "round", "last_round"), rows)
+
+
+def comparison_table(
+    histories: Histories, clients: Mapping[str, Mapping[Any, float]], majority: float, target: float, path: Path
+) -> Path:
+    """comparison_table.csv: the published columns, then balanced accuracy, macro F1 and the majority baseline."""
+    header = (
+        "Algorithm", "Final mean acc", "Final std acc", "Best mean acc", "Final mean loss",
+        f"Rounds to {100 * target:g}%", "Min client acc", "P10 client acc", "P90 client acc", "Max client acc",
+        "Final balanced acc", "Final macro F1", "Majority class acc",
+    )  # fmt: skip
+    rows = []
+    for label, seeds in histories.items():
+        accuracy = over_seeds(seeds, "test_accuracy")[1]
+        reached = rounds_to(seeds, target)
+        spread = np.array(list(clients.get(label, {}).values()))
+        ends = [float(np.percentile(spread, q)) if len(spread) else math.nan for q in (0, 10, 90, 100)]
+        rows.append((
+            label, _last(seeds, "test_accuracy"), _last(seeds, "test_accuracy_std"),
+            float(accuracy.max()) if len(accuracy) else math.nan, _last(seeds, "test_loss"),
+            f">{last_round(seeds)}" if reached is None else reached, *ends,
+            _last(seeds, "test_balanced_accuracy"), _last(seeds, "test_macro_f1"), majority,
+        ))  # fmt: skip
+    write_csv(path, header, [[f"{v:.6f}" if isinstance(v, float) else v for v in row] for row in rows])
+    return path
+
+
+def _last(seeds: Sequence[Rows], name: str) -> float:
+    values = over_seeds(seeds, name)[1]
+    return float(values[-1]) if len(values) else math.nan
+
+
+def draw_all(
+    histories: Histories, clients: Mapping[str, Mapping[Any, float]], majority: float, target: float, top: Path
+) -> None:
+    """All of the above, below a folder."""
+    accuracy_curves(histories, majority, top / "accuracy_curves")
+    loss_curves(histories, top / "loss_curves")
+    accuracy_boxplot(clients, majority, top / "accuracy_boxplot")
+    convergence_speed(histories, target, top / "convergence_speed")
+    comparison_table(histories, clients, majority, target, top / "comparison_table.csv")

@@ -1,0 +1,137 @@
+"""Joules of a run: by phase, and by visit where one visit is made at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedquilt.core.exchange import Method
+from fedquilt.core.params import norm
+from fedquilt.core.record import unpack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Source
+from fedquilt.engines.client_side import Exam, Outcome, Score, Task
+from fedquilt.engines.engine import Engine, Lost
+from fedquilt.engines.rounds import RoundLog, Visit
+from fedquilt.metrics.energy import NOT_HERE, Meter, per_change
+
+
+class Metered:
+    """An engine that also reads the meter: waiting for clients counts as 'train', exams as 'evaluate'.
+
+    ``visited`` holds the joules and the model change of each visit of the round, where the engine makes one visit at a
+    time in this process; several at once cannot be told apart by counters of the whole machine.
+    """
+
+    def __init__(self, engine: Engine, meter: Meter) -> None:
+        self.engine, self.meter, self.name, self.keeps_states = engine, meter, engine.name, engine.keeps_states
+        self.visited: list[tuple[ClientId, float, float | None]] = []
+
+    def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
+        """As the engine."""
+        self.engine.begin(method, source, seed, score)
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """As the engine; what is spent until each outcome is here counts."""
+        alone = self.engine.facts().get("engine") == "local"
+        outcomes = self.engine.visits(clients, task)
+        while True:
+            before = self.meter.read()
+            pair = next(outcomes, None)
+            spent = self.meter.since(before)
+            self.meter.add("train", spent)
+            if pair is None:
+                return
+            if alone and spent is not None and isinstance(pair[1], Outcome):
+                self.visited.append((pair[0], spent, change_in(pair[1].upload)))
+            yield pair
+
+    def exams(
+        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
+    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+        """As the engine."""
+        with self.meter.phase("evaluate"):
+            yield from self.engine.exams(clients, exam)
+
+    def saved(self, oldest: int) -> None:
+        """As the engine."""
+        self.engine.saved(oldest)
+
+    def facts(self) -> dict[str, Any]:
+        """As the engine."""
+        return self.engine.facts()
+
+    def close(self) -> None:
+        """As the engine."""
+        self.engine.close()
+
+
+def change_in(upload: bytes) -> float | None:
+    """||w_after - w_before|| of an upload that is a change (``delta``) and travelled as it is; None otherwise."""
+    delta = getattr(unpack(upload).upload, "delta", None)
+    if not isinstance(delta, Mapping) or not all(isinstance(t, Tensor) for t in delta.values()):
+        return None
+    return norm(delta)
+
+
+class Energy:
+    """What a run spends. Without counters it does nothing, and the engine is the very same."""
+
+    def __init__(self, engine: Engine, meter: Meter | None = None) -> None:
+        self.meter = Meter.here() if meter is None else meter
+        self._metered = Metered(engine, self.meter) if self.meter.counters else None
+        self.engine: Engine = engine if self._metered is None else self._metered
+        self.changed = {"joules": 0.0, "change": 0.0}
+
+    def play(self, play: Callable[[], RoundLog]) -> RoundLog:
+        """A round: what is not spent waiting for clients is the server's, 'aggregate'."""
+        if self._metered is None:
+            return play()
+        self._metered.visited = []
+        waited, before = self.meter.spent.get("train", 0.0), self.meter.read()
+        log = play()
+        spent = self.meter.since(before)
+        if spent is not None:
+            self.meter.add("aggregate", max(spent - (self.meter.spent.get("train", 0.0) - waited), 0.0))
+        for _, joules, change in self._metered.visited:
+            if change is not None:
+                self.changed = {"joules": self.changed["joules"] + joules, "change": self.changed["change"] + change}
+        return log
+
+    def of(self, visits: Sequence[Visit]) -> list[dict[str, Any]]:
+        """What is known of each visit: joules, model change, and their ratio."""
+        known = {} if self._metered is None else {c: (j, d) for c, j, d in self._metered.visited}
+        if len(known) < len(visits) or self._metered is None or len(self._metered.visited) != len(known):
+            return [{} for _ in visits]  # nothing measured, or several trips to a client in one round
+        return [_visit(*known[visit.client]) if visit.client in known else {} for visit in visits]
+
+    # Resuming, and the end
+
+    def state(self) -> dict[str, Any]:
+        """So far, for snapshots; empty where nothing is measured."""
+        return {"joules": dict(self.meter.spent), "changed": dict(self.changed)} if self.meter.spent else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a snapshot."""
+        if state:
+            self.meter.spent, self.changed = dict(state["joules"]), dict(state["changed"])
+
+    def result(self) -> dict[str, Any]:
+        """For result.json."""
+        if not self.meter.spent:
+            return {"source": "none", "note": NOT_HERE}
+        return {
+            "source": self.meter.source, "joules": dict(self.meter.spent),
+            "joules_per_model_change": per_change(self.changed["joules"], self.changed["change"]),
+        }  # fmt: skip
+
+
+def _visit(joules: float, change: float | None) -> dict[str, Any]:
+    known = {"joules": joules}
+    if change is None:
+        return known
+    return {**known, "model_change": change, "joules_per_change": per_change(joules, change)}
