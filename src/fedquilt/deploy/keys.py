@@ -132,7 +132,7 @@ def make(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 3
 def _make_ca(keys: Keys, days: int) -> list[Path]:
     c = _cryptography()
     key = c.ec.generate_private_key(c.ec.SECP384R1())
-    name = c.x509.Name([c.x509.NameAttribute(c.x509.NameOID.COMMON_NAME, "fedquilt CA")])
+    name = c.x509.Name([c.x509.NameAttribute(c.x509.oid.NameOID.COMMON_NAME, "fedquilt CA")])
     builder = _certificate(c, name, name, key.public_key(), days)
     builder = builder.add_extension(c.x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(c, signs=True), critical=True)
@@ -150,13 +150,15 @@ def _make_server(keys: Keys, hosts: Sequence[str], days: int) -> list[Path]:
     ca = c.x509.load_pem_x509_certificate(keys.ca.read_bytes())
     signer = c.serialization.load_pem_private_key(ca_key.read_bytes(), None)
     key = c.ec.generate_private_key(c.ec.SECP384R1())
-    name = c.x509.Name([c.x509.NameAttribute(c.x509.NameOID.COMMON_NAME, hosts[0][:64])])
+    name = c.x509.Name([c.x509.NameAttribute(c.x509.oid.NameOID.COMMON_NAME, hosts[0][:64])])
     builder = _certificate(c, name, ca.subject, key.public_key(), days)
     names = [_host(c, host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
     builder = builder.add_extension(c.x509.SubjectAlternativeName(names), critical=False)
     builder = builder.add_extension(c.x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(c, signs=False), critical=True)
-    builder = builder.add_extension(c.x509.ExtendedKeyUsage([c.x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    builder = builder.add_extension(
+        c.x509.ExtendedKeyUsage([c.x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+    )
     issuer = c.x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = builder.add_extension(issuer, critical=False)
     certificate, place = keys.server
@@ -227,8 +229,6 @@ class _Cryptography:
         self.x509: Any = x509
         self.unsupported = UnsupportedAlgorithm
         self.hashes, self.serialization, self.ec = hashes, serialization, ec
-        self.x509.NameOID = x509.oid.NameOID
-        self.x509.ExtendedKeyUsageOID = x509.oid.ExtendedKeyUsageOID
 
 
 def _cryptography() -> Any:
