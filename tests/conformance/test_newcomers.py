@@ -32,11 +32,11 @@ from helpers.toy import last
 # client (fedamp); no model on the server at all (fedproto).
 ALONE = {"fedavg-private-head", "local-only", "fedper", "fedrep", "fedbn", "fedamp", "fedproto", "hgls"}
 
-# Newcomers find their cluster by their update or their loss.
+# Newcomers find their cluster by their update or their loss; fedrod-hyper makes their head from their class shares.
 CHOOSE = {
     "ifca", "ifca-heads", "ifca-updates", "ifca-gradient", "fesem", "fesem-memory", "fesem-batchnorm", "cgpfl",
     "cgpfl-cosine", "lcfed", "fedsoft", "feddrift", "flhc", "hcfl", "hcfl-global-start", "fedgroup", "fedgroup-cold",
-    "fedgroup-params", "cfl", "pacfl", "fedper-grouped",
+    "fedgroup-params", "cfl", "pacfl", "fedper-grouped", "fedrod-hyper",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
+from fedquilt.core.params import Params
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Objective
 from fedquilt.methods.fedrod import Both, FedRoD, doubled
@@ -50,6 +51,8 @@ class FedRoDHyper(FedRoD):
         base: FedAvg of a :class:`Hyper`, whose ``shares`` are private.
     """
 
+    newcomer_head: ClassVar[tuple[str, ...]] = ("hyper",)
+
     def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
         """As FedRoD, with the client's class shares."""
         job = super().start(download, client, site, turn)
@@ -57,6 +60,10 @@ class FedRoDHyper(FedRoD):
         zeros = torch.zeros_like(job.params["shares"])
         shares = zeros.index_copy(0, torch.arange(len(counts)), counts / counts.sum())
         return replace(job, params={**job.params, "shares": shares})
+
+    def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
+        """The hypernetwork makes a newcomer's head from its class shares, without any training."""
+        return self.start(download, client, site, turn).params
 
 
 def fedrod_hyper(objective: Objective | Net, **rest: Any) -> FedRoDHyper:
