@@ -22,7 +22,10 @@ from fedquilt.core.errors import InputError
 _ROOMS = tuple(f"fedquilt.{room}" for room in (
     "core.net", "core.train", "core.exchange", "core.params", "pieces", "methods", "models", "metrics",
 ))  # fmt: skip
-_FILES = tuple(f"fedquilt.models.{module}" for module in ("encoder", "files", "registry", "weights"))
+_FILES = (
+    *(f"fedquilt.models.{module}" for module in ("encoder", "files", "registry", "weights")),
+    "fedquilt.metrics.energy",
+)
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor)
 
 
