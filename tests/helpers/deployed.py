@@ -41,7 +41,7 @@ def recipe(method: str | Mapping[str, Any], rounds: int = 2, **settings: Any) ->
     return parse({
         "name": "deployed", "rounds": rounds, "method": method,
         "model": {"kind": "mlp", "hidden": [16]}, "train": {"batch_size": 16},
-        "flower": {"nodes": len(SITES), "ask": 3.0, "deadline": 120.0, "wait": 120.0},
+        "flower": {"nodes": len(SITES), "ask": 10.0, "deadline": 600.0, "wait": 300.0},
         "snapshot": {"seconds": 0.0}, "evaluate": {"every": rounds}, **settings,
     })  # fmt: skip
 
