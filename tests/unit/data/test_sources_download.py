@@ -28,7 +28,7 @@ from helpers.plugged import PICTURES, picture_bytes
 def archive():
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as packed:
-        packed.writestr("official/pictures.bin", picture_bytes())
+        packed.writestr(zipfile.ZipInfo("official/pictures.bin"), picture_bytes())
     return out.getvalue()
 
 

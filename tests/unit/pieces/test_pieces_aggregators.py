@@ -28,7 +28,7 @@ def test_means(aggregate, expected):
     assert NOW["w"].tolist() == [10.0]
 
 
-@pytest.mark.parametrize("aggregate", [mean, uniform_mean, noised(0.5)], ids=str)
+@pytest.mark.parametrize("aggregate", [mean, uniform_mean, noised(0.5)], ids=["mean", "uniform", "noised"])
 def test_without_replies_nothing_changes(aggregate):
     assert aggregate(NOW, iter(()), TURN) is NOW
 
