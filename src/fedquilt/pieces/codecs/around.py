@@ -82,7 +82,7 @@ class chain:
             _is_codec(codec, "chain")
         if any(isinstance(codec, on | together) for codec in codecs[1:]):
             raise InputError(
-                "Only the first codec of a chain may be on(...): the others code what it left. Several fields: together."
+                "Only the first codec of a chain may be on(...): the others code what it left. For fields: together."
             )
         object.__setattr__(self, "codecs", codecs)
 

@@ -124,8 +124,8 @@ class hgc_rc(hgc):
     """:class:`hgc` with a scale for each column too: closer to the truth for a few more bits.
 
     A live column of norm q_j travels as l_j = ceil(2**B sqrt(q_j / max q)), from 1 to 2**B; with
-    u_j = ((l_j - 1/2) / 2**B)**2 and u scaled to length 1, an entry comes back as +-b_i u_j. Wire form: that of hgc, with
-    l_j - 1 in B bits for each live column before the signs.
+    u_j = ((l_j - 1/2) / 2**B)**2 and u scaled to length 1, an entry comes back as +-b_i u_j. Wire form: that of hgc,
+    with l_j - 1 in B bits for each live column before the signs.
 
     Args:
         num_bins, representative, lossless, bit_width: As of :class:`hgc`.
@@ -159,7 +159,7 @@ class hgc_rc(hgc):
 def row_norms(matrix: Tensor) -> Any:
     """Euclidean norms; squares that float32 cannot hold are summed in float64."""
     norms = torch.linalg.vector_norm(matrix, dim=1).double().numpy()
-    if len(norms) and not (1e-12 < norms.min() and norms.max() < 1e12):
+    if len(norms) and not (norms.min() > 1e-12 and norms.max() < 1e12):
         norms = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64).numpy()
     return norms
 

@@ -18,8 +18,8 @@ from fedquilt.pieces.codecs.matrices import swap
 class lfsr:
     """Add a fixed stream of bits to all bytes that travel, for example behind ``chain(hgc(), ...)``.
 
-    **Not encryption.** Everybody who has the settings, or a few bytes of the stream, has all of it; and it makes nothing
-    smaller. What must stay secret needs TLS or secure summation. It breaks up long runs of equal bits, and that is all.
+    **Not encryption.** Everybody who has the settings, or a few bytes of the stream, has all of it; and it makes
+    nothing smaller. What must stay secret needs TLS or secure summation. It breaks up long runs of equal bits, and that is all.
 
     A step of the register: f is the sum (mod 2) of its bits at ``taps``, the register becomes (register << 1 | f) mod
     2**width, and f is the next bit of the stream.
