@@ -254,7 +254,8 @@ def test_a_combination_that_cannot_work_is_refused(codec, message):
         lambda: chain(hgc()), lambda: chain(hgc(), on("a", half())), lambda: chain(hgc(), 3), lambda: error_feedback(3),
         lambda: on("", hgc()), lambda: on("a b", hgc()), lambda: on("a", 3), lambda: together(),
         lambda: together(hgc()), lambda: together(on("a", hgc()), on("a", half())), lambda: lfsr(0),
-        lambda: lfsr(4, (4,)),        lambda: lfsr(4, ()), lambda: lfsr(4, (1, 1)), lambda: lfsr(4, (3,), 16), lambda: lfsr(4, (3,), 0),
+        lambda: lfsr(4, (4,)), lambda: lfsr(4, ()),
+        lambda: lfsr(4, (1, 1)), lambda: lfsr(4, (3,), 16), lambda: lfsr(4, (3,), 0),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_refused(make):
