@@ -51,7 +51,7 @@ class lfsr:
     def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
         """All bytes, whitened."""
         wire = swap(upload, _is_bytes, self._added)
-        if not _holds_bytes(upload):
+        if upload and not _holds_bytes(upload):
             raise InputError("lfsr whitens bytes, but there are none. Put it behind a codec: chain(hgc(), lfsr()).")
         return wire, memory
 
