@@ -101,7 +101,10 @@ LIES = {
     "empty": (uploads(lambda f: b""), "at least 8 bytes"),
     "huge header": (uploads(lambda f: header_of(2**62)), "header claims"),
     "huge tensor": (uploads(huge_tensor), "does not fit"),
-    "huge compact tensor": (uploads(lambda f: MAGIC + bytes([8, 0x11, 0xFF, 0xFF, 0xFF, 0x7F]) + f), "the tensors take"),
+    "huge compact tensor": (
+        uploads(lambda f: MAGIC + bytes([8, 0x11, 0xFF, 0xFF, 0xFF, 0x7F]) + f),
+        "the tensors take",
+    ),
     "unknown compact record": (uploads(lambda f: f[:3] + b"\0\0\0\0" + f[7:]), "unknown record type"),
     "unknown record": (uploads(unknown_record), "unknown record type"),
     "no upload": (lambda frames: {"answer": frames["answer"]}, "frame 0 is missing"),
