@@ -55,9 +55,7 @@ def hgls(
     )  # fmt: skip
 
 
-def _base(
-    objective: Objective | Net, base: Base, mu: float, head_epochs: int, norms: str, rest: dict[str, Any]
-) -> Any:
+def _base(objective: Objective | Net, base: Base, mu: float, head_epochs: int, norms: str, rest: dict[str, Any]) -> Any:
     net = net_of(objective)
     if norms == "personal":
         if not net.norms:

@@ -57,7 +57,7 @@ class SearchClient:
 
 
 @record
-class Invitation:
+class Invite:
     """What the base sends (None to those who hold it already), and a head for those who never trained."""
 
     base: Any
@@ -87,11 +87,11 @@ class Inside:
 
     codec: Codec
 
-    def encode(self, upload: HeadUpload, sent: Invitation, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: HeadUpload, sent: Invite, memory: Any, seed: Seed) -> tuple[Any, Any]:
         """The base's part as its codec says."""
         wire, memory = self.codec.encode(upload.base, sent.base, memory, seed)
         return replace(upload, base=wire), memory
 
-    def decode(self, wire: HeadUpload, sent: Invitation) -> HeadUpload:
+    def decode(self, wire: HeadUpload, sent: Invite) -> HeadUpload:
         """The same, back again."""
         return replace(wire, base=self.codec.decode(wire.base, sent.base))

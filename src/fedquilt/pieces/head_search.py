@@ -1,7 +1,7 @@
 """Search for a better linear head along other clients' slopes, on features that are computed once.
 
-A head is one matrix H [classes, width]: its weights, and its bias as the last column, for which every feature vector ends
-in a 1. The loss is the mean cross-entropy of the scores Z H'.
+A head is one matrix H [classes, width]: its weights, and its bias as the last column, for which every feature vector
+ends in a 1. The loss is the mean cross-entropy of the scores Z H'.
 """
 
 from __future__ import annotations
