@@ -232,7 +232,8 @@ class Line:
         start, slope = self.value(0.0), self.slope(0.0)
         if slope >= 0:
             return 0.0
-        for a in (first / 2**k for k in range(HALVINGS)):
+        for k in range(HALVINGS):
+            a = first * 0.5**k
             if self.value(a) <= start + SUFFICIENT * a * slope:
                 return a
         return 0.0
