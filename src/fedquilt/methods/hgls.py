@@ -16,16 +16,7 @@ from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import InTurn, Job, Train, Trained
-from fedquilt.methods.hgls_records import (
-    HeadUpload,
-    Inside,
-    Invite,
-    Others,
-    Peer,
-    SearchClient,
-    SearchServer,
-    Tally,
-)
+from fedquilt.methods.hgls_records import HeadUpload, Invite, Others, Peer, SearchClient, SearchServer, Tally, inside
 from fedquilt.methods.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
 from fedquilt.pieces.head_search import Found, HeadSearch, Rows, cosine_step, head_gradient
 
@@ -118,8 +109,8 @@ class HGLS(OnBase):
 
     @property
     def _once(self) -> bool:
-        """Whether the body that the search brings need not be sent again. A codec must see what was sent."""
-        return self.search_base == "aggregated" and self._train.codec == plain
+        """Whether the body that the search brings need not be sent again. The base's codecs must see what is sent."""
+        return self.search_base == "aggregated" and self._train.codec == self._train.download == plain
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """Train, then search; the same clients."""
@@ -132,9 +123,10 @@ class HGLS(OnBase):
         )
         first = replace(
             train, down=self.down, work=InTurn(ours) if isinstance(work, InTurn) else ours[0], up=self.up,
-            codec=train.codec if train.codec == plain else Inside(train.codec), check=self.check,
+            codec=inside(train.codec), download=inside(train.download), check=self.check,
         )  # fmt: skip
-        return first, Exchange("search", self.offer, self.seek, self.note, cohort=train.cohort)
+        down = inside(train.download) if self.search_base == "aggregated" else plain
+        return first, Exchange("search", self.offer, self.seek, self.note, cohort=train.cohort, download=down)
 
     def down(self, state: SearchServer, client_id: ClientId) -> Invite:
         """The base's download, unless the search has brought it; the mean head to those who never trained."""

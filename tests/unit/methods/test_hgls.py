@@ -21,6 +21,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.engines.client_side import Slot
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
+from fedquilt.methods.compressed import Compressed
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedala import fedala
 from fedquilt.methods.fedavg import FedAvg
@@ -35,7 +36,7 @@ from fedquilt.methods.hgls_recipe import hgls
 from fedquilt.methods.own_heads import BIAS, WEIGHT
 from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
-from fedquilt.pieces.codecs import hgc, on
+from fedquilt.pieces.codecs import half, hgc, on
 from fedquilt.pieces.head_search import HeadSearch
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import Normed, last
@@ -83,6 +84,7 @@ def test_a_search_that_takes_nothing_is_the_base_bit_for_bit(name: str, search_b
 
 
 def test_off_is_fedavg_bit_for_bit():
+    assert hgls(NET, base="fedper", search="off", **WORK) == fedper(NET, **WORK)
     assert last(hgls(NET, search="off", **WORK), TOY).digest() == last(fedavg(), TOY).digest()
 
 
@@ -289,6 +291,22 @@ def test_slopes_travel_coded_up_and_down():
         assert equal(codec.decode(wire.slope, like), expected)
 
 
+@pytest.mark.parametrize("slopes", ["hgc", "hgc_rc", "hgc_legacy"])
+def test_slopes_by_the_names_of_codecs(slopes: Any):
+    run = played(hgls(NET, slopes=slopes, num_bins=32, **WORK), 1)
+    assert type(run.method.codec).__name__ == slopes
+    assert run.method.codec.num_bins == 32
+    assert run.state.tally.candidates == 16
+
+
+def test_codecs_of_the_bases_downloads_are_on_both_trips():
+    run = played(HGLS(base=Compressed(base=fedavg(), download=on("shared", half()))), 2)
+    train, search = run.method.exchanges()
+    for trip in (train, search):
+        body = trip.carried(trip.down(run.state, 0), Seed(0))[0].base.shared
+        assert equal(body, {n: t.half().float() for n, t in run.state.base.shared.items()})
+
+
 def test_the_bases_own_codec_sees_what_was_sent():
     run = played(HGLS(base=fedavg(codec=on("delta", hgc()))), 2)
     assert run.state.holders == ()
@@ -357,6 +375,10 @@ def test_statistics_of_batches_are_averaged_or_stay_home():
     shared = played(hgls(net, **work), 2)
     assert "features.2.running_mean" in shared.state.base.shared
     assert shared.state.tally.taken > 0
+    for base in ("fedrep", "fedper"):
+        assert not any(
+            n.startswith("features.2.") for n in hgls(net, base=base, norms="personal").init_server(Seed(0)).base.shared
+        )
     home = played(hgls(net, norms="personal", **work), 2)
     assert not any(n.startswith("features.2.") for n in home.state.base.shared)
     assert {"features.2.running_var", WEIGHT} <= clients(home)[0].base.private.keys()
