@@ -130,7 +130,7 @@ def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None]
         letters = _overheard(cell, plan, method, few, lr)
     except RoundError as error:
         return [replace(cell.finding(name, victims[0]), note=f"the round failed: {error}") for name in plan.attacks]
-    scene = attacks.Scene(net, *_values(federation), plan.iterations, plan.restarts, config.train.batch_size)
+    scene = attacks.Scene(net, *values_of(federation), plan.iterations, plan.restarts, config.train.batch_size)
     found = []
     for client in victims:
         steps = config.train.steps or config.train.epochs * -(-few.size(client) // config.train.batch_size)
@@ -193,7 +193,7 @@ def _net(method: Any) -> Net:
     return net
 
 
-def _values(federation: Any) -> tuple[float, float, Tensor]:
+def values_of(federation: Any) -> tuple[float, float, Tensor]:
     """The range of the data's values, and the mean input: what one knows of such data without looking at a client."""
     low, high, total, count = float("inf"), -float("inf"), torch.zeros(()), 0
     for client in federation.ids:
