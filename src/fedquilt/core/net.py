@@ -79,6 +79,15 @@ class Net:
         """The names of its BatchNorm layers; a layer's tensors are under its name."""
         return self._resident().norms
 
+    @property
+    def has_linear_head(self) -> bool:
+        """Whether its module has the parts ``features`` and ``head``, and ``head`` is one linear layer."""
+        module = self._resident().module
+        head = getattr(module, "head", None)
+        return isinstance(getattr(module, "features", None), nn.Module) and (
+            isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward
+        )
+
     def under(self, *prefixes: str) -> Names:
         """The names at or below these prefixes, each of which must be there."""
         for prefix in prefixes:

@@ -1,0 +1,370 @@
+"""HGLS: every client keeps its head, and tries the other clients' head slopes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Codec, Exchange, OnBase, Reply, Turn, plain
+from fedquilt.core.params import Mean, Params, finite, pick, same_names, zeros_like
+from fedquilt.core.record import record, tensors_in
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Site
+from fedquilt.core.train import InTurn, Job, Train, Trained
+from fedquilt.methods.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
+from fedquilt.pieces.head_search import Found, HeadSearch, Rows, cosine_step, head_gradient
+
+
+@record
+class Peer:
+    """A client's head slope as it travelled, and the round it is of."""
+
+    client: Any
+    round: int
+    slope: Any
+
+
+@record
+class Tally:
+    """Over the clients that searched: slopes they were given, slopes that pointed their way, slopes they took."""
+
+    candidates: int = 0
+    aligned: int = 0
+    taken: int = 0
+
+
+@record
+class SearchServer:
+    """The base's state; the mean head, for those who have none; the slopes; and what was found last.
+
+    ``chosen``: which slopes a client is sent, if not all; ``met``: who has trained; ``holders``: who has already been
+    brought the newest body.
+    """
+
+    base: Any
+    head: Params
+    peers: tuple[Peer, ...]
+    chosen: dict[Any, tuple[int, ...]]
+    met: tuple[Any, ...]
+    holders: tuple[Any, ...]
+    tally: Tally
+
+
+@record
+class SearchClient:
+    """The base's state at the client, its own slope, a body it will need again, and the memory of the slope's codec."""
+
+    base: Any
+    slope: Params
+    kept: Any
+    memory: Any
+
+
+@record
+class Invitation:
+    """What the base sends (None to those who hold it already), and a head for those who never trained."""
+
+    base: Any
+    head: Params
+
+
+@record
+class Others:
+    """What the base will send next (None when the search is made on the client's own body), and slopes, unnamed."""
+
+    base: Any
+    slopes: tuple[Any, ...]
+
+
+@record
+class HeadUpload:
+    """The head ({} if it stays home), its slope as it travels, and the base's upload."""
+
+    head: Params
+    slope: Any
+    base: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class HGLS(OnBase):
+    """Two trips a round: train as the base, with a private head; then each client tries all head slopes on its head.
+
+    The slope of client i is the gradient of its cross-entropy along its head, after training. A slope g_j that points
+    the client's own way, <g_j, G_i> > 0, is a candidate; see :class:`fedquilt.pieces.head_search.HeadSearch`.
+
+    Args:
+        base: FedAvg, or a method of one trip built on it; its head is made private if it is not.
+        search: How candidates are tried.
+        gradient: "full": over all of the client's rows at its final model; "last_batch": of the last training step.
+        search_base: "aggregated": on the new common body; "local": on the body the client has just trained.
+        codec: How slopes travel, up and down again.
+        peers: How many slopes a client is sent: those that point most nearly its own way, its own counting. None: all.
+        max_age: Slopes of clients that were not asked count for so many more rounds.
+        own_only: No slopes travel; each client has only its own. A control.
+        drop_bias: Slopes are without the bias, whose signs tell which classes a client has.
+        accept: Whose loss must fall: that of the training rows ("train"), of a random part of them to which no step is
+            fitted ("held_out"), or of the client's validation rows ("valid").
+        held_out: How large that part is.
+        newcomer_head: "mean": heads are sent to the server too, and those who never trained begin with the mean;
+            "fresh": heads never leave, and everyone begins with a random one.
+
+    Reference: CEHGLS, the project's README and code.
+    """
+
+    base: Any
+    search: HeadSearch = HeadSearch()  # noqa: RUF009 - frozen, so it can be shared
+    gradient: Literal["full", "last_batch"] = "full"
+    search_base: Literal["aggregated", "local"] = "aggregated"
+    codec: Codec = plain
+    peers: int | None = None
+    max_age: int = 0
+    own_only: bool = False
+    drop_bias: bool = False
+    accept: Literal["train", "held_out", "valid"] = "train"
+    held_out: float = 0.25
+    newcomer_head: Literal["mean", "fresh"] = "mean"
+
+    def __post_init__(self) -> None:
+        choices = {
+            "gradient": ("full", "last_batch"), "search_base": ("aggregated", "local"),
+            "accept": ("train", "held_out", "valid"), "newcomer_head": ("mean", "fresh"),
+        }  # fmt: skip
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if (self.peers is not None and self.peers < 1) or self.max_age < 0 or not 0 < self.held_out < 1:
+            raise InputError(
+                "HGLS needs peers >= 1 (or None), max_age >= 0 and held_out between 0 and 1, "
+                f"got {self.peers}, {self.max_age}, {self.held_out}."
+            )
+        object.__setattr__(self, "base", self._checked())
+
+    def _checked(self) -> Any:
+        base = with_own_heads(self.base, "HGLS")
+        (train,) = base.exchanges()
+        works = train.work.works if isinstance(train.work, InTurn) else (train.work,)
+        if not all(isinstance(work, Train) for work in works) or not any(work.only(WEIGHT) for work in works):
+            raise InputError(f"HGLS needs a base that trains the head locally; {type(base).__name__} does not.")
+        return base
+
+    # States
+
+    def init_server(self, seed: Seed) -> SearchServer:
+        """No slopes yet; the head of a stranger is a fresh one."""
+        head = pick(is_head, self.net.init(seed))
+        return SearchServer(self.base.init_server(seed), head, (), {}, (), (), Tally())
+
+    def init_client(self, seed: Seed) -> SearchClient:
+        """As the base."""
+        return SearchClient(self.base.init_client(seed), {}, None, None)
+
+    def observe(self, state: SearchServer, metrics: Mapping[str, float]) -> SearchServer:
+        """As the base; if that changes what it sends, nobody holds it."""
+        base = self.base.observe(state.base, metrics)
+        return state if base is state.base else replace(state, base=base, holders=())
+
+    # The two trips
+
+    @property
+    def _train(self) -> Exchange:
+        (train,) = self.base.exchanges()
+        exchange: Exchange = train
+        return exchange
+
+    @property
+    def _once(self) -> bool:
+        """Whether the body that the search brings need not be sent again. A codec must see what was sent."""
+        return self.search_base == "aggregated" and self._train.codec == plain
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Train, then search; the same clients."""
+        train = self._train
+        work: Any = train.work
+        works: tuple[Train, ...] = work.works if isinstance(work, InTurn) else (work,)
+        ours = tuple(
+            replace(w, start=partial(self.start, w.start, i == 0), finish=partial(self.finish, w.finish))
+            for i, w in enumerate(works)
+        )
+        first = replace(
+            train, down=self.down, work=InTurn(ours) if isinstance(work, InTurn) else ours[0], up=self.up,
+            codec=train.codec if train.codec == plain else Inside(train.codec), check=self.check,
+        )  # fmt: skip
+        return first, Exchange("search", self.offer, self.seek, self.note, cohort=train.cohort)
+
+    def down(self, state: SearchServer, client_id: ClientId) -> Invitation:
+        """The base's download, unless the search has brought it; the mean head to those who never trained."""
+        base = None if client_id in state.holders else self._train.down(state.base, client_id)
+        begins = self.newcomer_head == "mean" and state.met and client_id not in state.met
+        return Invitation(base, state.head if begins else {})
+
+    def start(
+        self, begin: Callable[..., Job], first: bool, download: Invitation, client: SearchClient, site: Site, turn: Turn
+    ) -> Job:
+        """As the base."""
+        mine = self._with_head(client.base, download.head) if first else client.base
+        return begin(download.base if download.base is not None else client.kept, mine, site, turn)
+
+    def finish(
+        self, end: Callable[..., Any], job: Job, trained: Trained, client: SearchClient, site: Site, turn: Turn
+    ) -> tuple[SearchClient, HeadUpload | None]:
+        """As the base, and the slope of the head."""
+        base, upload = end(job, trained, client.base, site, turn)
+        slope = {**client.slope, **self._sent_part(trained.gradient)}
+        client = replace(client, base=base, slope=slope)
+        if upload is None:  # the work goes on with another training
+            return client, None
+        head = pick(is_head, trained.params)
+        if self.gradient == "full":
+            rows = rows_of(self.net, trained.params, site.train)
+            slope = self._sent_part(as_params(head_gradient(as_matrix(head), rows), head))
+        wire, memory = None, client.memory
+        if not self.own_only:
+            wire, memory = self.codec.encode(slope, zeros_like(slope), memory, turn.seed.fold("slope"))
+        body = {n: t for n, t in trained.params.items() if n not in base.private}
+        kept = body if self.search_base == "local" else None
+        known = head if self.newcomer_head == "mean" else {}
+        return replace(client, slope=slope, kept=kept, memory=memory), HeadUpload(known, wire, upload)
+
+    def check(self, state: SearchServer, upload: HeadUpload) -> None:
+        """Head and slope fit the network's head; the rest fits the base."""
+        same_names(state.head if self.newcomer_head == "mean" else {}, upload.head, "upload.head")
+        if not self.own_only:
+            like = self._sent_part(state.head)
+            slope = self.codec.decode(upload.slope, like)
+            same_names(like, slope, "upload.slope")
+            if not finite(tensors_in(slope)):
+                raise InputError("upload.slope holds non-finite numbers.")
+        elif upload.slope is not None:
+            raise InputError("upload.slope should not be there: every client has only its own.")
+        self._train.check(state.base, upload.base)
+
+    def up(self, state: SearchServer, replies: Iterable[Reply[HeadUpload]], turn: Turn) -> SearchServer:
+        """As the base; the slopes are kept for the search, in an order that tells nothing."""
+        fresh: list[Peer] = []
+        heads = Mean()
+
+        def inner() -> Iterator[Reply[Any]]:
+            for reply in replies:
+                fresh.append(Peer(reply.client, turn.round, reply.upload.slope))
+                heads.add(reply.upload.head, reply.examples)
+                yield replace(reply, upload=reply.upload.base)
+
+        stream = inner()
+        base = self._train.up(state.base, stream, turn)
+        for _ in stream:  # a base that does not listen to all
+            pass
+        if not fresh:
+            return state
+        now = {p.client for p in fresh}
+        old = [p for p in state.peers if p.client not in now and turn.round - p.round <= self.max_age]
+        peers = () if self.own_only else self._shuffled([*old, *fresh], turn)
+        met = (*state.met, *(p.client for p in fresh if p.client not in state.met))
+        head = heads.value() if self.newcomer_head == "mean" else state.head
+        return SearchServer(base, head, peers, self._nearest(peers, state.head), met, (), Tally())
+
+    def _shuffled(self, peers: list[Peer], turn: Turn) -> tuple[Peer, ...]:
+        order = torch.randperm(len(peers), generator=turn.seed.fold("peers").torch())
+        return tuple(peers[i] for i in order.tolist())
+
+    def _nearest(self, peers: tuple[Peer, ...], head: Params) -> dict[Any, tuple[int, ...]]:
+        """For each client the ``peers`` slopes of largest cosine with its own, as the server knows them."""
+        if self.peers is None or not peers:
+            return {}
+        like = self._sent_part(head)
+        known = [as_matrix(self.codec.decode(p.slope, like)) for p in peers]
+        found = {}
+        for i, peer in enumerate(peers):
+            cosines = [cosine_step(g, known[i]) if i != j else 2.0 for j, g in enumerate(known)]
+            best = sorted((j for j, c in enumerate(cosines) if c > 0), key=lambda j: -cosines[j])
+            found[peer.client] = tuple(sorted(best[: self.peers]))
+        return found
+
+    def offer(self, state: SearchServer, client_id: ClientId) -> Others:
+        """The slopes, and the new body to search on."""
+        base = self._train.down(state.base, client_id) if self.search_base == "aggregated" else None
+        chosen = state.chosen.get(client_id, range(len(state.peers)))
+        return Others(base, tuple(state.peers[j].slope for j in chosen))
+
+    def seek(self, download: Others, client: SearchClient, site: Site, turn: Turn) -> tuple[SearchClient, Tally]:
+        """Search; only the head changes."""
+        after = replace(client, kept=download.base if self._once else None)
+        if not client.slope:  # it did not train this time
+            return after, Tally()
+        if self.own_only:
+            slopes = [client.slope]
+        else:
+            slopes = [self.codec.decode(wire, zeros_like(client.slope)) for wire in download.slopes]
+        if self.search_base == "aggregated":
+            model = self.base.personal_model(download.base, client.base)
+        else:
+            model = {**client.kept, **client.base.private}
+        found = self._found(model, client.slope, slopes, site, turn)
+        head = as_params(found.head, pick(is_head, model))
+        tally = Tally(found.candidates, found.aligned, found.taken)
+        return replace(after, base=self._with_head(client.base, head if found.taken else {})), tally
+
+    def _found(self, model: Params, slope: Params, slopes: list[Params], site: Site, turn: Turn) -> Found:
+        head = pick(is_head, model)
+        wide = {n: torch.zeros_like(t) for n, t in head.items()}  # a slope without bias leaves the bias alone
+        reference, *candidates = (as_matrix({**wide, **s}) for s in (slope, *slopes))
+        fit, judge = self._rows(model, site, turn)
+        return self.search(as_matrix(head), reference, candidates, fit, judge, turn.seed.fold("order"))
+
+    def _rows(self, model: Params, site: Site, turn: Turn) -> tuple[Rows, Rows]:
+        """The rows that steps are fitted to, and those that judge."""
+        fit = rows_of(self.net, model, site.train)
+        if self.accept == "train":
+            return fit, fit
+        if self.accept == "valid":
+            return fit, rows_of(self.net, model, site.valid)
+        order = torch.randperm(len(fit.y), generator=turn.seed.fold("held out").torch())
+        apart = int(self.held_out * len(order))
+        return Rows(*(t[order[apart:]] for t in fit)), Rows(*(t[order[:apart]] for t in fit))
+
+    def note(self, state: SearchServer, replies: Iterable[Reply[Tally]], turn: Turn) -> SearchServer:
+        """Who has been brought the new body, and how the search went."""
+        heard = list(replies)
+        if not heard:
+            return state
+        sums = [sum(getattr(r.upload, n) for r in heard) for n in ("candidates", "aligned", "taken")]
+        return replace(state, holders=tuple(r.client for r in heard) if self._once else (), tally=Tally(*sums))
+
+    # Models
+
+    def global_model(self, state: SearchServer) -> Params | None:
+        """The common body with the mean head, if heads are sent and nothing else is private."""
+        whole = {**state.base.shared, **state.head}
+        return whole if self.newcomer_head == "mean" and whole.keys() >= set(self.net.names) else None
+
+    def personal_model(self, download: Invitation, client: SearchClient) -> Params:
+        """The body with the client's own head."""
+        base = download.base if download.base is not None else client.kept
+        model: Params = self.base.personal_model(base, self._with_head(client.base, download.head))
+        return model
+
+    def _with_head(self, client: Any, head: Params) -> Any:
+        return replace(client, private={**client.private, **head}) if head else client
+
+    def _sent_part(self, params: Params) -> Params:
+        return {n: params[n] for n in (WEIGHT, *(() if self.drop_bias else (BIAS,))) if n in params}
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A codec of the base's uploads, inside those of a method that wraps them."""
+
+    codec: Codec
+
+    def encode(self, upload: HeadUpload, sent: Invitation, memory: Any, seed: Seed) -> tuple[Any, Any]:
+        """The base's part as its codec says."""
+        wire, memory = self.codec.encode(upload.base, sent.base, memory, seed)
+        return replace(upload, base=wire), memory
+
+    def decode(self, wire: HeadUpload, sent: Invitation) -> HeadUpload:
+        """The same, back again."""
+        return replace(wire, base=self.codec.decode(wire.base, sent.base))
