@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from fedquilt.audit import attacks, defences
-from fedquilt.audit.sight import sight
+from fedquilt.audit.sight import network, sight
 from fedquilt.audit.tapping import Few, Letter, overheard
 from fedquilt.core.errors import InputError, RoundError
 from fedquilt.core.exchange import Method
-from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.engines.local import Local
@@ -125,16 +124,18 @@ def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None]
     if getattr(method, "pools_data", False):
         raise InputError(f"{config.method.kind} pools all data in one place: there is nothing to audit.")
     rows = None if "round" in cell.parts else config.train.batch_size
-    few, net, lr = Few(federation, rows, seed.fold("rows")), _net(method), _rate(config, plan)
+    few, lr = Few(federation, rows, seed.fold("rows")), _rate(config, plan)
     try:
         letters = _overheard(cell, plan, method, few, lr)
     except RoundError as error:
         return [replace(cell.finding(name, victims[0]), note=f"the round failed: {error}") for name in plan.attacks]
-    scene = attacks.Scene(net, *values_of(federation), plan.iterations, plan.restarts, config.train.batch_size)
+    scene = attacks.Scene(
+        network(method), *values_of(federation), plan.iterations, plan.restarts, config.train.batch_size
+    )
     found = []
     for client in victims:
         steps = config.train.steps or config.train.epochs * -(-few.size(client) // config.train.batch_size)
-        seen = sight(letters, client, net, lr * steps)
+        seen = sight(letters, client, method, lr * steps)
         truth = few.site(client, plan.rounds).train.whole()
         for name in plan.attacks:
             tell(f"{config.method.kind}, {cell.defence}: {name}")
@@ -184,13 +185,6 @@ def _before(config: Config, federation: Any, plan: Plan) -> tuple[Any, MemorySlo
     slots = MemorySlots()
     slots.frames = {c: frame for c in federation.ids if (frame := rounds.slots.get(c)) is not None}
     return rounds.state, slots
-
-
-def _net(method: Any) -> Net:
-    net: Net | None = getattr(method, "net", None)
-    if net is None:
-        raise InputError(f"{type(method).__name__} has no network (attribute net): its uploads cannot be inverted.")
-    return net
 
 
 def values_of(federation: Any) -> tuple[float, float, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedquilt.audit.analytic import WEIGHT
 from fedquilt.audit.tapping import Letter
+from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -43,16 +44,16 @@ class Sight:
     classes: frozenset[int] | None = None
 
 
-def sight(letters: Sequence[Letter], client: ClientId, net: Net, pace: float) -> Sight:
+def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float) -> Sight:
     """What the server sees of one client.
 
     Args:
         letters: Of a round.
         client: Whose.
-        net: The network.
+        method: Whose network is public.
         pace: Learning rate times local steps: what turns a change of the model into a mean gradient.
     """
-    own = [letter for letter in letters if letter.client == client]
+    own, net = [letter for letter in letters if letter.client == client], network(method)
     gradient: Params = {}
     for letter in own:
         gradient |= {n: -t / pace for n, t in _tensors(letter.upload, DELTAS, net).items()}
@@ -68,6 +69,14 @@ def sight(letters: Sequence[Letter], client: ClientId, net: Net, pace: float) ->
     rest = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload) if f.name not in known_fields}
     examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
     return Sight(client, model, gradient, examples, size, ", ".join(sorted(rest)), _told(own))
+
+
+def network(method: Any) -> Net:
+    """The method's network."""
+    net: Net | None = getattr(method, "net", None)
+    if net is None:
+        raise InputError(f"{type(method).__name__} has no network (attribute net): its uploads cannot be inverted.")
+    return net
 
 
 def filled(net: Net, known: Mapping[str, Tensor], seed: Seed) -> tuple[Params, bool]:

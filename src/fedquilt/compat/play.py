@@ -23,7 +23,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.engine import Engine
 from fedquilt.engines.rounds import MemorySlots, Rounds
-from fedquilt.runs.build import method_of
+from fedquilt.runs.build import check_fits, method_of
 from fedquilt.runs.config import Config, parse
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.newcomers import evaluate_newcomers
@@ -51,6 +51,7 @@ def settings(asked: argparse.Namespace, shape: tuple[int, ...], seed: int) -> Co
 def method_for(asked: argparse.Namespace, config: Config, federation: Any) -> Any:
     """The method, in the conditions asked for."""
     method, seed = method_of(config, federation), Seed(config.seed)
+    check_fits(method, federation, asked.batch_size)
     late = some(asked.send_slow_rate, federation.ids, seed.fold("late"))
     slow = some(asked.train_slow_rate, federation.ids, seed.fold("slow"))
     if not (asked.random_join_ratio or asked.client_drop_rate or late or slow):

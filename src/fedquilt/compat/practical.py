@@ -81,9 +81,7 @@ class Practical(OnBase):
             return InTurn(tuple(self._slowed(part) for part in work.works))
         return replace(work, start=partial(self._start, work.start, work.epochs))
 
-    def _start(
-        self, begin: Callable[..., Job], epochs: int, download: Any, client: Any, site: Site, turn: Turn
-    ) -> Job:
+    def _start(self, begin: Callable[..., Job], epochs: int, download: Any, client: Any, site: Site, turn: Turn) -> Job:
         job = begin(download, client, site, turn)
         if turn.client not in self.slow:
             return job

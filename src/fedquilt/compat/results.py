@@ -22,7 +22,8 @@ def h5py() -> Any:
     try:
         import h5py as found
     except ImportError as error:
-        raise InputError('The .h5 results need h5py. Install the extra "compat": pip install "fedquilt[compat]".') from error
+        advice = 'Install the extra "compat": pip install "fedquilt[compat]".'
+        raise InputError(f"The .h5 results need h5py. {advice}") from error
     return found
 
 

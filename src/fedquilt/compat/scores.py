@@ -21,7 +21,7 @@ ROWS_PER_BLOCK = 100
 
 @record
 class Grades:
-    """One client's: rows, how many are right, summed cross-entropy, micro AUC of the class scores (None for one class)."""
+    """One client's: rows, how many are right, summed cross-entropy, micro AUC of the class scores (if there is one)."""
 
     rows: int
     right: int

@@ -34,7 +34,7 @@ def test_one_step_on_one_row_is_the_gradient(recipe):
     method, few = method_of(config, federation), Few(federation, 1, Seed(3))
     letters = overheard(method, few, Seed(0))
     assert [w.client for w in letters] == list(federation.ids)
-    seen = sight(letters, 2, method.net, 0.1)
+    seen = sight(letters, 2, method, 0.1)
     row = few.site(2, 0).train.whole()
     assert (len(row), seen.examples) == (1, 1)
     model = {n: t.clone().requires_grad_() for n, t in seen.model.items()}
@@ -102,7 +102,7 @@ def test_after_some_rounds(recipe):
     after = last(method, federation, rounds=2)
     state, slots = cells_module._before(config, federation, Plan(rounds=2))
     letters = overheard(method, federation, Seed(0), state, 2, slots)
-    for name, tensor in sight(letters, 0, method.net, 0.1).model.items():
+    for name, tensor in sight(letters, 0, method, 0.1).model.items():
         assert torch.equal(tensor, after.state.shared[name])
     assert found(recipe, attacks=("labels",), defences=("none",), rounds=2)["fedavg", "none", "labels"].numbers
 
