@@ -141,10 +141,7 @@ def _matrices(layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
 
 def _named(layout: Layout, matrices: list[Tensor]) -> Any:
     """The tensors of these matrices, under their names."""
-    if _one_layer(layout):
-        parts = [matrices[0][:, :-1], matrices[0][:, -1]]
-    else:
-        parts = matrices
+    parts = [matrices[0][:, :-1], matrices[0][:, -1]] if _one_layer(layout) else matrices
     shaped = [part.reshape(shape).contiguous() for part, shape in zip(parts, layout.shapes, strict=True)]
     return shaped[0] if layout.names == (None,) else dict(zip(layout.names, shaped, strict=True))
 
