@@ -29,6 +29,7 @@ from fedquilt.methods.fedgroup import fedgroup, fedgroup_params
 from fedquilt.methods.fednova import fednova
 from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper_finetune import fedper_finetune
 from fedquilt.methods.fedper_grouped import fedper_grouped
 from fedquilt.methods.fedproto import fedproto
 from fedquilt.methods.fedprox import fedprox
@@ -40,6 +41,7 @@ from fedquilt.methods.fesem import fesem
 from fedquilt.methods.finetune import fedavg_finetune
 from fedquilt.methods.flhc import flhc
 from fedquilt.methods.hcfl import hcfl
+from fedquilt.methods.hgls_recipe import hgls
 from fedquilt.methods.ifca import ifca, ifca_gradient
 from fedquilt.methods.lcfed import lcfed
 from fedquilt.methods.local_only import local_only
@@ -53,7 +55,6 @@ from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
-from helpers.sketches import HGLS
 from helpers.toy import Normed, digits
 
 TOY = digits(clients=4)
@@ -143,5 +144,10 @@ CASES = [
     Case("lcfed", lcfed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
     Case("fedsoft", fedsoft(NET, n_clusters=2, **WORK)),
     Case("feddrift", feddrift(NET, **WORK)),
-    Case("hgls", HGLS(base=fedavg(parts=HEAD))),
+    Case("hgls", hgls(NET, **WORK)),
+    Case("hgls-hgc", hgls(NET, slopes="hgc", lossless="adaptive", peers=2, **WORK)),
+    Case("hgls-coded", hgls(NET, gradient="last_batch", search_base="local", mean_head=False, **WORK)),
+    Case("hgls-joint", hgls(NET, base="fedrep", head_epochs=2, search="joint", accept="held_out", **WORK)),
+    Case("hgls-scaffold", hgls(NET, base="scaffold", own_only=True, **{**WORK, "optimizer": SGD(0.3)})),
+    Case("fedper-finetune", fedper_finetune(NET, tune_epochs=1, **WORK)),
 ]

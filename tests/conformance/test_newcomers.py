@@ -30,7 +30,10 @@ from helpers.toy import last
 
 # No global model: heads (fedper, fedrep), BatchNorm (fedbn) or everything (local-only) stay at home; one model for each
 # client (fedamp); no model on the server at all (fedproto).
-ALONE = {"fedavg-private-head", "local-only", "fedper", "fedrep", "fedbn", "fedamp", "fedproto", "hgls"}
+ALONE = {
+    "fedavg-private-head", "local-only", "fedper", "fedper-finetune", "fedrep", "fedbn", "fedamp", "fedproto",
+    "hgls-coded",
+}  # fmt: skip
 
 # Newcomers find their cluster by their update or their loss; fedrod-hyper makes their head from their class shares.
 CHOOSE = {

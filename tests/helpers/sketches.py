@@ -1,13 +1,12 @@
-"""IFCA and HGLS in short: test-only methods that stress several models, private state and two-trip rounds."""
+"""IFCA in short: a test-only method that stresses several models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
-from fedquilt.core.params import Params, add, cosine, dot, pick, same_names, sub, zeros_like
+from fedquilt.core.params import Params, sub
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -74,71 +73,3 @@ class IFCA(OnBase):
 
     def personal_model(self, download: Clusters, client: Member) -> Params:
         return download.models[client.cluster]
-
-
-@record
-class HeadServer:
-    shared: Params
-    slopes: tuple[Params, ...]
-
-
-@record
-class HeadClient:
-    private: Params
-    slope: Params
-
-
-@record
-class HeadUpload:
-    delta: Params
-    slope: Params
-
-
-def unmoved(state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
-    return state
-
-
-@dataclass(frozen=True, kw_only=True)
-class HGLS(OnBase):
-    """Private heads that also try the other clients' last head gradients: train, then search."""
-
-    base: FedAvg
-
-    def init_server(self, seed: Seed) -> HeadServer:
-        return HeadServer(self.base.init_server(seed).shared, ())
-
-    def init_client(self, seed: Seed) -> HeadClient:
-        head = self.base.init_client(seed).private
-        return HeadClient(head, zeros_like(head))
-
-    def exchanges(self) -> tuple[Exchange, ...]:
-        (train,) = self.base.exchanges()
-        first = replace(train, work=replace(train.work, finish=self.finish), up=self.up)
-        return first, Exchange("search", self.peers, self.search, unmoved, cohort=train.cohort)
-
-    def finish(
-        self, job: Job, trained: Trained, client: HeadClient, site: Site, turn: Turn
-    ) -> tuple[HeadClient, HeadUpload]:
-        client, upload = self.base.finish(job, trained, client, site, turn)
-        slope = pick(self.base.parts.private, trained.gradient)
-        same_names(client.private, slope, "slope")
-        return replace(client, slope=slope), HeadUpload(upload.delta, slope)
-
-    def up(self, state: HeadServer, replies: Iterable[Reply[HeadUpload]], turn: Turn) -> HeadServer:
-        heard = list(replies)
-        slopes = tuple(r.upload.slope for r in heard) or state.slopes
-        return HeadServer(self.base.aggregate(state.shared, heard, turn), slopes)
-
-    def peers(self, state: HeadServer, client_id: ClientId) -> HeadServer:
-        return state
-
-    def search(self, download: HeadServer, client: HeadClient, site: Site, turn: Turn) -> tuple[HeadClient, None]:
-        head, best = client.private, self._loss(download, client.private, site)
-        for slope in (s for s in download.slopes if dot(s, client.slope) > 0):
-            trial = add(head, slope, scale=-cosine(slope, client.slope))
-            if (value := self._loss(download, trial, site)) < best:
-                head, best = trial, value
-        return replace(client, private=head), None
-
-    def _loss(self, download: HeadServer, head: Params, site: Site) -> float:
-        return classify(self.predict, {**download.shared, **head}, site.train).loss

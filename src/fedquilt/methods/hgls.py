@@ -12,82 +12,15 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Codec, Exchange, OnBase, Reply, Turn, plain
 from fedquilt.core.params import Mean, Params, finite, pick, same_names, zeros_like
-from fedquilt.core.record import record, tensors_in
+from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import InTurn, Job, Train, Trained
+from fedquilt.methods.hgls_records import (
+    HeadUpload, Inside, Invitation, Others, Peer, SearchClient, SearchServer, Tally,
+)  # fmt: skip
 from fedquilt.methods.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
 from fedquilt.pieces.head_search import Found, HeadSearch, Rows, cosine_step, head_gradient
-
-
-@record
-class Peer:
-    """A client's head slope as it travelled, and the round it is of."""
-
-    client: Any
-    round: int
-    slope: Any
-
-
-@record
-class Tally:
-    """Over the clients that searched: slopes they were given, slopes that pointed their way, slopes they took."""
-
-    candidates: int = 0
-    aligned: int = 0
-    taken: int = 0
-
-
-@record
-class SearchServer:
-    """The base's state; the mean head, for those who have none; the slopes; and what was found last.
-
-    ``chosen``: which slopes a client is sent, if not all; ``met``: who has trained; ``holders``: who has already been
-    brought the newest body.
-    """
-
-    base: Any
-    head: Params
-    peers: tuple[Peer, ...]
-    chosen: dict[Any, tuple[int, ...]]
-    met: tuple[Any, ...]
-    holders: tuple[Any, ...]
-    tally: Tally
-
-
-@record
-class SearchClient:
-    """The base's state at the client, its own slope, a body it will need again, and the memory of the slope's codec."""
-
-    base: Any
-    slope: Params
-    kept: Any
-    memory: Any
-
-
-@record
-class Invitation:
-    """What the base sends (None to those who hold it already), and a head for those who never trained."""
-
-    base: Any
-    head: Params
-
-
-@record
-class Others:
-    """What the base will send next (None when the search is made on the client's own body), and slopes, unnamed."""
-
-    base: Any
-    slopes: tuple[Any, ...]
-
-
-@record
-class HeadUpload:
-    """The head ({} if it stays home), its slope as it travels, and the base's upload."""
-
-    head: Params
-    slope: Any
-    base: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +43,8 @@ class HGLS(OnBase):
         accept: Whose loss must fall: that of the training rows ("train"), of a random part of them to which no step is
             fitted ("held_out"), or of the client's validation rows ("valid").
         held_out: How large that part is.
-        newcomer_head: "mean": heads are sent to the server too, and those who never trained begin with the mean;
-            "fresh": heads never leave, and everyone begins with a random one.
+        mean_head: Heads are sent to the server too, and those who never trained begin with their mean. Without it heads
+            never leave, and everyone begins with a random one.
 
     Reference: CEHGLS, the project's README and code.
     """
@@ -127,12 +60,12 @@ class HGLS(OnBase):
     drop_bias: bool = False
     accept: Literal["train", "held_out", "valid"] = "train"
     held_out: float = 0.25
-    newcomer_head: Literal["mean", "fresh"] = "mean"
+    mean_head: bool = True
 
     def __post_init__(self) -> None:
         choices = {
             "gradient": ("full", "last_batch"), "search_base": ("aggregated", "local"),
-            "accept": ("train", "held_out", "valid"), "newcomer_head": ("mean", "fresh"),
+            "accept": ("train", "held_out", "valid"),
         }  # fmt: skip
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -199,7 +132,7 @@ class HGLS(OnBase):
     def down(self, state: SearchServer, client_id: ClientId) -> Invitation:
         """The base's download, unless the search has brought it; the mean head to those who never trained."""
         base = None if client_id in state.holders else self._train.down(state.base, client_id)
-        begins = self.newcomer_head == "mean" and state.met and client_id not in state.met
+        begins = self.mean_head and state.met and client_id not in state.met
         return Invitation(base, state.head if begins else {})
 
     def start(
@@ -227,12 +160,12 @@ class HGLS(OnBase):
             wire, memory = self.codec.encode(slope, zeros_like(slope), memory, turn.seed.fold("slope"))
         body = {n: t for n, t in trained.params.items() if n not in base.private}
         kept = body if self.search_base == "local" else None
-        known = head if self.newcomer_head == "mean" else {}
+        known = head if self.mean_head else {}
         return replace(client, slope=slope, kept=kept, memory=memory), HeadUpload(known, wire, upload)
 
     def check(self, state: SearchServer, upload: HeadUpload) -> None:
         """Head and slope fit the network's head; the rest fits the base."""
-        same_names(state.head if self.newcomer_head == "mean" else {}, upload.head, "upload.head")
+        same_names(state.head if self.mean_head else {}, upload.head, "upload.head")
         if not self.own_only:
             like = self._sent_part(state.head)
             slope = self.codec.decode(upload.slope, like)
@@ -264,7 +197,7 @@ class HGLS(OnBase):
         old = [p for p in state.peers if p.client not in now and turn.round - p.round <= self.max_age]
         peers = () if self.own_only else self._shuffled([*old, *fresh], turn)
         met = (*state.met, *(p.client for p in fresh if p.client not in state.met))
-        head = heads.value() if self.newcomer_head == "mean" else state.head
+        head = heads.value() if self.mean_head else state.head
         return SearchServer(base, head, peers, self._nearest(peers, state.head), met, (), Tally())
 
     def _shuffled(self, peers: list[Peer], turn: Turn) -> tuple[Peer, ...]:
@@ -339,7 +272,7 @@ class HGLS(OnBase):
     def global_model(self, state: SearchServer) -> Params | None:
         """The common body with the mean head, if heads are sent and nothing else is private."""
         whole = {**state.base.shared, **state.head}
-        return whole if self.newcomer_head == "mean" and whole.keys() >= set(self.net.names) else None
+        return whole if self.mean_head and whole.keys() >= set(self.net.names) else None
 
     def personal_model(self, download: Invitation, client: SearchClient) -> Params:
         """The body with the client's own head."""
@@ -352,19 +285,3 @@ class HGLS(OnBase):
 
     def _sent_part(self, params: Params) -> Params:
         return {n: params[n] for n in (WEIGHT, *(() if self.drop_bias else (BIAS,))) if n in params}
-
-
-@dataclass(frozen=True)
-class Inside:
-    """A codec of the base's uploads, inside those of a method that wraps them."""
-
-    codec: Codec
-
-    def encode(self, upload: HeadUpload, sent: Invitation, memory: Any, seed: Seed) -> tuple[Any, Any]:
-        """The base's part as its codec says."""
-        wire, memory = self.codec.encode(upload.base, sent.base, memory, seed)
-        return replace(upload, base=wire), memory
-
-    def decode(self, wire: HeadUpload, sent: Invitation) -> HeadUpload:
-        """The same, back again."""
-        return replace(wire, base=self.codec.decode(wire.base, sent.base))

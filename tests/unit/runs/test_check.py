@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedquilt import FedquiltError, OnBase, Parts, check, under
+from fedquilt import FedquiltError, Net, OnBase, check
+from fedquilt.methods.hgls import HGLS
 from fedquilt.methods.local_only import local_only
-from helpers.sketches import HGLS
+from fedquilt.models import MLP
 from helpers.toy import fedavg, points
 
 CALLS: list[int] = []
@@ -50,8 +51,8 @@ class Wrong(OnBase):
 
 
 def test_nothing_is_wrong_with_good_methods() -> None:
-    split = Parts(shared=under("weight"), private=under("bias"))
-    for method in (fedavg(), local_only(fedavg().net), HGLS(base=fedavg(parts=split))):
+    split = Net.of(MLP, features=2, classes=2, hidden=(3,))
+    for method in (fedavg(), local_only(fedavg().net), HGLS(base=fedavg(objective=split))):
         assert check(method, points(6, 9), workers=False) == []
     assert check(fedavg(), points(6, 9)) == []
 

@@ -1,0 +1,51 @@
+"""FedPer, and then each client tunes its head on the new body: what more head-only work gives, without others' help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Exchange, OnBase, Turn, anything, plain, unmoved
+from fedquilt.core.net import Net
+from fedquilt.core.params import pick
+from fedquilt.core.table import Site
+from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.methods.fedavg import Client, FedAvg
+from fedquilt.methods.fedper import fedper
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadTuning(OnBase):
+    """The base, and a second trip to the same clients: they train only what is private, with the new shared part.
+
+    Args:
+        base: FedAvg with a private part.
+        epochs: Passes over a client's rows on that second trip, >= 1.
+    """
+
+    base: FedAvg
+    epochs: int = 2
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise InputError(f"The number of epochs to tune must be at least 1, got {self.epochs}.")
+        if not any(self.base.parts.private(name) for name in self.base.net.trainable):
+            raise InputError("Tuning what is private needs a private part, for example parts=at_home(under('head')).")
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Train as the base, then tune."""
+        (train,) = self.base.exchanges()
+        tune = train.training(only=self.base.parts.private, epochs=self.epochs, steps=None, finish=self.keep)
+        return train, replace(tune, name="tune", up=unmoved, codec=plain, check=anything)
+
+    def keep(self, job: Job, trained: Trained, client: Client, site: Site, turn: Turn) -> tuple[Client, None]:
+        """The tuned part, which the next round goes on with."""
+        return replace(client, private=pick(self.base.parts.private, trained.params)), None
+
+
+def fedper_finetune(
+    objective: Objective | Net, head: tuple[str, ...] = ("head",), tune_epochs: int = 2, **rest: Any
+) -> HeadTuning:
+    """FedPer whose clients tune their heads for ``tune_epochs`` on every new body."""
+    return HeadTuning(base=fedper(objective, head=head, **rest), epochs=tune_epochs)
