@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.audit.analytic import features_of, label_of, present_classes
+from fedquilt.audit.analytic import BIAS, features_of, label_of, present_classes
 from fedquilt.audit.inversion import Puzzle, invert
 from fedquilt.audit.quality import paired, psnr, ssim
-from fedquilt.audit.sight import Sight, filled
+from fedquilt.audit.sight import Sight, View, filled
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
@@ -39,26 +39,33 @@ class Scene:
 
 def dlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """Inputs and soft labels together."""
-    return _inverted(scene, seen, truth, seed, given=False)
+    return _inverted(scene, seen, seen.server, truth, seed, given=False)
 
 
 def idlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """Labels from the head's gradient first, then inputs."""
-    return _inverted(scene, seen, truth, seed, given=True)
+    return _inverted(scene, seen, seen.server, truth, seed, given=True)
 
 
-def _inverted(scene: Scene, seen: Sight, truth: Batch, seed: Seed, given: bool) -> Found:
-    if not seen.gradient:
+def peer(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+    """Inputs, by another client that is sent this one's head gradient."""
+    if seen.peer is None:
+        return {}, None, "nothing that a single client sent reaches other clients"
+    return _inverted(scene, seen, seen.peer, truth, seed, given=False)
+
+
+def _inverted(scene: Scene, seen: Sight, view: View, truth: Batch, seed: Seed, given: bool) -> Found:
+    if not view.gradient:
         instead = f"; the uploads hold {seen.rest}" if seen.rest else ""
         return {}, None, f"no gradient and no change of weights was sent{instead}"
-    if not any(n in seen.model for n in seen.gradient) and not _head_only(seen):
+    if not any(n in view.model for n in view.gradient) and not all(n.startswith("head.") for n in view.gradient):
         return {}, None, "the model that was trained was not sent"
-    model, head_known = filled(scene.net, seen.model, seed.fold("own"))
+    model, head_known = filled(scene.net, view.model, seed.fold("own"))
     count = min(seen.examples, scene.batch_size, MOST)
-    labels = label_of(seen.gradient, count) if given else None
+    labels = label_of(view.gradient, count) if given else None
     if given and (labels is None or not head_known):
         return {}, None, "the head was not sent, so that there is no label to begin with"
-    puzzle = Puzzle(scene.net, model, seen.gradient, tuple(truth.x.shape[1:]), scene.low, scene.high, head_known)
+    puzzle = Puzzle(scene.net, model, view.gradient, tuple(truth.x.shape[1:]), scene.low, scene.high, head_known)
     guess = invert(puzzle, count, seed, labels, scene.iterations, scene.restarts)
     pairs, span = paired(truth.x, guess.x), scene.high - scene.low
     true = truth.x[pairs]
@@ -77,7 +84,7 @@ def _inverted(scene: Scene, seen: Sight, truth: Batch, seed: Seed, given: bool) 
 
 def labels(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """Which classes are in the batch, from the signs of the head's gradient, unless the client sends it anyway."""
-    found = present_classes(seen.gradient) if seen.classes is None else set(seen.classes)
+    found = present_classes(seen.server.gradient) if seen.classes is None else set(seen.classes)
     if found is None:
         return {}, None, "the head's gradient was not sent"
     there = set(truth.y.tolist())
@@ -91,23 +98,19 @@ def labels(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
 
 def features(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """The head's input, from the rows of its gradient; compared with the mean features of the batch."""
-    found = features_of(seen.gradient)
+    found = features_of(seen.server.gradient)
     if found is None:
-        means = seen.classes is not None
-        return (
-            {},
-            None,
-            "the class means of features are sent as they are" if means else "the head's gradient was not sent",
-        )
-    model, _ = filled(scene.net, seen.model, seed.fold("own"))
+        means = "the class means of features are sent as they are"
+        return {}, None, "the head's gradient was not sent" if seen.classes is None else means
+    model, _ = filled(scene.net, seen.server.model, seed.fold("own"))
     with torch.no_grad():
         true = scene.net.split(model, truth, train=False).features.mean(0)
-    error = float((found - true).norm() / true.norm()) if "head.bias" in seen.gradient else None
+    error = float((found - true).norm() / true.norm()) if BIAS in seen.server.gradient else None
     return {"feature_cosine": float(F.cosine_similarity(found, true, dim=0)), "feature_error": error}, None, ""
 
 
 ATTACKS: dict[str, Callable[[Scene, Sight, Batch, Seed], Found]] = {
-    "dlg": dlg, "idlg": idlg, "labels": labels, "features": features,
+    "dlg": dlg, "idlg": idlg, "peer": peer, "labels": labels, "features": features,
 }  # fmt: skip
 
 
@@ -118,10 +121,6 @@ def check(names: Iterable[str]) -> None:
     if odd or not chosen:
         what = f"There is no attack {odd[0]!r}" if odd else "Name at least one attack"
         raise InputError(f"{what}; there are {', '.join(ATTACKS)}.")
-
-
-def _head_only(seen: Sight) -> bool:
-    return all(n.startswith("head.") for n in seen.gradient)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

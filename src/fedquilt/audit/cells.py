@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fedquilt.audit import attacks, defences
 from fedquilt.audit.sight import network, sight
-from fedquilt.audit.tapping import Few, Letter, overheard
-from fedquilt.core.errors import InputError, RoundError
-from fedquilt.core.exchange import Method
+from fedquilt.audit.tapping import Few, overheard
+from fedquilt.core.errors import ExchangeError, InputError, RoundError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.engines.local import Local
@@ -31,6 +30,7 @@ class Plan:
 
     Args:
         methods: Names of methods; empty for the recipe's own.
+        codecs: Of the changes of weights, or of HGLS's slopes; 'own' is the method's.
         defences: Combinations such as 'none' or 'batch+noise'.
         attacks: Names of ``fedquilt.audit.attacks.ATTACKS``.
         images: How many clients are attacked in each cell.
@@ -43,8 +43,9 @@ class Plan:
     """
 
     methods: tuple[str, ...] = ()
+    codecs: tuple[str, ...] = ("own",)
     defences: tuple[str, ...] = ("none", "batch", "noise", "no_bias", "round")
-    attacks: tuple[str, ...] = ("dlg", "idlg", "labels", "features")
+    attacks: tuple[str, ...] = ("dlg", "idlg", "peer", "labels", "features")
     images: int = 4
     batch: int = 8
     rounds: int = 0
@@ -56,10 +57,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         attacks.check(self.attacks)
+        for text in self.codecs:
+            defences.codec_of(text)
         for text in self.defences:
             defences.parsed(text)
-        if not self.defences:
-            raise InputError("Name at least one defence; 'none' is one.")
+        if not self.defences or not self.codecs:
+            raise InputError("Name at least one defence and one codec; 'none' and 'own' are such.")
         for name in ("images", "iterations", "restarts"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -108,8 +111,9 @@ def cells(config: Config, plan: Plan) -> list[Cell]:
     """Every method with every defence."""
     chosen = [config.method] if not plan.methods else [Kinded(kind=name) for name in plan.methods]
     return [
-        Cell(config.model_copy(update={"method": method}), "plain", defence)
+        Cell(config.model_copy(update={"method": method}), codec, defence)
         for method in chosen
+        for codec in plan.codecs
         for defence in plan.defences
     ]
 
@@ -125,9 +129,12 @@ def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None]
         raise InputError(f"{config.method.kind} pools all data in one place: there is nothing to audit.")
     rows = None if "round" in cell.parts else config.train.batch_size
     few, lr = Few(federation, rows, seed.fold("rows")), _rate(config, plan)
+    noise = plan.noise if "noise" in cell.parts else None
+    worn = defences.dressed(method, defences.codec_of(cell.codec), plan.clip, noise, "no_bias" not in cell.parts, lr)
     try:
-        letters = _overheard(cell, plan, method, few, lr)
-    except RoundError as error:
+        state, slots = _before(cell.config, federation, plan)
+        letters = overheard(worn, few, Seed(config.seed), state, plan.rounds, slots)
+    except (RoundError, ExchangeError) as error:
         return [replace(cell.finding(name, victims[0]), note=f"the round failed: {error}") for name in plan.attacks]
     scene = attacks.Scene(
         network(method), *values_of(federation), plan.iterations, plan.restarts, config.train.batch_size
@@ -135,7 +142,7 @@ def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None]
     found = []
     for client in victims:
         steps = config.train.steps or config.train.epochs * -(-few.size(client) // config.train.batch_size)
-        seen = sight(letters, client, method, lr * steps)
+        seen = sight(letters, client, worn, lr * steps)
         truth = few.site(client, plan.rounds).train.whole()
         for name in plan.attacks:
             tell(f"{config.method.kind}, {cell.defence}: {name}")
@@ -143,17 +150,6 @@ def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None]
             found.append(replace(cell.finding(name, client), bytes_up=seen.bytes_up, numbers=result[0],
                                  pictures=result[1], note=result[2], low=scene.low, high=scene.high))  # fmt: skip
     return found
-
-
-def _overheard(cell: Cell, plan: Plan, method: Method, few: Few, lr: float) -> list[Letter]:
-    changes: list[defences.Change] = []
-    if "noise" in cell.parts:
-        changes.append(defences.clip_and_noise(plan.clip * lr, plan.noise))
-    if "no_bias" in cell.parts:
-        changes.append(defences.without_bias)
-    guarded: Any = defences.Defended(base=method, changes=tuple(changes)) if changes else method
-    state, slots = _before(cell.config, few.source, plan)
-    return overheard(guarded, few, Seed(cell.config.seed), state, plan.rounds, slots)
 
 
 def _settings(cell: Cell, plan: Plan) -> Config:

@@ -17,7 +17,10 @@ def audit(
     recipe: Recipe,
     overrides: Overrides = None,
     methods: Annotated[str | None, typer.Option(help="Methods, with commas; by default the recipe's.")] = None,
-    attacks: Annotated[str, typer.Option(help="dlg, idlg, labels, features.")] = "dlg,idlg,labels,features",
+    codecs: Annotated[
+        str, typer.Option(help="own (the method's), plain, hgc, hgc=64, sign, half, top_k=0.05, ..., with commas.")
+    ] = "own",
+    attacks: Annotated[str, typer.Option(help="dlg, idlg, peer, labels, features.")] = "dlg,idlg,peer,labels,features",
     defences: Annotated[
         str, typer.Option(help="none, batch, noise, no_bias, round; combined with '+': batch+noise.")
     ] = "none,batch,noise,no_bias,round",
@@ -46,7 +49,7 @@ def audit(
     from fedquilt.runs.show import Progress
 
     plan = Plan(
-        methods=_listed(methods), attacks=_listed(attacks), defences=_listed(defences), images=images, batch=batch,
+        methods=_listed(methods), codecs=_listed(codecs), attacks=_listed(attacks), defences=_listed(defences), images=images, batch=batch,
         clip=clip, noise=noise, rounds=rounds, iterations=iterations, restarts=restarts, seed=seed,
     )  # fmt: skip
     config = load(recipe, overrides or [])

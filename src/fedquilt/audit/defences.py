@@ -12,9 +12,13 @@ from torch import Tensor
 
 from fedquilt.audit.analytic import BIAS
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Codec, Exchange, OnBase
+from fedquilt.core.exchange import Codec, Exchange, OnBase, plain, unmoved
 from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
+from fedquilt.core.train import InTurn, Train
+from fedquilt.methods.hgls import HGLS
+from fedquilt.pieces import codecs
+from fedquilt.pieces.codecs import on
 
 Change = Callable[[Any, Seed], Any]
 KNOWN = {
@@ -98,17 +102,82 @@ class Guarded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Defended(OnBase):
-    """A method whose clients change everything they send."""
+class Dressed(OnBase):
+    """A method whose clients change what they upload after training, and may use another codec for it."""
 
     base: Any
     changes: tuple[Change, ...]
+    codec: Codec | None
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's, with guarded codecs."""
-        return tuple(replace(e, codec=Guarded(self.changes, e.codec)) for e in self.base.exchanges())
+        return tuple(self._guarded(e) for e in self.base.exchanges())
+
+    def _guarded(self, exchange: Exchange) -> Exchange:
+        if exchange.up == unmoved or not isinstance(exchange.work, Train | InTurn):
+            return exchange
+        return replace(exchange, codec=Guarded(self.changes, exchange.codec if self.codec is None else self.codec))
 
     def plan(self, state: Any, round: int) -> tuple[str, ...]:
         """As the base."""
         names: tuple[str, ...] = self.base.plan(state, round)
         return names
+
+
+def dressed(method: Any, codec: Codec | None, limit: float, noise: float | None, bias: bool, pace: float) -> Any:
+    """A method with a codec and defences.
+
+    Args:
+        method: Which.
+        codec: Of the changes of weights, or of HGLS's slopes; None for the method's own.
+        limit, noise: As for :class:`clip_and_noise`, in units of the gradient; noise None for neither.
+        bias: Whether the change of the head's bias is sent.
+        pace: What one step makes of a gradient of norm 1: the learning rate.
+    """
+
+    def changes(unit: float) -> tuple[Change, ...]:
+        noisy = () if noise is None else (clip_and_noise(limit * unit, noise),)
+        return (*noisy, *(() if bias else (without_bias,)))
+
+    if isinstance(method, HGLS):  # its slopes are gradients, and encoded before the upload is made
+        slopes = Guarded(changes(1.0), method.codec if codec is None else codec)
+        head = {} if noise is None else {"newcomer_head": "fresh"}  # noise of this size does not hide whole heads
+        method = replace(method, codec=slopes, **head)
+        return Dressed(base=method, changes=tuple(apart(c) for c in changes(pace)), codec=None)
+    return Dressed(base=method, changes=changes(pace), codec=None if codec is None else on("delta", codec))
+
+
+@dataclass(frozen=True)
+class apart:
+    """A change of all but an upload's slope, which is changed where it is encoded."""
+
+    change: Change
+
+    def __call__(self, upload: Any, seed: Seed) -> Any:
+        return replace(self.change(replace(upload, slope=None), seed), slope=upload.slope)
+
+
+def codec_of(text: str) -> Codec | None:
+    """A codec by name, with the value of its first setting if wanted: 'hgc', 'hgc=64', 'top_k=0.05'; 'own' is None."""
+    name, _, value = text.partition("=")
+    if name == "own":
+        return None
+    if name == "plain":
+        return plain
+    makers = {n: getattr(codecs, n) for n in codecs.__all__ if n not in ("chain", "error_feedback", "on", "together")}
+    if name not in makers:
+        raise InputError(f"There is no codec {name!r}; there are own (the method's), plain, {', '.join(makers)}.")
+    try:
+        made: Codec = makers[name](*([_number(value)] if value else []))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"The codec {text!r}: {error}") from error
+    return made
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

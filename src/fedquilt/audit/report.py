@@ -30,6 +30,7 @@ NUMBERS = {
 }  # fmt: skip
 SHOWN = {
     "dlg": ("psnr", "psnr_blind", "ssim", "labels_right"), "idlg": ("psnr", "psnr_blind", "ssim", "labels_right"),
+    "peer": ("psnr", "psnr_blind", "ssim"),
     "labels": ("classes_precision", "classes_recall", "classes_exact"),
     "features": ("feature_cosine", "feature_error"),
 }  # fmt: skip
@@ -141,7 +142,7 @@ def show(found: dict[str, Any]) -> None:
         console.print(table(found["rows"], attack, notes))
     for number, note in enumerate(notes, 1):
         print(f"({number}) {note}")
-    if {"dlg", "idlg"} & set(found["plan"]["attacks"]):
+    if {"dlg", "idlg", "peer"} & set(found["plan"]["attacks"]):
         print("blind: the mean picture of all clients, scored alike; a search that is not above it learned nothing.")
     print(f"table   {found['folder']}/audit.csv, audit.json")
     if found["pictures"]:

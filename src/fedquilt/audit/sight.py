@@ -9,26 +9,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.audit.analytic import WEIGHT
+from fedquilt.audit.analytic import BIAS, WEIGHT
 from fedquilt.audit.tapping import Letter
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
+from fedquilt.core.record import same
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.methods.fedproto import ROWS
+from fedquilt.methods.hgls import HGLS
 
-DELTAS, GRADIENTS = ("delta",), ("gradient", "head_gradient", "slope")  # fields of uploads, by what they hold
+
+@dataclass(frozen=True)
+class View:
+    """What somebody holds: values of the model, and the gradient of a batch, exact or estimated; by name."""
+
+    model: Params
+    gradient: Params
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What somebody who reads a client's post knows after one round.
+    """What others know of a client after one round.
 
     Args:
         client: Whose post.
-        model: The values of the model that were sent to it, by name.
-        gradient: The gradient of its batch, exact or estimated, by name.
+        server: What the server holds: all that was sent to the client and all that it sent.
+        peer: What another client holds, where a method passes on what this one sent (HGLS's slopes); else None.
         examples: How many rows it says it has.
         bytes_up: Of all its uploads.
         rest: Fields of its uploads that are neither changes nor gradients, in words.
@@ -36,8 +44,8 @@ class Sight:
     """
 
     client: ClientId
-    model: Params
-    gradient: Params
+    server: View
+    peer: View | None
     examples: int
     bytes_up: int
     rest: str = ""
@@ -45,30 +53,64 @@ class Sight:
 
 
 def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float) -> Sight:
-    """What the server sees of one client.
+    """What is known of one client.
 
     Args:
         letters: Of a round.
         client: Whose.
-        method: Whose network is public.
+        method: Whose network and codec are public.
         pace: Learning rate times local steps: what turns a change of the model into a mean gradient.
     """
     own, net = [letter for letter in letters if letter.client == client], network(method)
-    gradient: Params = {}
-    for letter in own:
-        gradient |= {n: -t / pace for n, t in _tensors(letter.upload, DELTAS, net).items()}
-    for letter in own:
-        gradient |= _tensors(letter.upload, GRADIENTS, net)  # what is sent as a gradient needs no estimate
-    gradient = {n: t for n, t in gradient.items() if bool((t != 0).any())}  # zeros everywhere: it was kept back
-    model: Params = {}
-    for letter in own:
-        for found in _models(letter.sent):
-            known = {n: t for n, t in found.items() if n in net.names}
-            model = {**known, **model}
-    known_fields = (*DELTAS, *GRADIENTS)
-    rest = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload) if f.name not in known_fields}
+    changes = {n: t for w in own for n, t in _field(w.upload, "delta").items() if n in net.trainable}
+    wire = next((w.upload.slope for w in own if getattr(w.upload, "slope", None) is not None), None)
+    slope = {} if wire is None else _slope(method, net, wire)
+    seen = {**{n: -t.float() / pace for n, t in changes.items()}, **slope}
+    told = {n: t for w in own for n, t in _field(w.upload, "head").items()}
+    view = View({**told, **_held(own, net)}, _moved(seen))
+    rest = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - {
+        "delta",
+        "base",
+        "head",
+        "slope",
+    }
     examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
-    return Sight(client, model, gradient, examples, size, ", ".join(sorted(rest)), _told(own))
+    peer = None if wire is None else _peer(letters, client, net, wire, slope)
+    return Sight(client, view, peer, examples, size, ", ".join(sorted(rest)), _told(own))
+
+
+def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: Any, slope: Params) -> View | None:
+    """The first other client that was sent this one's slope. Slopes come without names; here we know whose is whose."""
+    for letter in letters:
+        passed = getattr(letter.sent, "slopes", ())
+        if letter.client != client and any(same(wire, other) for other in passed):
+            return View(_held([w for w in letters if w.client == letter.client], net), _moved(slope))
+    return None
+
+
+def _moved(gradient: Params) -> Params:
+    """Without tensors that are zero everywhere: those were kept back."""
+    return {n: t for n, t in gradient.items() if bool((t != 0).any())}
+
+
+def _held(letters: Sequence[Letter], net: Net) -> Params:
+    """The values of the network that a client was sent: those of its first letter, then of later ones."""
+    model: Params = {}
+    for letter in letters:
+        for found in _models(letter.sent):
+            model = {**{n: t for n, t in found.items() if n in net.names}, **model}
+    return model
+
+
+def _slope(method: Any, net: Net, wire: Any) -> Params:
+    """A head slope as everybody decodes it."""
+    search = method
+    while not isinstance(search, HGLS):
+        search = search.base
+    names = (WEIGHT,) if search.drop_bias else (WEIGHT, BIAS)
+    like = {n: torch.zeros_like(t) for n, t in net.init(Seed(0)).items() if n in names}
+    decoded: Params = search.codec.decode(wire, like)
+    return decoded
 
 
 def network(method: Any) -> Net:
@@ -91,14 +133,13 @@ def _told(letters: Sequence[Letter]) -> frozenset[int] | None:
     return frozenset(torch.nonzero(counts[-1] > 0).flatten().tolist()) if counts else None
 
 
-def _tensors(upload: Any, names: Sequence[str], net: Net) -> Params:
-    """The weights of the network in these fields of a record."""
-    found: Params = {}
-    for field in names:
-        value = getattr(upload, field, None)
-        if isinstance(value, Mapping):
-            found |= {n: t for n, t in value.items() if n in net.trainable and isinstance(t, Tensor)}
-    return {n: t.to(torch.float32) for n, t in found.items()}
+def _field(upload: Any, name: str) -> Mapping[str, Tensor]:
+    """The tensors in this field of an upload, or of the upload of a base in it."""
+    value = getattr(upload, name, None)
+    if isinstance(value, Mapping):
+        return {n: t for n, t in value.items() if isinstance(t, Tensor)}
+    inner = getattr(upload, "base", None)
+    return {} if inner is None else _field(inner, name)
 
 
 def _models(value: Any) -> Iterator[Mapping[str, Tensor]]:

@@ -47,11 +47,11 @@ class Tap(Local):
 
     def letters(self, exchanges: Sequence[Exchange]) -> list[Letter]:
         """What was heard, decoded as the server decodes it."""
-        codecs = {e.name: e.codec for e in exchanges}
+        known = {e.name: e for e in exchanges}
         found = []
         for name, client, down, up in self.frames:
-            sent, wire = unpack(down), unpack(up)
-            upload = codecs[name].decode(wire.upload, sent)
+            sent, wire = known[name].download.decode(unpack(down), None), unpack(up)
+            upload = known[name].codec.decode(wire.upload, sent)
             found.append(Letter(name, client, sent, upload, wire.examples, len(up)))
         return found
 

@@ -37,10 +37,10 @@ def test_one_step_on_one_row_is_the_gradient(recipe):
     seen = sight(letters, 2, method, 0.1)
     row = few.site(2, 0).train.whole()
     assert (len(row), seen.examples) == (1, 1)
-    model = {n: t.clone().requires_grad_() for n, t in seen.model.items()}
+    model = {n: t.clone().requires_grad_() for n, t in seen.server.model.items()}
     loss = torch.nn.functional.cross_entropy(method.net(model, row), row.y)
     for name, slope in zip(model, torch.autograd.grad(loss, list(model.values())), strict=True):
-        assert torch.allclose(seen.gradient[name], slope, atol=1e-5)
+        assert torch.allclose(seen.server.gradient[name], slope, atol=1e-5)
 
 
 def test_defences_change_what_is_sent():
@@ -102,7 +102,7 @@ def test_after_some_rounds(recipe):
     after = last(method, federation, rounds=2)
     state, slots = cells_module._before(config, federation, Plan(rounds=2))
     letters = overheard(method, federation, Seed(0), state, 2, slots)
-    for name, tensor in sight(letters, 0, method, 0.1).model.items():
+    for name, tensor in sight(letters, 0, method, 0.1).server.model.items():
         assert torch.equal(tensor, after.state.shared[name])
     assert found(recipe, attacks=("labels",), defences=("none",), rounds=2)["fedavg", "none", "labels"].numbers
 
@@ -115,7 +115,7 @@ def test_the_command(recipe, tmp_path):
     for word in ("dlg", "features", "batch+noise", "blind", str(out)):
         assert word in said.out
     rows = list(csv.DictReader((out / "audit.csv").read_text().splitlines()))
-    assert len(rows) == 2 * 4
+    assert len(rows) == 2 * 5
     assert {r["clients"] for r in rows} == {"2"}
     for name in ("pictures.png", "pictures.svg"):
         assert (out / name).stat().st_size > 1000
