@@ -49,8 +49,9 @@ def audit(
     from fedquilt.runs.show import Progress
 
     plan = Plan(
-        methods=_listed(methods), codecs=_listed(codecs), attacks=_listed(attacks), defences=_listed(defences), images=images, batch=batch,
-        clip=clip, noise=noise, rounds=rounds, iterations=iterations, restarts=restarts, seed=seed,
+        methods=_listed(methods), codecs=_listed(codecs), attacks=_listed(attacks), defences=_listed(defences),
+        images=images, batch=batch, clip=clip, noise=noise, rounds=rounds, iterations=iterations, restarts=restarts,
+        seed=seed,
     )  # fmt: skip
     config = load(recipe, overrides or [])
     federation = federation_of(config)

@@ -17,8 +17,8 @@ from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import InTurn, Train
 from fedquilt.methods.hgls import HGLS
-from fedquilt.pieces import codecs
 from fedquilt.pieces.codecs import on
+from fedquilt.runs.registry import lookup
 
 Change = Callable[[Any, Seed], Any]
 KNOWN = {
@@ -139,12 +139,24 @@ def dressed(method: Any, codec: Codec | None, limit: float, noise: float | None,
         noisy = () if noise is None else (clip_and_noise(limit * unit, noise),)
         return (*noisy, *(() if bias else (without_bias,)))
 
-    if isinstance(method, HGLS):  # its slopes are gradients, and encoded before the upload is made
-        slopes = Guarded(changes(1.0), method.codec if codec is None else codec)
-        head = {} if noise is None else {"newcomer_head": "fresh"}  # noise of this size does not hide whole heads
-        method = replace(method, codec=slopes, **head)
-        return Dressed(base=method, changes=tuple(apart(c) for c in changes(pace)), codec=None)
-    return Dressed(base=method, changes=changes(pace), codec=None if codec is None else on("delta", codec))
+    if searching(method) is None:
+        return Dressed(base=method, changes=changes(pace), codec=None if codec is None else on("delta", codec))
+    head = {} if noise is None else {"mean_head": False}  # noise of this size does not hide whole heads
+    guarded = _with_slopes(method, changes(1.0), codec, head)
+    return Dressed(base=guarded, changes=tuple(apart(c) for c in changes(pace)), codec=None)
+
+
+def searching(method: Any) -> HGLS | None:
+    """The HGLS that a method is or is made of. Its slopes are gradients, and encoded before the upload is made."""
+    while method is not None and not isinstance(method, HGLS):
+        method = getattr(method, "base", None)
+    return method
+
+
+def _with_slopes(method: Any, changes: tuple[Change, ...], codec: Codec | None, options: dict[str, Any]) -> Any:
+    if not isinstance(method, HGLS):
+        return replace(method, base=_with_slopes(method.base, changes, codec, options))
+    return replace(method, codec=Guarded(changes, method.codec if codec is None else codec), **options)
 
 
 @dataclass(frozen=True)
@@ -164,11 +176,9 @@ def codec_of(text: str) -> Codec | None:
         return None
     if name == "plain":
         return plain
-    makers = {n: getattr(codecs, n) for n in codecs.__all__ if n not in ("chain", "error_feedback", "on", "together")}
-    if name not in makers:
-        raise InputError(f"There is no codec {name!r}; there are own (the method's), plain, {', '.join(makers)}.")
+    maker = lookup("codec", name).load()
     try:
-        made: Codec = makers[name](*([_number(value)] if value else []))
+        made: Codec = maker(*([_number(value)] if value else []))
     except (TypeError, ValueError) as error:
         raise InputError(f"The codec {text!r}: {error}") from error
     return made

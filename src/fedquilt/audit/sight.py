@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.audit.analytic import BIAS, WEIGHT
+from fedquilt.audit.defences import searching
 from fedquilt.audit.tapping import Letter
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
@@ -18,7 +19,8 @@ from fedquilt.core.record import same
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.methods.fedproto import ROWS
-from fedquilt.methods.hgls import HGLS
+
+KNOWN = {"delta", "base", "head", "slope"}  # fields of uploads that an attacker reads
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,10 @@ def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float)
     seen = {**{n: -t.float() / pace for n, t in changes.items()}, **slope}
     told = {n: t for w in own for n, t in _field(w.upload, "head").items()}
     view = View({**told, **_held(own, net)}, _moved(seen))
-    rest = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - {
-        "delta",
-        "base",
-        "head",
-        "slope",
-    }
+    others = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN
     examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
     peer = None if wire is None else _peer(letters, client, net, wire, slope)
-    return Sight(client, view, peer, examples, size, ", ".join(sorted(rest)), _told(own))
+    return Sight(client, view, peer, examples, size, ", ".join(sorted(others)), _told(own))
 
 
 def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: Any, slope: Params) -> View | None:
@@ -104,9 +101,9 @@ def _held(letters: Sequence[Letter], net: Net) -> Params:
 
 def _slope(method: Any, net: Net, wire: Any) -> Params:
     """A head slope as everybody decodes it."""
-    search = method
-    while not isinstance(search, HGLS):
-        search = search.base
+    search = searching(method)
+    if search is None:
+        raise InputError(f"{type(method).__name__} sends slopes of a kind that is not known here.")
     names = (WEIGHT,) if search.drop_bias else (WEIGHT, BIAS)
     like = {n: torch.zeros_like(t) for n, t in net.init(Seed(0)).items() if n in names}
     decoded: Params = search.codec.decode(wire, like)

@@ -191,10 +191,23 @@ AGGREGATORS = _table(
     Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
     Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),
 )
+CODECS = _table(
+    Entry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
+    Entry("hgc_rc", "fedquilt.pieces.codecs:hgc_rc", "signs, and the norms of rows and columns"),
+    Entry("hgc_legacy", "fedquilt.pieces.codecs:hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
+    Entry("sign", "fedquilt.pieces.codecs:sign", "signs and one scale", "Karimireddy et al. 2019"),
+    Entry("top_k", "fedquilt.pieces.codecs:top_k", "the largest entries", "Aji and Heafield 2017"),
+    Entry("random_k", "fedquilt.pieces.codecs:random_k", "random entries", "Konecny et al. 2016"),
+    Entry("qsgd", "fedquilt.pieces.codecs:qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
+    Entry("uniform", "fedquilt.pieces.codecs:uniform", "a few bits per entry, evenly spaced"),
+    Entry("half", "fedquilt.pieces.codecs:half", "16 bits per entry"),
+    Entry("power_sgd", "fedquilt.pieces.codecs:power_sgd", "two thin factors", "Vogels et al. 2019"),
+    Entry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
+)
 _TABLES = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
     "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS, "transform": TRANSFORMS,
-    "stream": STREAMS,
+    "stream": STREAMS, "codec": CODECS,
 }  # fmt: skip
 
 

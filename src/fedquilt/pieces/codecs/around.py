@@ -47,6 +47,11 @@ class error_feedback:
     def __post_init__(self) -> None:
         _is_codec(self.codec, "error_feedback")
 
+    @property
+    def needs_memory(self) -> bool:
+        """It cannot do without: so not for downloads."""
+        return True
+
     def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
         """Code the upload and what is owed."""
         kept = memory if isinstance(memory, Residual) else Residual(None, None)
@@ -85,6 +90,11 @@ class chain:
                 "Only the first codec of a chain may be on(...): the others code what it left. For fields: together."
             )
         object.__setattr__(self, "codecs", codecs)
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether one of them does."""
+        return any(getattr(codec, "needs_memory", False) for codec in self.codecs)
 
     def __describe__(self) -> tuple[tuple[object, ...], dict[str, object]]:
         return self.codecs, {}
