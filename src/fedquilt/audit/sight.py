@@ -15,7 +15,7 @@ from fedquilt.audit.tapping import Letter
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
-from fedquilt.core.record import same
+from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.methods.fedproto import ROWS
@@ -67,20 +67,27 @@ def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float)
     changes = {n: t for w in own for n, t in _field(w.upload, "delta").items() if n in net.trainable}
     wire = next((w.upload.slope for w in own if getattr(w.upload, "slope", None) is not None), None)
     slope = {} if wire is None else _slope(method, net, wire)
-    seen = {**{n: -t.float() / pace for n, t in changes.items()}, **slope}
     told = {n: t for w in own for n, t in _field(w.upload, "head").items()}
-    view = View({**told, **_held(own, net)}, _moved(seen))
+    held = _held(own, net)
+    view = View({**told, **held}, _moved({**{n: -t.float() / pace for n, t in changes.items()}, **slope}))
+    if told and slope and _exact(method):  # a gradient at the trained model, all of which was sent
+        view = View({**held, **{n: held[n] + t for n, t in changes.items() if n in held}, **told}, _moved(slope))
     others = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN
     examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
     peer = None if wire is None else _peer(letters, client, net, wire, slope)
     return Sight(client, view, peer, examples, size, ", ".join(sorted(others)), _told(own))
 
 
+def _exact(method: Any) -> bool:
+    search = searching(method)
+    return search is not None and search.gradient == "full"
+
+
 def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: Any, slope: Params) -> View | None:
     """The first other client that was sent this one's slope. Slopes come without names; here we know whose is whose."""
     for letter in letters:
         passed = getattr(letter.sent, "slopes", ())
-        if letter.client != client and any(same(wire, other) for other in passed):
+        if letter.client != client and pack(wire) in [pack(other) for other in passed]:
             return View(_held([w for w in letters if w.client == letter.client], net), _moved(slope))
     return None
 

@@ -141,3 +141,43 @@ def test_wrong_questions(recipe, tmp_path, arguments, message):
     assert said.code == 2
     assert message in said.err
     assert not (tmp_path / "audit").exists()
+
+
+def test_slopes_of_hgls(recipe):
+    """The slope of one row at a model that is sent whole gives the head's input exactly; peers are sent it too."""
+    table = found(
+        recipe, "model.kind=mlp", methods=("hgls",), defences=("none", "no_bias", "noise"), iterations=15, noise=0.3,
+        attacks=("dlg", "peer", "labels", "features"),
+    )  # fmt: skip
+    assert table["hgls", "none", "features"].numbers["feature_error"] < 1e-3
+    assert table["hgls", "none", "labels"].numbers["classes_exact"] == 1
+    assert table["hgls", "none", "dlg"].numbers["psnr"] > 30
+    assert table["hgls", "none", "peer"].numbers["psnr"] > table["hgls", "none", "peer"].numbers["psnr_blind"]
+    assert table["hgls", "no_bias", "features"].numbers["feature_error"] is None
+    assert table["hgls", "noise", "features"].numbers["feature_cosine"] < 0.9
+    assert table["hgls", "noise", "peer"].numbers["psnr"] < table["hgls", "none", "peer"].numbers["psnr"]
+
+
+def test_codecs(recipe):
+    """hgc keeps the signs, so the classes are seen; the features are not exact any more, and fewer bytes travel."""
+    plan = {"defences": ("none",), "attacks": ("labels", "features"), "methods": ("fedavg", "hgls")}
+    plain, coded = (found(recipe, "model.kind=mlp", codecs=(name,), **plan) for name in ("plain", "hgc"))
+    for method in plan["methods"]:
+        key = (method, "none")
+        assert coded[(*key, "labels")].numbers["classes_exact"] == 1
+        assert coded[(*key, "features")].numbers["feature_error"] > plain[(*key, "features")].numbers["feature_error"]
+        assert coded[(*key, "labels")].bytes_up < plain[(*key, "labels")].bytes_up
+    assert defences.codec_of("top_k=0.05").share == 0.05
+    assert defences.codec_of("own") is None
+    for wrong in ("zip", "hgc=1", "sign=3"):
+        with pytest.raises(InputError, match=r"codec|num_bins"):
+            Plan(codecs=(wrong,))
+
+
+def test_the_recipes_own_codec(recipe):
+    """A codec of the recipe is what is overheard by default."""
+    plan = {"defences": ("none",), "attacks": ("features",)}
+    own = found(recipe, "codec.kind=hgc", "codec.field=delta", **plan)["fedavg", "none", "features"]
+    named = found(recipe, codecs=("hgc",), **plan)["fedavg", "none", "features"]
+    assert own.bytes_up == named.bytes_up
+    assert own.numbers == pytest.approx(named.numbers)

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 
 from fedquilt.compat import play, results
-from fedquilt.compat.algorithms import ALGORITHMS, model_settings
+from fedquilt.compat.algorithms import ALGORITHMS, method_settings, model_settings
 from fedquilt.compat.arguments import parsed
 from fedquilt.compat.folders import federations, folder_of
 from fedquilt.compat.pfllib import main, run
@@ -279,3 +279,34 @@ def test_the_entry_point(place, monkeypatch, capsys):
     assert end.value.code == 2
     assert "fedquilt: -ts has no effect" in capsys.readouterr().err
     assert os.listdir(place) == ["dataset"]
+
+
+def test_head_gradients(place, capsys, monkeypatch):
+    """-uhg, -uhg -ugc and --as_coded are the recipes of HGLS; each has a name of its own."""
+    monkeypatch.setattr(play, "ATTACKED", 1)
+    small = [*QUICK, "-gr", "2", "-dlg", "-bnpc", "1", "-lbs", "2"]
+    names, ends = [], []
+    for words in ([], ["-uhg"], ["-uhg", "-ugc"], ["-uhg", "-ugc", "-bw", "8"], ["-uhg", "--as_coded"]):
+        (path,) = run([*(small if words == ["-uhg", "-ugc"] else [*QUICK, "-gr", "2"]), *words])
+        names.append(path.name)
+        ends.append(float(read(path)[0]["rs_train_loss"][-1]))
+    assert names == [
+        "MNIST_FedAvg_test_0.h5", "MNIST_FedAvg-HGLS_test_0.h5", "MNIST_FedAvg-HGLS-HGC16_test_0.h5",
+        "MNIST_FedAvg-HGLS-HGC8_test_0.h5", "MNIST_FedAvg-HGLScoded_test_0.h5",
+    ]  # fmt: skip
+    assert len(set(ends)) == len(ends)
+    assert "DLG at round 0: PSNR" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("algorithm", ["FedProx", "SCAFFOLD", "FedRep"])
+def test_head_gradients_on_other_bases(place, algorithm):
+    (path,) = run([*QUICK, "-gr", "1", "-algo", algorithm, "-uhg", "-jr", "0.5", "-rjr", "-cdr", "0.5", "-tsr", "0.5"])
+    assert path.name == f"MNIST_{algorithm}-HGLS_test_0.h5"
+
+
+def test_the_settings_of_head_gradients():
+    asked = parsed(["-uhg", "-ugc", "-bw", "64", "--as_coded"])
+    assert method_settings(asked) == {
+        "kind": "hgls", "base": "fedavg", "gradient": "last_batch", "search_base": "local", "slopes": "hgc",
+        "num_bins": 64,
+    }  # fmt: skip
