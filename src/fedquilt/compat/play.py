@@ -110,21 +110,22 @@ def attacked(asked: argparse.Namespace, config: Config, method: Any, federation:
         lr *= asked.learning_rate_decay_gamma**rounds.done
     images = asked.batch_num_per_client * asked.batch_size
     scene = attacks.Scene(method.net, *values_of(federation), iterations=10, restarts=1, batch_size=images)
-    found, blind, notes = [], [], set()
-    clients = list(dict.fromkeys(letter.client for letter in letters))[:ATTACKED]
-    for client in clients:
+    found: list[tuple[float, float]] = []
+    notes: list[str] = []
+    for client in list(dict.fromkeys(letter.client for letter in letters))[:ATTACKED]:
         site = federation.site(client, rounds.done)
         steps = asked.local_epochs * -(-len(site.train) // asked.batch_size)
         seen = sight(letters, client, method, lr * steps)
         numbers, _, note = attacks.dlg(scene, seen, site.train.whole(), rounds.seed.fold("dlg", rounds.done, client))
-        found += [numbers["psnr"]] if numbers else []
-        blind += [numbers["psnr_blind"]] if numbers else []
-        notes |= {note} if note else set()
+        got, blind = numbers.get("psnr"), numbers.get("psnr_blind")
+        found += [] if got is None or blind is None else [(got, blind)]
+        notes += [note] if note and note not in notes else []
     if not found:
-        return f"DLG at round {rounds.done}: {'; '.join(sorted(notes))}"
+        return f"DLG at round {rounds.done}: {'; '.join(notes)}"
+    got, blind = (float(np.mean(column)) for column in zip(*found, strict=True))
     return (
-        f"DLG at round {rounds.done}: PSNR {np.mean(found):.2f} dB, of {len(found)} clients; the mean picture of all "
-        f"clients has {np.mean(blind):.2f} dB"
+        f"DLG at round {rounds.done}: PSNR {got:.2f} dB, of {len(found)} clients; the mean picture of all clients has "
+        f"{blind:.2f} dB"
     )
 
 
