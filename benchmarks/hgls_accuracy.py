@@ -98,7 +98,7 @@ def versus(found: dict[int, float], other: dict[int, float]) -> str:
     seeds = sorted(found.keys() & other.keys())
     gaps = [100 * (found[s] - other[s]) for s in seeds]
     if len(gaps) < 2 or not any(gaps):
-        return "–"
+        return "-"
     p = float(stats.ttest_1samp(gaps, 0.0).pvalue)
     won = sum(g > 0 for g in gaps)
     return f"{statistics.mean(gaps):+.1f} ({won}/{len(gaps)}, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'})"

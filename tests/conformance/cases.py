@@ -14,6 +14,7 @@ from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.cfl import cfl
 from fedquilt.methods.cgpfl import cgpfl
+from fedquilt.methods.compressed import Compressed
 from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedala import fedala
@@ -54,6 +55,7 @@ from fedquilt.methods.ratio_loss import ratio_loss
 from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
+from fedquilt.pieces.codecs import chain, error_feedback, half, hgc_rc, on, power_sgd, qsgd, top_k
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import Normed, digits
 
@@ -150,4 +152,7 @@ CASES = [
     Case("hgls-joint", hgls(NET, base="fedrep", head_epochs=2, search="joint", accept="held_out", **WORK)),
     Case("hgls-scaffold", hgls(NET, base="scaffold", own_only=True, **{**WORK, "optimizer": SGD(0.3)})),
     Case("fedper-finetune", fedper_finetune(NET, tune_epochs=1, **WORK)),
+    Case("codecs-both-ways", Compressed(base=fedavg(), codec=error_feedback(on("delta", top_k(0.3))), download=half())),
+    Case("codecs-chained", Compressed(base=fedper(NET, **WORK), codec=chain(power_sgd(8), half()), download=qsgd(8))),
+    Case("codecs-batchnorm", Compressed(base=fedbn(Net(partial(Normed, width=16)), **WORK), codec=hgc_rc(64))),
 ]

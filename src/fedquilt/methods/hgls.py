@@ -16,9 +16,7 @@ from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import InTurn, Job, Train, Trained
-from fedquilt.methods.hgls_records import (
-    HeadUpload, Inside, Invitation, Others, Peer, SearchClient, SearchServer, Tally,
-)  # fmt: skip
+from fedquilt.methods.hgls_records import HeadUpload, Invite, Others, Peer, SearchClient, SearchServer, Tally, inside
 from fedquilt.methods.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
 from fedquilt.pieces.head_search import Found, HeadSearch, Rows, cosine_step, head_gradient
 
@@ -111,8 +109,8 @@ class HGLS(OnBase):
 
     @property
     def _once(self) -> bool:
-        """Whether the body that the search brings need not be sent again. A codec must see what was sent."""
-        return self.search_base == "aggregated" and self._train.codec == plain
+        """Whether the body that the search brings need not be sent again. The base's codecs must see what is sent."""
+        return self.search_base == "aggregated" and self._train.codec == self._train.download == plain
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """Train, then search; the same clients."""
@@ -125,18 +123,19 @@ class HGLS(OnBase):
         )
         first = replace(
             train, down=self.down, work=InTurn(ours) if isinstance(work, InTurn) else ours[0], up=self.up,
-            codec=train.codec if train.codec == plain else Inside(train.codec), check=self.check,
+            codec=inside(train.codec), download=inside(train.download), check=self.check,
         )  # fmt: skip
-        return first, Exchange("search", self.offer, self.seek, self.note, cohort=train.cohort)
+        down = inside(train.download) if self.search_base == "aggregated" else plain
+        return first, Exchange("search", self.offer, self.seek, self.note, cohort=train.cohort, download=down)
 
-    def down(self, state: SearchServer, client_id: ClientId) -> Invitation:
+    def down(self, state: SearchServer, client_id: ClientId) -> Invite:
         """The base's download, unless the search has brought it; the mean head to those who never trained."""
         base = None if client_id in state.holders else self._train.down(state.base, client_id)
         begins = self.mean_head and state.met and client_id not in state.met
-        return Invitation(base, state.head if begins else {})
+        return Invite(base, state.head if begins else {})
 
     def start(
-        self, begin: Callable[..., Job], first: bool, download: Invitation, client: SearchClient, site: Site, turn: Turn
+        self, begin: Callable[..., Job], first: bool, download: Invite, client: SearchClient, site: Site, turn: Turn
     ) -> Job:
         """As the base."""
         mine = self._with_head(client.base, download.head) if first else client.base
@@ -274,7 +273,7 @@ class HGLS(OnBase):
         whole = {**state.base.shared, **state.head}
         return whole if self.mean_head and whole.keys() >= set(self.net.names) else None
 
-    def personal_model(self, download: Invitation, client: SearchClient) -> Params:
+    def personal_model(self, download: Invite, client: SearchClient) -> Params:
         """The body with the client's own head."""
         base = download.base if download.base is not None else client.kept
         model: Params = self.base.personal_model(base, self._with_head(client.base, download.head))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedquilt.core.exchange import Codec
+from fedquilt.core.exchange import Codec, plain
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
@@ -57,7 +57,7 @@ class SearchClient:
 
 
 @record
-class Invitation:
+class Invite:
     """What the base sends (None to those who hold it already), and a head for those who never trained."""
 
     base: Any
@@ -83,15 +83,20 @@ class HeadUpload:
 
 @dataclass(frozen=True)
 class Inside:
-    """A codec of the base's uploads, inside those of a method that wraps them."""
+    """A codec of the base's messages, inside those of a method that wraps them."""
 
     codec: Codec
 
-    def encode(self, upload: HeadUpload, sent: Invitation, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
         """The base's part as its codec says."""
-        wire, memory = self.codec.encode(upload.base, sent.base, memory, seed)
+        wire, memory = self.codec.encode(upload.base, None if sent is None else sent.base, memory, seed)
         return replace(upload, base=wire), memory
 
-    def decode(self, wire: HeadUpload, sent: Invitation) -> HeadUpload:
+    def decode(self, wire: Any, sent: Any) -> Any:
         """The same, back again."""
-        return replace(wire, base=self.codec.decode(wire.base, sent.base))
+        return replace(wire, base=self.codec.decode(wire.base, None if sent is None else sent.base))
+
+
+def inside(codec: Codec) -> Codec:
+    """The codec on the base's part; plain stays plain."""
+    return codec if codec == plain else Inside(codec)

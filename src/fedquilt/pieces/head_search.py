@@ -1,7 +1,7 @@
 """Search for a better linear head along other clients' slopes, on features that are computed once.
 
-A head is one matrix H [classes, width]: its weights, and its bias as the last column, for which every feature vector ends
-in a 1. The loss is the mean cross-entropy of the scores Z H'.
+A head is one matrix H [classes, width]: its weights, and its bias as the last column, for which every feature vector
+ends in a 1. The loss is the mean cross-entropy of the scores Z H'.
 """
 
 from __future__ import annotations
@@ -232,7 +232,8 @@ class Line:
         start, slope = self.value(0.0), self.slope(0.0)
         if slope >= 0:
             return 0.0
-        for a in (first / 2**k for k in range(HALVINGS)):
+        for k in range(HALVINGS):
+            a = first * 0.5**k
             if self.value(a) <= start + SUFFICIENT * a * slope:
                 return a
         return 0.0

@@ -213,6 +213,7 @@ _SAME = [
     "compare.target=0.5", "engine.nodes=2", "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
 ]  # fmt: skip
 _OTHER = [
+    "codec=half", "download_codec=half",
     "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
     "data.label=kind", "data.user=who", "data.size=32", "data.features=['age']", "data.text=body", "data.words=9",
     "data.length=5",

@@ -119,7 +119,12 @@ class chain:
 def _parts(wire: Any, depth: int) -> list[Any]:
     """What coded things hold that lie ``depth`` deep, in order."""
     found: list[Any] = []
-    swap(wire, _is_coded, lambda coded: _visit(coded, depth, lambda parts: found.append(parts) or parts))
+
+    def look(parts: Any) -> Any:
+        found.append(parts)
+        return parts
+
+    swap(wire, _is_coded, lambda coded: _visit(coded, depth, look))
     return found
 
 

@@ -16,7 +16,7 @@ from fedquilt.pieces.codecs.bits import Bits, bytes_for, from_float, plus_minus,
 from fedquilt.pieces.codecs.matrices import Matrixwise
 from fedquilt.pieces.codecs.stages import ALL, Lossless, Sections, read, write
 
-SLACK = 1e-6  # a norm this close to an edge lies on it
+SLACK = 1e-6  # a norm this close to an edge lies on it, as a share of the largest
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class hgc(Matrixwise):
             return np.zeros(len(norms), dtype=np.int64)  # nothing to tell, or a scale that will be refused
         steps = norms / (largest / most)
         if self.representative == "unbiased":
-            lower = np.floor(steps + SLACK)
+            lower = np.floor(steps + SLACK * most)
             up = seed.numpy().random(len(norms)) < steps - lower
             return np.clip(lower + up, 0, most).astype(np.int64)
-        return np.where(norms > 0, np.clip(np.ceil(steps - SLACK), 1, most), 0).astype(np.int64)
+        return np.where(norms > 0, np.clip(np.ceil(steps - SLACK * most), 1, most), 0).astype(np.int64)
 
     def norms(self, steps: Any, largest: float) -> Any:
         """b_i of every row."""
@@ -149,7 +149,7 @@ class hgc_rc(hgc):
         if not 0 < largest < math.inf:
             return np.zeros(len(norms), dtype=np.int64)
         levels = 1 << self.column_bits
-        return (np.clip(np.ceil(levels * np.sqrt(norms / largest) - SLACK), 1, levels) - 1).astype(np.int64)
+        return (np.clip(np.ceil(levels * (np.sqrt(norms / largest) - SLACK)), 1, levels) - 1).astype(np.int64)
 
     def _column_scales(self, codes: Any, alive: int) -> Any:
         scales = ((codes + 0.5) / (1 << self.column_bits)) ** 2

@@ -1,0 +1,446 @@
+"""HGLS as a method: what travels, who gets what, and what it leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from conformance.cases import NET, TOY, WORK, fedavg
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Turn, fraction
+from fedquilt.core.net import Net
+from fedquilt.core.params import Params, under
+from fedquilt.core.record import pack, unpack
+from fedquilt.core.seed import Seed
+from fedquilt.engines.client_side import Slot
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from fedquilt.methods.compressed import Compressed
+from fedquilt.methods.ditto import ditto
+from fedquilt.methods.fedala import fedala
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.fedbabu import fedbabu
+from fedquilt.methods.fedopt import fedavgm
+from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper_finetune import HeadTuning, fedper_finetune
+from fedquilt.methods.fedprox import fedprox
+from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.hgls import HGLS
+from fedquilt.methods.hgls_recipe import hgls
+from fedquilt.methods.own_heads import BIAS, WEIGHT
+from fedquilt.methods.scaffold import scaffold
+from fedquilt.models.registry import make
+from fedquilt.pieces.codecs import half, hgc, on
+from fedquilt.pieces.head_search import HeadSearch
+from fedquilt.pieces.optimizers import SGD
+from helpers.toy import Normed, last
+
+HEAD = under("head")
+NEVER = HeadSearch(least=1e9)  # accepts nothing
+PLAIN: dict[str, Any] = {**WORK, "optimizer": SGD(0.3)}
+BASES = {
+    "fedavg": fedper(NET, **WORK),
+    "fedprox": fedprox(NET, mu=0.1, parts=fedper(NET).parts, **WORK),
+    "fedrep": fedrep(NET, head_epochs=1, **WORK),
+    "scaffold": HGLS(base=scaffold(NET, **PLAIN)).base,
+    "fedavgm": HGLS(base=fedavgm(NET, **WORK)).base,
+}
+
+
+def played(method: Any, rounds: int = 2) -> Rounds:
+    run = Rounds(method, TOY, Local(), Seed(0))
+    for _ in range(rounds):
+        run.play()
+    return run
+
+
+def clients(run: Rounds) -> dict[Any, Any]:
+    found = {}
+    for client in TOY.ids:
+        frame = run.slots.get(client)
+        slot: Slot | None = None if frame is None else unpack(frame)
+        found[client] = run.method.init_client(Seed(0).fold("client", client)) if slot is None else slot.state
+    return found
+
+
+def equal(one: Params, other: Params) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("search_base", ["aggregated", "local"])
+def test_a_search_that_takes_nothing_is_the_base_bit_for_bit(name: str, search_base: Any):
+    plain = played(BASES[name])
+    ours = played(HGLS(base=BASES[name], search=NEVER, search_base=search_base))
+    assert pack(ours.state.base) == pack(plain.state)
+    mine, theirs = clients(ours), clients(plain)
+    assert all(pack(mine[c].base) == pack(theirs[c]) for c in TOY.ids)
+
+
+def test_off_is_fedavg_bit_for_bit():
+    assert hgls(NET, base="fedper", search="off", **WORK) == fedper(NET, **WORK)
+    assert last(hgls(NET, search="off", **WORK), TOY).digest() == last(fedavg(), TOY).digest()
+
+
+def test_the_search_changes_heads_and_nothing_else():
+    """After one round the body is the base's; heads differ, and never for the worse on the rows that judge."""
+    base = fedper(NET, **WORK)
+    plain, ours = played(base, 1), played(HGLS(base=base), 1)
+    assert equal(ours.state.base.shared, plain.state.shared)
+    before, after = clients(plain), clients(ours)
+    moved = 0
+    for client in TOY.ids:
+        rows = TOY.site(client, 0).train.whole()
+        heads = before[client].private, after[client].base.private
+        values = [float(F.cross_entropy(NET({**plain.state.shared, **head}, rows), rows.y)) for head in heads]
+        assert values[1] <= values[0] + 1e-6
+        moved += not equal(*heads)
+    assert moved > 0
+    assert 0 < ours.state.tally.taken <= ours.state.tally.aligned <= ours.state.tally.candidates == 16
+
+
+def by_hand(gradient: str, search_base: str) -> tuple[dict[Any, Params], int]:
+    """One round in plain Python: whole forward passes for every candidate, gradients by autograd."""
+    (alone,) = fedper(NET, **WORK).exchanges()
+    base, state = fedper(NET, **WORK), fedper(NET, **WORK).init_server(Seed(0).fold("server"))
+    trained, slopes, replies = {}, {}, []
+    for client in TOY.ids:
+        turn = Turn(0, client, Seed(0).fold("work", "train", 0, client))
+        mine = base.init_client(Seed(0).fold("client", client))
+        _, upload, _, after = alone.work.run(alone.down(state, client), mine, TOY.site(client, 0), turn)
+        trained[client] = after.params
+        rows = TOY.site(client, 0).train.whole()
+        free = {n: t.clone().requires_grad_(HEAD(n)) for n, t in after.params.items()}
+        wanted = [free[WEIGHT], free[BIAS]]
+        full = torch.autograd.grad(F.cross_entropy(NET(free, rows), rows.y), wanted)
+        got = full if gradient == "full" else (after.gradient[WEIGHT], after.gradient[BIAS])
+        slopes[client] = {WEIGHT: got[0], BIAS: got[1]}
+        replies.append((len(rows), upload.delta))
+    total = sum(n for n, _ in replies)
+    shared = {n: t + sum(k / total * d[n] for k, d in replies) for n, t in state.shared.items()}
+    seed = Seed(0).fold("up", "train", 0).fold("peers")
+    order = torch.randperm(len(TOY.ids), generator=seed.torch()).tolist()
+    heads, taken = {}, 0
+    for client in TOY.ids:
+        rows = TOY.site(client, 0).train.whole()
+        body = shared if search_base == "aggregated" else trained[client]
+        head = {n: t for n, t in trained[client].items() if HEAD(n)}
+
+        def value(head: Params, body: Params = body, rows: Any = rows) -> float:
+            return float(F.cross_entropy(NET({**body, **head}, rows).double(), rows.y))
+
+        best, own = value(head), torch.cat([slopes[client][n].flatten() for n in (WEIGHT, BIAS)]).double()
+        turn = Seed(0).fold("work", "search", 0, client).fold("order")
+        for j in torch.randperm(len(order), generator=turn.torch()).tolist():
+            g = slopes[TOY.ids[order[j]]]
+            flat = torch.cat([g[n].flatten() for n in (WEIGHT, BIAS)]).double()
+            s = float(flat @ own)
+            if s <= 0:
+                continue
+            alpha = s / float(flat.norm() * own.norm())
+            trial = {n: t - alpha * g[n] for n, t in head.items()}
+            if value(trial) < best:
+                head, best, taken = trial, value(trial), taken + 1
+        heads[client] = head
+    return heads, taken
+
+
+@pytest.mark.parametrize("gradient", ["full", "last_batch"])
+@pytest.mark.parametrize("search_base", ["aggregated", "local"])
+def test_a_round_by_hand(gradient: Any, search_base: Any):
+    ours = played(HGLS(base=fedper(NET, **WORK), gradient=gradient, search_base=search_base), 1)
+    heads, taken = by_hand(gradient, search_base)
+    assert ours.state.tally.taken == taken
+    for client, mine in clients(ours).items():
+        assert all(torch.allclose(mine.base.private[n], t, atol=2e-6) for n, t in heads[client].items())
+
+
+def test_the_head_of_the_base_becomes_private():
+    assert HGLS(base=fedavg()).base.parts.private(WEIGHT)
+    nested = HGLS(base=scaffold(NET, **PLAIN)).base
+    assert nested.base.parts.private(BIAS)
+    assert set(played(HGLS(base=scaffold(NET, **PLAIN)), 1).state.base.control) == {
+        "features.1.weight",
+        "features.1.bias",
+    }
+
+
+def test_the_body_travels_once_a_round():
+    """The search brings the new body; the next round does not bring it again, except to who was not there."""
+    body = sum(t.numel() * 4 for n, t in NET.init(Seed(0)).items() if not HEAD(n))
+    run = Rounds(HGLS(base=fedavg()), TOY, Local(), Seed(0))
+    first, second = run.play(), run.play()
+    assert run.state.holders == TOY.ids
+    down = [
+        {e: sum(v.bytes_down for v in log.visits if v.exchange == e) for e in ("train", "search")}
+        for log in (first, second)
+    ]
+    assert down[0]["train"] > 4 * body > 8 * down[1]["train"]
+    assert down[0]["search"] == down[1]["search"] > 4 * body
+    kept = played(HGLS(base=fedavg(), search_base="local"), 2)
+    assert kept.state.holders == ()
+    assert all(mine.kept is None for mine in clients(kept).values())
+
+
+def test_what_the_base_hears_may_change_what_it_sends():
+    method = HGLS(base=fedavg())
+    state = played(method, 1).state
+    assert method.observe(state, {}) is state
+
+    class Moody(FedAvg):
+        def observe(self, state: Any, metrics: Any) -> Any:
+            return replace(state, shared={n: t + 1 for n, t in state.shared.items()})
+
+    assert HGLS(base=Moody(objective=NET)).observe(state, {}).holders == ()
+
+
+def test_never_asked_clients_and_strangers_begin_with_the_mean_head():
+    run = played(HGLS(base=fedavg(cohort=fraction(0.5))), 1)
+    (absent, *_), state, mine = [c for c in TOY.ids if c not in run.state.met], run.state, clients(run)
+    met = [(TOY.size(c), c) for c in state.met]
+    assert len(met) == 2
+    (train, _) = run.method.exchanges()
+    model = run.method.personal_model(train.down(state, absent), mine[absent])
+    assert equal({n: model[n] for n in state.head}, state.head)
+    assert equal(run.method.global_model(state), {**state.base.shared, **state.head})
+    job = train.work.start(train.down(state, absent), mine[absent], TOY.site(absent, 1), Turn(1, absent, Seed(0)))
+    assert torch.equal(job.params[WEIGHT], state.head[WEIGHT])
+    own = run.method.personal_model(train.down(state, state.met[0]), mine[state.met[0]])
+    assert torch.equal(own[WEIGHT], mine[state.met[0]].base.private[WEIGHT])
+
+    alone = played(HGLS(base=fedavg(cohort=fraction(0.5)), mean_head=False), 1)
+    (train, _) = alone.method.exchanges()
+    fresh = alone.method.init_client(Seed(0).fold("client", absent)).base.private
+    assert alone.method.global_model(alone.state) is None
+    assert torch.equal(
+        alone.method.personal_model(train.down(alone.state, absent), mine[absent])[WEIGHT], fresh[WEIGHT]
+    )
+
+
+def test_the_mean_head_is_weighed_by_examples():
+    heads = {}
+    run = Rounds(HGLS(base=fedavg(), search=NEVER), TOY, Local(), Seed(0))
+    run.play()
+    heads = {c: m.base.private[WEIGHT].double() for c, m in clients(run).items()}
+    total = sum(TOY.size(c) for c in TOY.ids)
+    assert torch.allclose(
+        run.state.head[WEIGHT].double(), sum(TOY.size(c) / total * h for c, h in heads.items()), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize(("age", "most"), [(0, 2), (1, 4)])
+def test_slopes_of_those_not_asked_count_for_some_rounds(age: int, most: int):
+    run = Rounds(HGLS(base=fedavg(cohort=fraction(0.5)), max_age=age), TOY, Local(), Seed(0))
+    sizes = []
+    for _ in range(6):
+        run.play()
+        sizes.append(len(run.state.peers))
+        assert all(run.done - 1 - p.round <= age for p in run.state.peers)
+        assert len({p.client for p in run.state.peers}) == len(run.state.peers)
+    assert max(sizes) <= most
+    assert max(sizes) > 2 or age == 0
+
+
+def test_peers_are_the_most_aligned_and_unnamed():
+    run = played(HGLS(base=fedavg(), peers=2), 1)
+    assert all(len(chosen) <= 2 for chosen in run.state.chosen.values())
+    assert run.state.tally.candidates <= 8
+    place = {p.client: j for j, p in enumerate(run.state.peers)}
+    flat = [torch.cat([p.slope[n].flatten() for n in (WEIGHT, BIAS)]) for p in run.state.peers]
+    for client, chosen in run.state.chosen.items():
+        own = place[client]
+        cosines = [float(F.cosine_similarity(flat[own], g, dim=0)) for g in flat]
+        best = sorted(range(4), key=lambda j: -cosines[j])[:2]
+        assert set(chosen) == {j for j in best if cosines[j] > 0}
+        assert own in chosen
+    (_, search) = run.method.exchanges()
+    assert len(search.down(run.state, 0).slopes) == len(run.state.chosen[0])
+    orders = {tuple(p.client for p in played(HGLS(base=fedavg()), r).state.peers) for r in (1, 2, 3)}
+    assert len(orders) > 1
+
+
+def test_slopes_without_bias():
+    run = played(HGLS(base=fedavg(), drop_bias=True), 1)
+    assert all(set(p.slope) == {WEIGHT} for p in run.state.peers)
+    before, after = clients(played(HGLS(base=fedavg(), drop_bias=True, search=NEVER), 1)), clients(run)
+    assert all(torch.equal(before[c].base.private[BIAS], after[c].base.private[BIAS]) for c in TOY.ids)
+    assert any(not torch.equal(before[c].base.private[WEIGHT], after[c].base.private[WEIGHT]) for c in TOY.ids)
+
+
+def test_with_only_its_own_slope_nothing_of_it_travels():
+    run = played(HGLS(base=fedavg(), own_only=True, mean_head=False), 2)
+    assert (run.state.peers, run.state.tally.candidates, run.state.tally.aligned) == ((), 4, 4)
+
+
+def test_slopes_travel_coded_up_and_down():
+    """The server passes on what it got: fewer bytes, and candidates that are the decoded payloads."""
+    codec = hgc(num_bins=16)
+    plain, coded = (played(HGLS(base=fedavg(), codec=c, mean_head=False), 1) for c in (HGLS.codec, codec))
+    sizes = [len(pack(HGLS(base=fedavg()).exchanges()[1].down(r.state, 0).slopes)) for r in (plain, coded)]
+    assert sizes[1] < sizes[0] / 3
+    like = {n: torch.zeros_like(plain.state.head[n]) for n in (WEIGHT, BIAS)}
+    for raw, wire in zip(plain.state.peers, coded.state.peers, strict=True):
+        assert raw.client == wire.client
+        expected = codec.decode(codec.encode(raw.slope, like, None, Seed(0))[0], like)
+        assert equal(codec.decode(wire.slope, like), expected)
+
+
+@pytest.mark.parametrize("slopes", ["hgc", "hgc_rc", "hgc_legacy"])
+def test_slopes_by_the_names_of_codecs(slopes: Any):
+    run = played(hgls(NET, slopes=slopes, num_bins=32, **WORK), 1)
+    assert type(run.method.codec).__name__ == slopes
+    assert run.method.codec.num_bins == 32
+    assert run.state.tally.candidates == 16
+
+
+def test_codecs_of_the_bases_downloads_are_on_both_trips():
+    run = played(HGLS(base=Compressed(base=fedavg(), download=on("shared", half()))), 2)
+    train, search = run.method.exchanges()
+    for trip in (train, search):
+        body = trip.carried(trip.down(run.state, 0), Seed(0))[0].base.shared
+        assert equal(body, {n: t.half().float() for n, t in run.state.base.shared.items()})
+
+
+def test_the_bases_own_codec_sees_what_was_sent():
+    run = played(HGLS(base=fedavg(codec=on("delta", hgc()))), 2)
+    assert run.state.holders == ()
+    assert run.state.tally.taken > 0
+    ahead = played(HGLS(base=fedavg()), 1).state
+    assert not equal(ahead.base.shared, played(HGLS(base=fedavg(codec=on("delta", hgc()))), 1).state.base.shared)
+
+
+def test_a_slope_that_is_not_finite_or_does_not_fit_is_refused():
+    method = HGLS(base=fedavg())
+    (train, _) = method.exchanges()
+    state = method.init_server(Seed(0))
+    _, upload = train.work(train.down(state, 0), method.init_client(Seed(1)), TOY.site(0, 0), Turn(0, 0, Seed(0)))
+    method.check(state, upload)
+    broken = {n: t / 0 * 0 for n, t in upload.slope.items()}
+    for wrong, told in ((broken, "non-finite"), ({WEIGHT: upload.slope[WEIGHT]}, "head.bias")):
+        with pytest.raises(InputError, match=told):
+            method.check(state, replace(upload, slope=wrong))
+    with pytest.raises(InputError, match=r"upload\.head"):
+        method.check(state, replace(upload, head={}))
+    with pytest.raises(InputError, match="only its own"):
+        HGLS(base=fedavg(), own_only=True).check(state, upload)
+
+
+def test_without_slopes_or_training_the_search_leaves_the_client_as_it_was():
+    method = HGLS(base=fedavg())
+    (_, search) = method.exchanges()
+    state = method.init_server(Seed(0))
+    mine = method.init_client(Seed(1))
+    after, tally = search.work(search.down(state, 0), mine, TOY.site(0, 0), Turn(0, 0, Seed(0)))
+    assert equal(after.base.private, mine.base.private)
+    assert tally.candidates == 0
+    trained = replace(mine, slope={n: torch.ones_like(t) for n, t in mine.base.private.items()})
+    after, tally = search.work(search.down(state, 0), trained, TOY.site(0, 0), Turn(0, 0, Seed(0)))
+    assert equal(after.base.private, mine.base.private)
+
+
+@pytest.mark.parametrize("accept", ["held_out", "valid"])
+def test_other_rows_may_judge(accept: Any):
+    here, usual = (played(HGLS(base=fedavg(), accept=a), 1) for a in (accept, "train"))
+    assert here.state.tally.taken > 0
+    assert here.digest() != usual.digest()
+    no_valid = replace(TOY.site(0, 0), valid=None)
+    (_, search) = HGLS(base=fedavg(), accept="valid").exchanges()
+    mine = clients(usual)[0]
+    after, tally = search.work(search.down(usual.state, 0), mine, no_valid, Turn(0, 0, Seed(0)))
+    assert equal(after.base.private, mine.base.private)
+    assert tally.taken == 0
+
+
+class NormedParts(nn.Module):
+    """BatchNorm inside ``features``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Class scores."""
+        return self.head(self.features(x))
+
+
+def test_statistics_of_batches_are_averaged_or_stay_home():
+    net, work = Net(NormedParts), {**WORK, "batch_size": 17}
+    shared = played(hgls(net, **work), 2)
+    assert "features.2.running_mean" in shared.state.base.shared
+    assert shared.state.tally.taken > 0
+    for base in ("fedrep", "fedper"):
+        assert not any(
+            n.startswith("features.2.") for n in hgls(net, base=base, norms="personal").init_server(Seed(0)).base.shared
+        )
+    home = played(hgls(net, norms="personal", **work), 2)
+    assert not any(n.startswith("features.2.") for n in home.state.base.shared)
+    assert {"features.2.running_var", WEIGHT} <= clients(home)[0].base.private.keys()
+    assert home.method.global_model(home.state) is None
+    with pytest.raises(InputError, match="needs a network with BatchNorm"):
+        hgls(NET, norms="personal", **WORK)
+
+
+class DeepHead(nn.Module):
+    """A head that is not linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Flatten()
+        self.head = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        (lambda: FedAvg(objective=Net(partial(Normed, width=16))), r"head\(features\(x\)\)"),
+        (lambda: FedAvg(objective=Net(DeepHead)), "torch.nn.Linear"),
+        (lambda: FedAvg(objective=Net(make("mlp", (1, 8, 8), 10), frozen=HEAD)), "that is trained"),
+        (lambda: fedbabu(NET, **WORK), "one trip, but FineTune has train, tune"),
+        (lambda: ditto(NET, **WORK), "cannot stand on Ditto"),
+        (lambda: fedala(NET, **WORK), "cannot stand on FedALA"),
+        (lambda: fedavg(only=under("features")), "trains the head locally"),
+    ],
+)
+def test_bases_that_cannot_work_are_refused_before_the_run(base: Any, told: str):
+    with pytest.raises(InputError, match=told):
+        HGLS(base=base())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient": "half"},
+        {"search_base": "none"},
+        {"accept": "test"},
+        {"peers": 0},
+        {"max_age": -1},
+        {"held_out": 1.0},
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused(options: dict[str, Any]):
+    with pytest.raises(InputError, match=next(iter(options))):
+        HGLS(base=fedavg(), **options)
+
+
+def test_tuning_the_head_goes_on_from_the_new_body():
+    """The body is FedPer's after one round; the head is trained on it, and the next round begins with it."""
+    plain, tuned = played(fedper(NET, **WORK), 1), played(fedper_finetune(NET, **WORK), 1)
+    assert equal(tuned.state.shared, plain.state.shared)
+    (train,) = fedper(NET, **WORK).exchanges()
+    alone = train.training(only=HEAD, epochs=2).work
+    for client, before in clients(plain).items():
+        turn = Turn(0, client, Seed(0).fold("work", "tune", 0, client))
+        after = alone.run(train.down(plain.state, client), before, TOY.site(client, 0), turn)[3].params
+        assert equal(clients(tuned)[client].private, {n: t for n, t in after.items() if HEAD(n)})
+    with pytest.raises(InputError, match="at least 1"):
+        fedper_finetune(NET, tune_epochs=0)
+    with pytest.raises(InputError, match="private part"):
+        HeadTuning(base=fedavg())
