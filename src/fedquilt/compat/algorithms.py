@@ -47,7 +47,7 @@ ALGORITHMS = (
     Algorithm("MOON", "moon", {"mu": "mu", "tau": "tau"}, {"mu": 0.0, "tau": 1.0}),
     Algorithm("FedDyn", "feddyn", {"alpha": "alpha"}, {"alpha": 1.0}),
     Algorithm("Local", "local_only"),
-    Algorithm("FedPer", "fedper"),
+    Algorithm("FedPer", "fedper", searches=True),
     Algorithm("FedRep", "fedrep", {"plocal_epochs": "head_epochs"}, {"plocal_epochs": 1}, searches=True),
     Algorithm("FedBABU", "fedbabu", {"fine_tuning_epochs": "tune_epochs"}, {"fine_tuning_epochs": 10}),
     Algorithm("FedBN", "fedbn"),
@@ -107,17 +107,18 @@ def _searching(asked: argparse.Namespace, algorithm: Algorithm, options: Options
     if asked.as_coded:
         found |= {"gradient": "last_batch", "search_base": "local"}
     if asked.use_grad_compress:
-        found |= {"slopes": "hgc", "num_bins": asked.bit_width or 16}
+        found |= {"slopes": "hgc_legacy" if asked.as_coded else "hgc", "num_bins": asked.bit_width or 16}
     return found
 
 
 def variant_of(asked: argparse.Namespace) -> str:
     """What results are called after: the algorithm, and what was put on top of it."""
     parts = [algorithm_of(asked.algorithm).name]
+    coded = "coded" if asked.as_coded else ""
     if asked.use_head_grad:
-        parts.append("HGLScoded" if asked.as_coded else "HGLS")
+        parts.append(f"HGLS{coded}")
     if asked.use_grad_compress:
-        parts.append(f"HGC{asked.bit_width or 16}")
+        parts.append(f"HGC{coded}{asked.bit_width or 16}")
     return "-".join(parts)
 
 

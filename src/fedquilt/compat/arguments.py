@@ -93,7 +93,10 @@ def parser() -> argparse.ArgumentParser:
     flag("-ugc", "--use_grad_compress", about="HGC: head gradients in about one bit per number; needs -uhg")
     add("-bw", "--bit_width", type=int, choices=BINS, help="bins of the compression, not bits; needs -ugc (16)")
     own = made.add_argument_group("not in PFLlib")
-    own.add_argument("--as_coded", action="store_true", help="with -uhg: last batch's gradient, the client's own base")
+    own.add_argument(
+        "--as_coded", action="store_true",
+        help="-uhg and -ugc as their authors' code has them: last batch's gradient, own base, bins without their rows",
+    )  # fmt: skip
     own.add_argument("--dataset_root", help="where dataset folders are (dataset, or ../dataset)")
     own.add_argument("--results_folder", default="results", help="where results go (results)")
     own.add_argument("--engine", choices=("auto", "local", "workers"), default="auto", help="(auto)")

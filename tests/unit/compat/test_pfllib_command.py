@@ -179,7 +179,7 @@ def test_dlg(place, capsys):
         (["-ugc"], "without -uhg there are none"),
         (["-bw", "16"], "-bw is for -ugc"),
         (["-uhg", "-ugc", "-bw", "12"], "invalid choice: 12"),
-        (["-uhg", "-algo", "Ditto"], "-uhg searches on top of FedAvg, FedProx, SCAFFOLD, FedRep, not of Ditto"),
+        (["-uhg", "-algo", "Ditto"], "-uhg searches on top of FedAvg, FedProx, SCAFFOLD, FedPer, FedRep, not of Ditto"),
         (["-mu", "1"], "-mu is of FedProx, Ditto, MOON; FedAvg makes no use of it"),
         (["-algo", "pFedMe"], "pFedMe needs --beta"),
         (["-algo", "FedBN"], "this network has none"),
@@ -286,19 +286,21 @@ def test_head_gradients(place, capsys, monkeypatch):
     monkeypatch.setattr(play, "ATTACKED", 1)
     small = [*QUICK, "-gr", "2", "-dlg", "-bnpc", "1", "-lbs", "2"]
     names, ends = [], []
-    for words in ([], ["-uhg"], ["-uhg", "-ugc"], ["-uhg", "-ugc", "-bw", "8"], ["-uhg", "--as_coded"]):
+    coded = ["-uhg", "-ugc", "--as_coded"]
+    for words in ([], ["-uhg"], ["-uhg", "-ugc"], ["-uhg", "-ugc", "-bw", "8"], ["-uhg", "--as_coded"], coded):
         (path,) = run([*(small if words == ["-uhg", "-ugc"] else [*QUICK, "-gr", "2"]), *words])
         names.append(path.name)
         ends.append(float(read(path)[0]["rs_train_loss"][-1]))
     assert names == [
         "MNIST_FedAvg_test_0.h5", "MNIST_FedAvg-HGLS_test_0.h5", "MNIST_FedAvg-HGLS-HGC16_test_0.h5",
         "MNIST_FedAvg-HGLS-HGC8_test_0.h5", "MNIST_FedAvg-HGLScoded_test_0.h5",
+        "MNIST_FedAvg-HGLScoded-HGCcoded16_test_0.h5",
     ]  # fmt: skip
     assert len(set(ends)) == len(ends)
     assert "DLG at round 0: PSNR" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("algorithm", ["FedProx", "SCAFFOLD", "FedRep"])
+@pytest.mark.parametrize("algorithm", ["FedProx", "SCAFFOLD", "FedPer", "FedRep"])
 def test_head_gradients_on_other_bases(place, algorithm):
     (path,) = run([*QUICK, "-gr", "1", "-algo", algorithm, "-uhg", "-jr", "0.5", "-rjr", "-cdr", "0.5", "-tsr", "0.5"])
     assert path.name == f"MNIST_{algorithm}-HGLS_test_0.h5"
@@ -307,6 +309,6 @@ def test_head_gradients_on_other_bases(place, algorithm):
 def test_the_settings_of_head_gradients():
     asked = parsed(["-uhg", "-ugc", "-bw", "64", "--as_coded"])
     assert method_settings(asked) == {
-        "kind": "hgls", "base": "fedavg", "gradient": "last_batch", "search_base": "local", "slopes": "hgc",
+        "kind": "hgls", "base": "fedavg", "gradient": "last_batch", "search_base": "local", "slopes": "hgc_legacy",
         "num_bins": 64,
     }  # fmt: skip
