@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedquilt.audit.command import audit
 from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.deploy.commands import export, join, keys, serve
 
@@ -314,6 +315,7 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(5)
 
 
+app.command()(audit)
 for _command in (serve, join, keys, export):
     app.command(rich_help_panel="Real federations")(_command)
 

@@ -34,11 +34,12 @@ def name(page: Path) -> str:
 @pytest.mark.parametrize("page", with_blocks("bash"), ids=name)
 def test_commands(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
-    command = tmp_path / "bin" / "fedquilt"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedquilt "$@"\n')
-    command.chmod(0o755)
-    path = os.pathsep.join([str(command.parent), os.environ["PATH"]])
+    (tmp_path / "bin").mkdir()
+    for name, arguments in (("fedquilt", "-m fedquilt "), ("python", "")):
+        command = tmp_path / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
+        command.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
     source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     for block in blocks(page, "bash"):
         for line in block.strip().splitlines():

@@ -90,6 +90,42 @@ def test_one_step_of_the_weights_by_hand():
     assert same.memo["w"].tolist() == [1.0, 1.0]  # nothing to learn while the models are equal
 
 
+class Stacked(nn.Module):
+    """A lower and an upper weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low = nn.Parameter(torch.zeros(2))
+        self.w = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Not needed here either."""
+        return x
+
+
+@pytest.mark.parametrize(("top", "low"), [(1, [5.0, 5.0]), (0, [5.0, 5.0]), (2, [5.0, 5.0])])
+def test_lower_tensors_are_the_global_ones(top, low):
+    """top = 1 mixes w only; top = 0 or 2 mix both, but the loss does not feel ``low``, whose A stays 1."""
+    method = fedala(Objective(Net(Stacked), (slanted,)), top=top, batch_size=100)
+    mine = {"low": torch.zeros(2), "w": torch.zeros(2)}
+    sent = Download({"low": torch.full((2,), 5.0), "w": torch.tensor([1.0, -1.0])})
+    site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
+    job = method.start(sent, Blender({}, mine, {}), site, Turn(1, 0, Seed(0)))
+    assert set(job.memo) == ({"w"} if top == 1 else {"low", "w"})
+    assert job.params["low"].tolist() == low
+    assert job.params["w"].tolist() == [0.0, -1.0]  # the first time: until A is at rest, at its bounds
+
+
+def test_models_that_differ_but_sum_alike_are_not_equal():
+    """w_global - w_own = [1, -1] sums to 0: the published test takes these for equal; here A is learned."""
+    method = fedala(Objective(Net(Two), (slanted,)), top=1, batch_size=100)
+    site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
+    sent = Download({"w": torch.tensor([1.0, -1.0])})
+    assert float((sent.shared["w"] - torch.zeros(2)).sum()) == 0
+    job = method.start(sent, Blender({}, {"w": torch.zeros(2)}, {}), site, Turn(1, 0, Seed(0)))
+    assert job.memo["w"].tolist() == [0.0, 1.0]
+
+
 def test_fedala_mixes_some_of_the_weights():
     """The case is not idle: some client ends with a model that plain FedAvg (A = 1) would not give it."""
     assert not np.allclose(ala_by_hand(4, 0.05, 1e-3)[1], ala_by_hand(4, 0.0, 1e-3)[1])
@@ -122,6 +158,6 @@ def test_fedamp(rounds):
 def test_impossible_settings_are_refused():
     with pytest.raises(ExchangeError, match="alpha is too large for 3 clients"):
         last(fedamp(LOSS, alpha=50.0, sigma=1.0, lam=0.0, optimizer=SGD(0.01)), DATA, rounds=2)
-    for method, wrong in ((fedamp, {"sigma": 0.0}), (fedala, {"share": 0.0}), (fedala, {"top": 0})):
+    for method, wrong in ((fedamp, {"sigma": 0.0}), (fedala, {"share": 0.0}), (fedala, {"top": -1})):
         with pytest.raises(InputError, match=next(iter(wrong))):
             method(LOSS, **wrong)

@@ -42,7 +42,7 @@ class FedALA(OnBase):
         base: How models are trained and averaged.
         rate: Learning rate of A, > 0.
         share: Of the client's rows, in (0, 1].
-        top: How many of the network's last trainable tensors are mixed; the paper counts layers.
+        top: How many of the network's last trainable tensors are mixed, 0 for all; the paper counts layers.
         steady: The first time, stop when the losses of the last 10 epochs deviate by less.
         most_epochs: The first time, stop at the latest after so many.
 
@@ -57,9 +57,9 @@ class FedALA(OnBase):
     most_epochs: int = 50
 
     def __post_init__(self) -> None:
-        if not (self.rate > 0 and 0 < self.share <= 1 and self.top >= 1 and self.most_epochs >= 1):
+        if not (self.rate > 0 and 0 < self.share <= 1 and self.top >= 0 and self.most_epochs >= 1):
             raise InputError(
-                "FedALA needs rate > 0, share in (0, 1], top >= 1 and most_epochs >= 1, "
+                "FedALA needs rate > 0, share in (0, 1], top >= 0 and most_epochs >= 1, "
                 f"got {self.rate}, {self.share}, {self.top}, {self.most_epochs}."
             )
 
@@ -93,7 +93,7 @@ class FedALA(OnBase):
                 for batch in rows.batches(self.base.batch_size, 1, here, lone=not net.normalises):
                     free = {n: t.detach().requires_grad_() for n, t in takes.items()}
                     value = self.base.loss({**whole, **_mixed(client.own, job.params, free)}, job.fixed, batch)
-                    slopes = torch.autograd.grad(value, list(free.values()))
+                    slopes = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
                     moved = zip(free.items(), slopes, strict=True)
                     takes = {n: (t.detach() - self.rate * g).clamp(0, 1) for (n, t), g in moved}
                     total, count = total + float(value.detach()) * len(batch), count + len(batch)

@@ -71,8 +71,7 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None,
     data = federation if federation is not None else federation_of(config)
     method = method_of(config, data)
     if not engine.keeps_states:
-        _check_first_step(method, data)
-        _check_lone_rows(method, data, config.train.batch_size)
+        check_fits(method, data, config.train.batch_size)
         check_codecs(method, data, Seed(config.seed))
     if fresh and folder.exists():
         RunFolder(folder).remove()
@@ -91,6 +90,12 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None,
 
 def _full_paths(config: Config) -> dict[str, str]:
     return {name: str(Path(value).resolve()) for name, value in config.weight_files().items()}
+
+
+def check_fits(method: Any, data: Any, batch_size: int) -> None:
+    """Raise unless the network can take and learn from these rows."""
+    _check_first_step(method, data)
+    _check_lone_rows(method, data, batch_size)
 
 
 def _check_first_step(method: Any, data: Any) -> None:

@@ -1,0 +1,128 @@
+"""The attacks by name: each takes what was seen of a client, and is scored against the client's rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedquilt.audit.analytic import BIAS, features_of, label_of, present_classes
+from fedquilt.audit.inversion import Puzzle, invert
+from fedquilt.audit.quality import paired, psnr, ssim
+from fedquilt.audit.sight import Sight, View, filled
+from fedquilt.core.errors import InputError
+from fedquilt.core.net import Net
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch
+
+Numbers = dict[str, float | None]
+Found = tuple[Numbers, tuple[Tensor, Tensor] | None, str]
+MOST = 8  # inputs that a search looks for at once
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What every attacker knows: the network, the range of the values, a usual input, the batch size, its patience."""
+
+    net: Net
+    low: float
+    high: float
+    usual: Tensor
+    iterations: int
+    restarts: int
+    batch_size: int
+
+
+def dlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+    """Inputs and soft labels together."""
+    return _inverted(scene, seen, seen.server, truth, seed, given=False)
+
+
+def idlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+    """Labels from the head's gradient first, then inputs."""
+    return _inverted(scene, seen, seen.server, truth, seed, given=True)
+
+
+def peer(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+    """Inputs, by another client that is sent this one's head gradient."""
+    if seen.peer is None:
+        return {}, None, "nothing that a single client sent reaches other clients"
+    return _inverted(scene, seen, seen.peer, truth, seed, given=False)
+
+
+def _inverted(scene: Scene, seen: Sight, view: View, truth: Batch, seed: Seed, given: bool) -> Found:
+    if not view.gradient:
+        instead = f"; the uploads hold {seen.rest}" if seen.rest else ""
+        return {}, None, f"no gradient and no change of weights was sent{instead}"
+    if not any(n in view.model for n in view.gradient) and not all(n.startswith("head.") for n in view.gradient):
+        return {}, None, "the model that was trained was not sent"
+    model, head_known = filled(scene.net, view.model, seed.fold("own"))
+    count = min(seen.examples, scene.batch_size, MOST)
+    labels = label_of(view.gradient, count) if given else None
+    if given and (labels is None or not head_known):
+        return {}, None, "the head was not sent, so that there is no label to begin with"
+    puzzle = Puzzle(scene.net, model, view.gradient, tuple(truth.x.shape[1:]), scene.low, scene.high, head_known)
+    guess = invert(puzzle, count, seed, labels, scene.iterations, scene.restarts)
+    pairs, span = paired(truth.x, guess.x), scene.high - scene.low
+    true = truth.x[pairs]
+    blind = scene.usual.expand_as(guess.x)
+    shown = truth.x[paired(truth.x, blind)]
+    numbers: Numbers = {
+        "psnr": _mean(psnr(a, b, span) for a, b in zip(true, guess.x, strict=True)),
+        "ssim": _mean(ssim(a, b, span) for a, b in zip(true, guess.x, strict=True)),
+        "psnr_blind": _mean(psnr(a, b, span) for a, b in zip(shown, blind, strict=True)),
+        "mismatch": guess.mismatch,
+    }
+    if guess.labels is not None:
+        numbers["labels_right"] = float((guess.labels == truth.y[pairs]).double().mean())
+    return numbers, (true, guess.x), ""
+
+
+def labels(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+    """Which classes are in the batch, from the signs of the head's gradient, unless the client sends it anyway."""
+    found = present_classes(seen.server.gradient) if seen.classes is None else set(seen.classes)
+    if found is None:
+        return {}, None, "the head's gradient was not sent"
+    there = set(truth.y.tolist())
+    right = len(found & there)
+    return {
+        "classes_precision": right / len(found) if found else None,
+        "classes_recall": right / len(there),
+        "classes_exact": float(found == there),
+    }, None, ""  # fmt: skip
+
+
+def features(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
+    """The head's input, from the rows of its gradient; compared with the mean features of the batch."""
+    found = features_of(seen.server.gradient)
+    if found is None:
+        means = "the class means of features are sent as they are"
+        return {}, None, "the head's gradient was not sent" if seen.classes is None else means
+    model, _ = filled(scene.net, seen.server.model, seed.fold("own"))
+    with torch.no_grad():
+        true = scene.net.split(model, truth, train=False).features.mean(0)
+    error = float((found - true).norm() / true.norm()) if BIAS in seen.server.gradient else None
+    return {"feature_cosine": float(F.cosine_similarity(found, true, dim=0)), "feature_error": error}, None, ""
+
+
+ATTACKS: dict[str, Callable[[Scene, Sight, Batch, Seed], Found]] = {
+    "dlg": dlg, "idlg": idlg, "peer": peer, "labels": labels, "features": features,
+}  # fmt: skip
+
+
+def check(names: Iterable[str]) -> None:
+    """Raise unless these are attacks, and at least one."""
+    chosen = tuple(names)
+    odd = [name for name in chosen if name not in ATTACKS]
+    if odd or not chosen:
+        what = f"There is no attack {odd[0]!r}" if odd else "Name at least one attack"
+        raise InputError(f"{what}; there are {', '.join(ATTACKS)}.")
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    return sum(known) / len(known) if known else None

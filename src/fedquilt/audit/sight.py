@@ -1,0 +1,162 @@
+"""From what travelled to what an attacker makes of it: a model and the gradient of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.audit.analytic import BIAS, WEIGHT
+from fedquilt.audit.defences import searching
+from fedquilt.audit.tapping import Letter
+from fedquilt.core.errors import InputError
+from fedquilt.core.net import Net
+from fedquilt.core.params import Params
+from fedquilt.core.record import pack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId
+from fedquilt.methods.fedproto import ROWS
+
+KNOWN = {"delta", "base", "head", "slope"}  # fields of uploads that an attacker reads
+
+
+@dataclass(frozen=True)
+class View:
+    """What somebody holds: values of the model, and the gradient of a batch, exact or estimated; by name."""
+
+    model: Params
+    gradient: Params
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What others know of a client after one round.
+
+    Args:
+        client: Whose post.
+        server: What the server holds: all that was sent to the client and all that it sent.
+        peer: What another client holds, where a method passes on what this one sent (HGLS's slopes); else None.
+        examples: How many rows it says it has.
+        bytes_up: Of all its uploads.
+        rest: Fields of its uploads that are neither changes nor gradients, in words.
+        classes: The classes it says it has, where a method sends that (FedProto's counts).
+    """
+
+    client: ClientId
+    server: View
+    peer: View | None
+    examples: int
+    bytes_up: int
+    rest: str = ""
+    classes: frozenset[int] | None = None
+
+
+def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float) -> Sight:
+    """What is known of one client.
+
+    Args:
+        letters: Of a round.
+        client: Whose.
+        method: Whose network and codec are public.
+        pace: Learning rate times local steps: what turns a change of the model into a mean gradient.
+    """
+    own, net = [letter for letter in letters if letter.client == client], network(method)
+    changes = {n: t for w in own for n, t in _field(w.upload, "delta").items() if n in net.trainable}
+    wire = next((w.upload.slope for w in own if getattr(w.upload, "slope", None) is not None), None)
+    slope = {} if wire is None else _slope(method, net, wire)
+    told = {n: t for w in own for n, t in _field(w.upload, "head").items()}
+    held = _held(own, net)
+    view = View({**told, **held}, _moved({**{n: -t.float() / pace for n, t in changes.items()}, **slope}))
+    if told and slope and _exact(method):  # a gradient at the trained model, all of which was sent
+        view = View({**held, **{n: held[n] + t for n, t in changes.items() if n in held}, **told}, _moved(slope))
+    others = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN
+    examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
+    peer = None if wire is None else _peer(letters, client, net, wire, slope)
+    return Sight(client, view, peer, examples, size, ", ".join(sorted(others)), _told(own))
+
+
+def _exact(method: Any) -> bool:
+    search = searching(method)
+    return search is not None and search.gradient == "full"
+
+
+def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: Any, slope: Params) -> View | None:
+    """The first other client that was sent this one's slope. Slopes come without names; here we know whose is whose."""
+    for letter in letters:
+        passed = getattr(letter.sent, "slopes", ())
+        if letter.client != client and pack(wire) in [pack(other) for other in passed]:
+            return View(_held([w for w in letters if w.client == letter.client], net), _moved(slope))
+    return None
+
+
+def _moved(gradient: Params) -> Params:
+    """Without tensors that are zero everywhere: those were kept back."""
+    return {n: t for n, t in gradient.items() if bool((t != 0).any())}
+
+
+def _held(letters: Sequence[Letter], net: Net) -> Params:
+    """The values of the network that a client was sent: those of its first letter, then of later ones."""
+    model: Params = {}
+    for letter in letters:
+        for found in _models(letter.sent):
+            model = {**{n: t for n, t in found.items() if n in net.names}, **model}
+    return model
+
+
+def _slope(method: Any, net: Net, wire: Any) -> Params:
+    """A head slope as everybody decodes it."""
+    search = searching(method)
+    if search is None:
+        raise InputError(f"{type(method).__name__} sends slopes of a kind that is not known here.")
+    names = (WEIGHT,) if search.drop_bias else (WEIGHT, BIAS)
+    like = {n: torch.zeros_like(t) for n, t in net.init(Seed(0)).items() if n in names}
+    decoded: Params = search.codec.decode(wire, like)
+    return decoded
+
+
+def network(method: Any) -> Net:
+    """The method's network."""
+    net: Net | None = getattr(method, "net", None)
+    if net is None:
+        raise InputError(f"{type(method).__name__} has no network (attribute net): its uploads cannot be inverted.")
+    return net
+
+
+def filled(net: Net, known: Mapping[str, Tensor], seed: Seed) -> tuple[Params, bool]:
+    """A whole model, with values of one's own where none are known; and whether the head is known."""
+    fresh = net.init(seed)
+    whole = {n: known.get(n, t) for n, t in fresh.items()}
+    return whole, WEIGHT not in fresh or WEIGHT in known
+
+
+def _told(letters: Sequence[Letter]) -> frozenset[int] | None:
+    counts = [t for w in letters for found in _models(w.upload) if (t := found.get(ROWS)) is not None]
+    return frozenset(torch.nonzero(counts[-1] > 0).flatten().tolist()) if counts else None
+
+
+def _field(upload: Any, name: str) -> Mapping[str, Tensor]:
+    """The tensors in this field of an upload, or of the upload of a base in it."""
+    value = getattr(upload, name, None)
+    if isinstance(value, Mapping):
+        return {n: t for n, t in value.items() if isinstance(t, Tensor)}
+    inner = getattr(upload, "base", None)
+    return {} if inner is None else _field(inner, name)
+
+
+def _models(value: Any) -> Iterator[Mapping[str, Tensor]]:
+    """Every dict of tensors in a record."""
+    if isinstance(value, Mapping):
+        if value and all(isinstance(v, Tensor) for v in value.values()):
+            yield value
+        else:
+            for item in value.values():
+                yield from _models(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _models(getattr(value, field.name))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _models(item)

@@ -1,0 +1,156 @@
+"""PFLlib's arguments, as flags that mean what they say."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from fedquilt.core.errors import InputError
+
+BINS = (8, 16, 32, 64)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}. 'python -m fedquilt.compat.pfllib --help' lists the arguments.")
+
+
+def truth(text: str) -> bool:
+    """True or False in words; anything else is refused (PFLlib takes every text for True)."""
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+    return words[text.lower()]
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def whole(least: int) -> Any:
+    """Whole numbers from a least one."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return value
+
+    return number
+
+
+def parser() -> argparse.ArgumentParser:
+    """All arguments."""
+    made = _Parser(
+        prog="python -m fedquilt.compat.pfllib", allow_abbrev=False,
+        description="Run an experiment in PFLlib's words: its dataset folders in, its .h5 results out.",
+        epilog="Example: python -m fedquilt.compat.pfllib -data Cifar10 -m CNN -algo FedAvg -gr 200 -nc 20 -uhg -ugc",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = made.add_argument
+
+    def flag(*names: str, about: str) -> None:
+        add(*names, type=truth, nargs="?", const=True, default=False, metavar="True|False", help=about)
+
+    add("-go", "--goal", default="test", help="part of the results' names (test)")
+    add("-dev", "--device", choices=("cpu", "cuda"), default="cuda", help="cuda if there is one, else the CPU (cuda)")
+    add("-did", "--device_id", default="0", help="which CUDA device (0)")
+    add("-data", "--dataset", default="MNIST", help="a folder of --dataset_root, in any case (MNIST)")
+    add("-nb", "--num_classes", type=whole(2), help="must agree with the data (theirs)")
+    add("-m", "-model", "--model", default="CNN", help="CNN, ResNet10, ViT; also MLR, DNN, ResNet18, ResNet34 (CNN)")
+    add("-lbs", "--batch_size", type=whole(1), default=10, help="rows of a local step (10)")
+    add("-lr", "--local_learning_rate", type=float, default=0.01, help="of plain SGD (0.01)")
+    flag("-ld", "--learning_rate_decay", about="the learning rate falls by gamma each round")
+    add("-ldg", "--learning_rate_decay_gamma", type=float, default=0.99, help="gamma (0.99)")
+    add("-gr", "--global_rounds", type=whole(0), default=100, help="T; scores are taken before and after each (100)")
+    add("-ls", "--local_epochs", type=whole(1), default=2, help="passes over a client's rows (2)")
+    add("-algo", "--algorithm", default="FedAvg", help="FedAvg, FedProx, FedPer, ... in any case (FedAvg)")
+    add("-jr", "--join_ratio", type=share, default=1.0, help="share of the clients that train in a round (1)")
+    flag("-rjr", "--random_join_ratio", about="a random share, from --join_ratio up to all")
+    add("-nc", "--num_clients", type=whole(1), default=20, help="the first so many of the folder train (20)")
+    add("-pv", "--prev", type=whole(0), default=0, help="the first run's number (0)")
+    add("-t", "--times", type=whole(1), default=1, help="runs up to this number; a run's number is its seed (1)")
+    add("-eg", "--eval_gap", type=whole(1), default=1, help="rounds between scores (1)")
+    add("-sfn", "--save_folder_name", default="items", help="where the last global model goes (items)")
+    flag("-ab", "--auto_break", about="stop when the best accuracy is more than 100 scores old")
+    flag("-dlg", "--dlg_eval", about="attack what is sent (fedquilt audit's dlg)")
+    add("-dlgg", "--dlg_gap", type=whole(1), default=100, help="rounds between attacks (100)")
+    add("-bnpc", "--batch_num_per_client", type=whole(1), default=2, help="batches an attack searches for (2)")
+    add("-nnc", "--num_new_clients", type=whole(0), default=0, help="the next so many of the folder are newcomers (0)")
+    add("-ften", "--fine_tuning_epoch_new", type=whole(0), default=0, help="epochs of tuning for newcomers (0)")
+    add("-fd", "--feature_dim", type=whole(1), default=512, help="the head's inputs; only CNN takes others (512)")
+    add("-cdr", "--client_drop_rate", type=share, default=0.0, help="share of the uploads that get lost (0)")
+    add("-tsr", "--train_slow_rate", type=share, default=0.0, help="share of clients that do fewer epochs (0)")
+    add("-ssr", "--send_slow_rate", type=share, default=0.0, help="share of clients with slow lines, simulated (0)")
+    flag("-ts", "--time_select", about="refused: PFLlib never uses it")
+    add("-tth", "--time_threthold", type=float, default=10000.0, help="mean simulated seconds, at most (10000)")
+    flag("-uhg", "--use_head_grad", about="HGLS: own heads, and a search along the others' head gradients")
+    flag("-ugc", "--use_grad_compress", about="HGC: head gradients in about one bit per number; needs -uhg")
+    add("-bw", "--bit_width", type=int, choices=BINS, help="bins of the compression, not bits; needs -ugc (16)")
+    own = made.add_argument_group("not in PFLlib")
+    own.add_argument(
+        "--as_coded", action="store_true",
+        help="-uhg and -ugc as their authors' code has them: last batch's gradient, own base, bins without their rows",
+    )  # fmt: skip
+    own.add_argument("--dataset_root", help="where dataset folders are (dataset, or ../dataset)")
+    own.add_argument("--results_folder", default="results", help="where results go (results)")
+    own.add_argument("--engine", choices=("auto", "local", "workers"), default="auto", help="(auto)")
+    some = made.add_argument_group("of single algorithms; refused with others")
+    for names, kind, about in OWN:
+        some.add_argument(*names, type=kind, help=about)
+    return made
+
+
+OWN: tuple[tuple[tuple[str, str], Any, str], ...] = (
+    (("-mu", "--mu"), float, "FedProx, Ditto, MOON"),
+    (("-bt", "--beta"), float, "pFedMe"),
+    (("-lam", "--lamda"), float, "pFedMe, FedAMP, FedProto"),
+    (("-K", "--K"), whole(1), "pFedMe: inner steps"),
+    (("-lrp", "--p_learning_rate"), float, "pFedMe: inner learning rate"),
+    (("-alk", "--alphaK"), float, "FedAMP"),
+    (("-sg", "--sigma"), float, "FedAMP"),
+    (("-al", "--alpha"), float, "APFL, FedDyn"),
+    (("-pls", "--plocal_epochs"), whole(1), "Ditto, FedRep"),
+    (("-tau", "--tau"), float, "MOON"),
+    (("-fte", "--fine_tuning_epochs"), whole(1), "FedBABU"),
+    (("-slr", "--server_learning_rate"), float, "SCAFFOLD"),
+    (("-et", "--eta"), float, "FedALA"),
+    (("-s", "--rand_percent"), whole(1), "FedALA"),
+    (("-p", "--layer_idx"), whole(0), "FedALA"),
+)
+
+
+def parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments, checked one by one and against each other."""
+    asked = parser().parse_args(words)
+    for name in ("local_learning_rate", "time_threthold"):
+        if not getattr(asked, name) > 0:
+            raise InputError(f"--{name} must be positive, got {getattr(asked, name)}.")
+    if asked.prev >= asked.times:
+        raise InputError(f"-pv {asked.prev} -t {asked.times}: no run is left; runs go from -pv to -t minus 1.")
+    if int(asked.num_clients * asked.join_ratio) < 1:
+        raise InputError(f"-jr {asked.join_ratio} of {asked.num_clients} clients is nobody. Give a larger share.")
+    if int((1 - asked.client_drop_rate) * int(asked.num_clients * asked.join_ratio)) < 1:
+        raise InputError(f"-cdr {asked.client_drop_rate}: every upload would get lost. Give a smaller rate.")
+    if asked.time_select:
+        raise InputError("-ts has no effect in PFLlib, so there is nothing to do here. Leave it out; -tth works alone.")
+    if asked.learning_rate_decay is False and asked.learning_rate_decay_gamma != 0.99:
+        raise InputError("-ldg without -ld has no effect. Add -ld, or leave -ldg out.")
+    _check_heads(asked)
+    return asked
+
+
+def _check_heads(asked: argparse.Namespace) -> None:
+    if asked.use_grad_compress and not asked.use_head_grad:
+        raise InputError("-ugc compresses the head gradients of -uhg; without -uhg there are none. Add -uhg.")
+    if asked.bit_width is not None and not asked.use_grad_compress:
+        raise InputError("-bw is for -ugc, which is not there. Add -ugc, or leave -bw out.")
+    if asked.as_coded and not asked.use_head_grad:
+        raise InputError("--as_coded says how -uhg works, which is not there. Add -uhg, or leave --as_coded out.")
+    if asked.num_new_clients == 0 and asked.fine_tuning_epoch_new:
+        raise InputError("-ften tunes newcomers, and there are none. Add -nnc, or leave -ften out.")

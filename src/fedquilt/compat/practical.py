@@ -1,0 +1,103 @@
+"""What goes wrong in practice, simulated: clients that join at random, uploads that get lost, slow clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn, at_random, unmoved
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Site
+from fedquilt.core.train import InTurn, Job, Train
+
+DELAY = 0.1  # seconds that one message on a slow line takes at most, as in PFLlib
+
+
+@dataclass(frozen=True)
+class joining:
+    """Ask a random number of clients, from ``least`` up to all, drawn without replacement, anew each round."""
+
+    least: int
+
+    def __call__(self, state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+        count = int(seed.fold("how many").numpy().integers(self.least, len(ids) + 1))
+        return at_random(count)(state, ids, seed)
+
+
+def some(rate: float, ids: Sequence[int], seed: Seed) -> tuple[int, ...]:
+    """int(rate * N) of the clients."""
+    drawn = seed.numpy().choice(len(ids), int(rate * len(ids)), replace=False)
+    return tuple(sorted(ids[i] for i in drawn))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Practical(OnBase):
+    """A method in less than ideal conditions.
+
+    Args:
+        base: The method.
+        join: If set, at least so many clients are asked, at random up to all.
+        drop_rate: The share of a round's uploads that get lost, after the clients have worked.
+        slow: Clients that do a random number of epochs, from 1 to half of them.
+        late: Clients on slow lines: each message takes a random time up to ``DELAY`` seconds.
+        patience: Uploads of clients whose messages take longer than this on average, in seconds, are left out. Only
+            simulated time counts, so that results do not depend on the machine.
+        seed: Of the simulated times.
+    """
+
+    base: Any
+    join: int | None = None
+    drop_rate: float = 0.0
+    slow: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+    patience: float = 10000.0
+    seed: int = 0
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        """As the base."""
+        names: tuple[str, ...] = self.base.plan(state, round)
+        return names
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's."""
+        return tuple(self._worse(e) for e in self.base.exchanges())
+
+    def _worse(self, exchange: Exchange) -> Exchange:
+        if self.join is not None and isinstance(exchange.cohort, at_random):
+            exchange = replace(exchange, cohort=joining(self.join))
+        if exchange.up == unmoved or not isinstance(exchange.work, Train | InTurn):
+            if self.slow and exchange.up != unmoved and exchange.name == "train":
+                raise InputError("-tsr: this algorithm's local work has no epochs that could be fewer. Leave it out.")
+            return exchange
+        if self.drop_rate or self.late:
+            exchange = replace(exchange, up=partial(self._up, exchange.up))
+        return replace(exchange, work=self._slowed(exchange.work)) if self.slow else exchange
+
+    def _slowed(self, work: Any) -> Any:
+        if isinstance(work, InTurn):
+            return InTurn(tuple(self._slowed(part) for part in work.works))
+        return replace(work, start=partial(self._start, work.start, work.epochs))
+
+    def _start(self, begin: Callable[..., Job], epochs: int, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+        job = begin(download, client, site, turn)
+        if turn.client not in self.slow:
+            return job
+        most = max(1, (job.epochs or epochs) // 2)
+        return replace(job, epochs=int(turn.seed.fold("slow").numpy().integers(1, most + 1)))
+
+    def _up(self, up: Callable[..., Any], state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+        heard = list(replies)
+        count = int((1 - self.drop_rate) * len(heard))
+        drawn = turn.seed.fold("lost").numpy().choice(len(heard), count, replace=False)
+        there = [heard[i] for i in sorted(drawn)]
+        return up(state, iter([reply for reply in there if self.seconds(reply.client, turn) <= self.patience]), turn)
+
+    def seconds(self, client: ClientId, turn: Turn) -> float:
+        """The mean simulated time of the client's messages, two a round, up to this round."""
+        if client not in self.late:
+            return 0.0
+        draws = Seed(self.seed).fold("delay", client).numpy().random(turn.round + 1)
+        return float(2 * DELAY * draws.mean())

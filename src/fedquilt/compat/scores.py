@@ -1,0 +1,72 @@
+"""Scores as PFLlib takes them: accuracy over all rows, micro AUC, cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedquilt.core.params import Params
+from fedquilt.core.record import record
+from fedquilt.core.table import Batch, ClientId, Table
+
+ROWS_PER_BLOCK = 100
+
+
+@record
+class Grades:
+    """One client's: rows, how many are right, summed cross-entropy, micro AUC of the class scores (if there is one)."""
+
+    rows: int
+    right: int
+    loss_sum: float
+    auc: float | None
+
+
+def grade(predict: Callable[[Params, Batch], Tensor], params: Params, table: Table) -> Grades:
+    """Score a model on a table."""
+    with torch.inference_mode():
+        parts = [(predict(params, batch), batch.y) for batch in table.blocks(ROWS_PER_BLOCK)]
+    scores, labels = torch.cat([s for s, _ in parts]), torch.cat([y for _, y in parts])
+    right = int((scores.argmax(1) == labels).sum())
+    loss = float(F.cross_entropy(scores, labels, reduction="sum"))
+    return Grades(len(labels), right, loss, _auc(scores, labels))
+
+
+def _auc(scores: Tensor, labels: Tensor) -> float | None:
+    classes = scores.shape[1]
+    if classes < 2 or not bool(torch.isfinite(scores).all()):
+        return None
+    return float(roc_auc_score(F.one_hot(labels, classes).numpy().ravel(), scores.numpy().ravel()))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All clients at once.
+
+    ``accuracy``, ``auc`` and ``loss`` count rows; ``std`` is that of the clients' accuracies.
+    """
+
+    accuracy: float
+    std: float
+    auc: float
+    loss: float
+
+
+def evaluation(exams: Mapping[ClientId, Mapping[str, Any]]) -> Evaluation:
+    """From each client's grades: on 'test' rows, and on training rows under the name 'valid'."""
+    tests = [e["deployed"]["test"] for e in exams.values() if "test" in e["deployed"]]
+    trains = [e["deployed"]["valid"] for e in exams.values() if "valid" in e["deployed"]]
+    rows = sum(g.rows for g in tests)
+    known = [g for g in tests if g.auc is not None]
+    auc = sum(g.auc * g.rows for g in known) / sum(g.rows for g in known) if known else float("nan")
+    return Evaluation(
+        sum(g.right for g in tests) / rows, float(np.std([g.right / g.rows for g in tests])), auc,
+        sum(g.loss_sum for g in trains) / sum(g.rows for g in trains),
+    )  # fmt: skip
