@@ -22,6 +22,7 @@ from fedquilt.data import (
     imports,
     long_tailed,
     read,
+    with_local_tests,
     without_labels,
 )
 from fedquilt.runs.config import Config, Data, Kinded, check_options
@@ -59,6 +60,8 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
         arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
         **who, **_prepare(data, arrays),
     )  # fmt: skip
+    if data.local_tests:
+        federation = with_local_tests(federation, data.seed)
     return _shifted(data, federation)
 
 
