@@ -13,6 +13,7 @@ import typer
 
 from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.deploy.commands import export, join, keys, serve
+from fedquilt.runs.tail_commands import predict, realign, tails
 
 if TYPE_CHECKING:
     from fedquilt.runs.config import Config
@@ -289,6 +290,8 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(5)
 
 
+for _command in (realign, tails, predict):
+    app.command(rich_help_panel="Long tails")(_command)
 for _command in (serve, join, keys, export):
     app.command(rich_help_panel="Real federations")(_command)
 

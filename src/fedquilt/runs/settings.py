@@ -63,6 +63,7 @@ class Data(_Section):
     drop_empty: bool = False
     test: Share = 0.2
     valid: Share = 0.1
+    common_test: Share = 0.0
     local_tests: bool = False
     limit: Positive | None = None
     mean: float | list[float] = 0.0
