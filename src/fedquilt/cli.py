@@ -290,8 +290,8 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(5)
 
 
-for _command in (realign, tails, predict):
-    app.command(rich_help_panel="Long tails")(_command)
+for _about_tails in (realign, tails, predict):
+    app.command(rich_help_panel="Long tails")(_about_tails)
 for _command in (serve, join, keys, export):
     app.command(rich_help_panel="Real federations")(_command)
 

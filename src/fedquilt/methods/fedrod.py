@@ -16,7 +16,7 @@ from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tail import WithCounts, rebuilt, two_parts
 from fedquilt.pieces.objectives import balanced_softmax, cross_entropy
-from fedquilt.pieces.realign import Head, Heads
+from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads
 
 
 class Both(NamedTuple):
@@ -72,7 +72,7 @@ class FedRoD(WithCounts):
         """The generic head, and the client's: generic plus own."""
         head = under("head")
         body = {n: t for n, t in download.shared.items() if not head(n)}
-        generic = Head(download.shared["head.weight"], download.shared["head.bias"])
+        generic = Head(download.shared[WEIGHT], download.shared[BIAS])
         own = Head(client.private["own.weight"], client.private["own.bias"])
         return Heads(body, generic, own.plus(generic))
 

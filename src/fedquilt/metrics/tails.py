@@ -64,7 +64,8 @@ class Tally:
     @property
     def _f1(self) -> Floats:
         both = (self.support + self.calls.sum(0)).double().numpy()
-        return 2 * self.correct.double().numpy() / np.maximum(both, 1)
+        f1: Floats = 2 * self.correct.double().numpy() / np.maximum(both, 1)
+        return f1
 
     @property
     def macro_f1(self) -> float:

@@ -104,7 +104,8 @@ def _built(frame: Frame) -> Tensor:
 def _orthonormal(drawn: Tensor) -> Tensor:
     """The Q of QR with a positive diagonal of R: the only one, whatever library computes it."""
     q, r = torch.linalg.qr(drawn)
-    return q * torch.sign(torch.diagonal(r))
+    unique: Tensor = q * torch.sign(torch.diagonal(r))
+    return unique
 
 
 def survivors(frame: Frame) -> Tensor:

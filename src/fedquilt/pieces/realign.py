@@ -9,12 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
 
 Personal = Literal["readme", "code", "sum"]
+WEIGHT, BIAS = "head.weight", "head.bias"  # of a network in two parts
 
 
 class Head(NamedTuple):
@@ -42,9 +44,14 @@ class Heads(NamedTuple):
     fixed: Head | None = None
 
 
+def with_head(body: Params, head: Head) -> Params:
+    """A whole model: body and head."""
+    return {**body, WEIGHT: head.weight, BIAS: head.bias}
+
+
 def lengths(head: Head) -> Tensor:
     """The norm of each class's row: [classes, 1]."""
-    return head.weight.norm(dim=1, keepdim=True)
+    return torch.linalg.vector_norm(head.weight, dim=1, keepdim=True)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.record import unpack
 from fedquilt.core.table import ClientId
 from fedquilt.models.registry import net as net_called
-from fedquilt.pieces.realign import Head, Heads
+from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads
 from fedquilt.runs.afterwards import config_in, learned_from
 from fedquilt.runs.build import row_shape
 from fedquilt.runs.config import Config
@@ -23,13 +23,6 @@ from fedquilt.runs.data import federations_of
 from fedquilt.runs.newcomers import Learned, download_of
 from fedquilt.runs.slots import entries_of
 from fedquilt.runs.storage import RunFolder
-
-WEIGHT, BIAS = "head.weight", "head.bias"
-
-
-def with_head(body: Params, head: Head) -> Params:
-    """A whole model of the plain network."""
-    return {**body, WEIGHT: head.weight, BIAS: head.bias}
 
 
 @dataclass(frozen=True)

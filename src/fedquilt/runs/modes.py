@@ -16,10 +16,10 @@ from fedquilt.core.errors import InputError, StorageError
 from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId
 from fedquilt.engines.client_side import one_thread
-from fedquilt.pieces.realign import Realign
+from fedquilt.pieces.realign import Realign, with_head
 from fedquilt.runs.build import row_shape
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.heads import Played, with_head
+from fedquilt.runs.heads import Played
 from fedquilt.runs.tails import evaluated, whole_views
 
 FOLDER, MASK = "modes", "mask"

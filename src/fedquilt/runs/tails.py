@@ -18,8 +18,8 @@ from fedquilt.data import tiers_by_count, tiers_by_share
 from fedquilt.engines.client_side import one_thread
 from fedquilt.metrics.collapse import collapse
 from fedquilt.metrics.tails import Tally, by_group, over_clients, tally
-from fedquilt.pieces.realign import Head, Heads, Personal, Realign, lengths, local, masked
-from fedquilt.runs.heads import Played, with_head
+from fedquilt.pieces.realign import Head, Heads, Personal, Realign, lengths, local, masked, with_head
+from fedquilt.runs.heads import Played
 
 ROWS = 200  # per forward pass
 PERSONAL: tuple[Personal, ...] = ("readme", "code", "sum")
