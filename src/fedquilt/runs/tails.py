@@ -23,7 +23,6 @@ from fedquilt.runs.heads import Played
 
 ROWS = 200  # per forward pass
 PERSONAL: tuple[Personal, ...] = ("readme", "code", "sum")
-OWN = ("own", *PERSONAL)  # the modes that need a head of a client's own
 GROUPINGS = {"by_share": tiers_by_share, "by_count": tiers_by_count}
 
 
@@ -80,8 +79,8 @@ def evaluate(folder: str | Path, realign: Realign | None = None) -> dict[str, An
     Modes: ``deployed`` (what the method itself uses), ``global`` and ``realigned`` (the global head, plain and
     realigned), ``universal`` (a fixed frame), ``own`` (a client's head as it is), ``readme``, ``code`` and ``sum`` (see
     :class:`Realign`). Local scores are told without and with the mask that leaves out classes of which the client has
-    no training row: the same for every method. Clients that were never visited use the realigned global head in the
-    modes that need one of their own; they are listed as ``fallback``.
+    no training row: the same for every method. Clients that were never visited use the realigned global head instead
+    of a realigned one of their own; they are listed as ``fallback``.
 
     Example:
         >>> evaluate("runs/digits_lt-1a2b3c4d")["global"]["realigned"]["by_share"]["tail"]  # doctest: +SKIP
@@ -168,7 +167,7 @@ def _client_scores(
         return scored | {name: head(own) for name, head in own_views(heads.general, heads.own, rule).items()}, False
     if not played.personalised:
         return scored, False
-    return scored | dict.fromkeys(OWN, scored["realigned"]), True
+    return {**scored, "own": scored["deployed"], **dict.fromkeys(PERSONAL, scored["realigned"])}, True
 
 
 def _collapsed(played: Played, examiner: Examiner, shared: Heads, rule: Realign) -> dict[str, Any]:
