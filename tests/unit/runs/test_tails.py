@@ -156,7 +156,8 @@ def test_pictures_in_a_folder(tmp_path: Path):
     np.savez(tmp_path / "grey.npz", x=x, y=y)
     config = settings(
         data={"path": str(tmp_path / "grey.npz"), "clients": 2, "partition": "iid"}, rounds=3,
-        train={"epochs": 5, "batch_size": 8, "optimizer": {"kind": "sgd", "lr": 0.1}}, cohort={}, model={"kind": "mlp", "hidden": [16]},
+        train={"epochs": 5, "batch_size": 8, "optimizer": {"kind": "sgd", "lr": 0.1}}, cohort={},
+        model={"kind": "mlp", "hidden": [16]},
     )  # fmt: skip
     folder = played(config, tmp_path / "grey")
     assert "global" not in realigned(folder)["global"]  # there is no common test set
