@@ -4,7 +4,7 @@
 
 Asserted: the frame for 512 features and 100 classes is within 0.05 degrees of the ideal angle (also to the nearest
 other class) in less than 60 s, that for 64 and 10 in less than 2 s; a round takes at most 1.10 times FedAvg's time
-(processor time of the clients' work, rounds of both methods in turn, median of the ratios); messages hold FedAvg's bytes
+(processor time of the clients' work, both methods in turn, median of the ratios); messages hold FedAvg's bytes
 and nothing but them, because FedAvg's own head is the global head. ``--full`` also times the published 10,000 steps of
 Adam.
 """
