@@ -51,7 +51,8 @@ def with_head(body: Params, head: Head) -> Params:
 
 def lengths(head: Head) -> Tensor:
     """The norm of each class's row: [classes, 1]."""
-    return torch.linalg.vector_norm(head.weight, dim=1, keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(head.weight, dim=1, keepdim=True)
+    return norms
 
 
 @dataclass(frozen=True)
