@@ -18,6 +18,7 @@ from fedquilt.core.train import Job
 from fedquilt.data import Federation
 from fedquilt.methods.fedavg import Download, Upload
 from fedquilt.methods.fedloge import CountedUpload, Holder, fedloge
+from fedquilt.models.registry import make
 from fedquilt.models.small import MLP
 from fedquilt.pieces.aggregators import class_wise, mean
 from fedquilt.pieces.etf import Frame
@@ -206,6 +207,16 @@ def test_models_in_use():
     model = method.personal_model(method.base.down(state, 0), known)
     answers = method.predict(model, Batch({"x": torch.randn(200, 1, 8, 8, generator=Seed(0).torch())})).argmax(1)
     assert set(answers.tolist()) <= {1, 3, 9}
+
+
+def test_batch_norm_travels_with_the_body():
+    """Its statistics are averaged, and plain models hold them."""
+    net = Net(make("resnet10", (1, 8, 8), 10, width=2, norm="batch"))
+    method = fedloge(net, norm=1.0, optimizer=SGD(0.1), batch_size=64)
+    snapshot = last(method, digits(clients=2), rounds=1)
+    statistics = [n for n in snapshot.state.shared if n.endswith("running_mean")]
+    assert statistics
+    assert snapshot.personal_model(0).keys() == set(method.plain.names) >= set(statistics)
 
 
 def test_norm_goes_down_by_equal_factors():

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.record import unpack
 from fedquilt.core.table import ClientId
+from fedquilt.data import Federation
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads
 from fedquilt.runs.afterwards import config_in, learned_from
@@ -39,6 +41,8 @@ class Played:
         """From the folder; the data are made anew by its recipe."""
         config = config_in(folder)
         federation, _ = federations_of(config)
+        if not isinstance(federation, Federation):
+            raise InputError(f"The data of '{folder}' are a stream; scores under long tails are of data that stay.")
         return cls(folder, config, federation, learned_from(config, folder, federation))
 
     @property

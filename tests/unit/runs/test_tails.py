@@ -230,6 +230,13 @@ def test_common_tests_hold_a_part_of_every_class():
     assert not rows & {tuple(r.flatten().tolist()) for r in trained}
 
 
+def test_streams_are_refused(tmp_path: Path):
+    stream = {"kind": "by_class", "groups": [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]}
+    folder = played(settings(data={"clients": 2}, stream=stream, rounds=1, method={"kind": "fedavg"}), tmp_path / "run")
+    with pytest.raises(InputError, match="are a stream"):
+        evaluate(folder)
+
+
 def test_impossible_tests():
     with pytest.raises(InputError, match="set test = 0"):
         settings(data={"local_tests": True, "test": 0.2})
