@@ -14,6 +14,7 @@ import typer
 from fedquilt.audit.command import audit
 from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.deploy.commands import export, join, keys, serve
+from fedquilt.runs.tail_commands import predict, realign, tails
 
 if TYPE_CHECKING:
     from fedquilt.runs.config import Config
@@ -316,6 +317,8 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 app.command()(audit)
+for _about_tails in (realign, tails, predict):
+    app.command(rich_help_panel="Long tails")(_about_tails)
 for _command in (serve, join, keys, export):
     app.command(rich_help_panel="Real federations")(_command)
 

@@ -27,6 +27,7 @@ from fedquilt.methods.feddrift import feddrift
 from fedquilt.methods.feddyn import feddyn
 from fedquilt.methods.fedetf import fedetf
 from fedquilt.methods.fedgroup import fedgroup, fedgroup_params
+from fedquilt.methods.fedloge import fedloge
 from fedquilt.methods.fednova import fednova
 from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedquilt.methods.fedper import fedper
@@ -123,6 +124,23 @@ CASES = [
     Case("fedavg-balanced", fedavg_balanced(NET, **WORK)),
     Case("fedlc", fedlc(NET, tau=0.5, **WORK)),
     Case("fedetf", fedetf(NET, scale=5.0, **WORK)),
+    Case("fedloge", fedloge(NET, norm=1.0, **WORK)),
+    Case(
+        "fedloge-options",
+        fedloge(
+            NET,
+            norm=0.5,
+            temperature=4.0,
+            cosine=True,
+            by_class=True,
+            warm_norm=2.0,
+            warm_rounds=1,
+            per_class=True,
+            personal="sum",
+            mask=True,
+            **WORK,
+        ),
+    ),
     Case("creff", creff(NET, features=5, match_steps=10, retrain_epochs=20, retrain_lr=0.1, **WORK)),
     Case("ratio-loss", ratio_loss(NET, **WORK)),
     Case("flhc", flhc(NET, initial_rounds=0, n_clusters=2, recluster_every=2, **WORK)),

@@ -11,8 +11,9 @@ from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.fedetf import fedetf, simplex
+from fedquilt.methods.fedetf import fedetf
 from fedquilt.models.small import LogisticRegression
+from fedquilt.pieces.etf import simplex
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import points
 

@@ -44,6 +44,17 @@ class everything_but:
         return not self.other(name)
 
 
+@dataclass(frozen=True)
+class either:
+    """The names that one or the other choice takes."""
+
+    one: Names
+    other: Names
+
+    def __call__(self, name: str) -> bool:
+        return self.one(name) or self.other(name)
+
+
 def everything(name: str) -> bool:
     """All names."""
     return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +14,8 @@ from fedquilt.core.net import Net
 from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tail import WithCounts, rebuilt, two_parts
+from fedquilt.pieces.etf import simplex
 from fedquilt.pieces.objectives import balanced_softmax
-
-
-def simplex(classes: int) -> Tensor:
-    """The simplex ETF sqrt(C / (C-1)) (I - 11'/C): unit rows whose cosines are all -1 / (C-1)."""
-    return math.sqrt(classes / (classes - 1)) * (torch.eye(classes) - 1 / classes)
 
 
 class Fixed(nn.Module):

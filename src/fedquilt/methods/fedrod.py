@@ -16,6 +16,7 @@ from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tail import WithCounts, rebuilt, two_parts
 from fedquilt.pieces.objectives import balanced_softmax, cross_entropy
+from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads
 
 
 class Both(NamedTuple):
@@ -66,6 +67,14 @@ class FedRoD(WithCounts):
         """The generic model: a private part of zeros changes nothing."""
         own = self.base.init_client(Seed(0)).private
         return {**state.shared, **zeros_like(own)}
+
+    def heads(self, download: Any, client: Any) -> Heads | None:
+        """The generic head, and the client's: generic plus own."""
+        head = under("head")
+        body = {n: t for n, t in download.shared.items() if not head(n)}
+        generic = Head(download.shared[WEIGHT], download.shared[BIAS])
+        own = Head(client.private["own.weight"], client.private["own.bias"])
+        return Heads(body, generic, own.plus(generic))
 
 
 def doubled(

@@ -61,6 +61,9 @@ class FedRoDHyper(FedRoD):
         shares = zeros.index_copy(0, torch.arange(len(counts)), counts / counts.sum())
         return replace(job, params={**job.params, "shares": shares})
 
+    def heads(self, download: Any, client: Any) -> None:
+        """A client's head is made anew from its class shares; there is none to realign."""
+
     def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
         """The hypernetwork makes a newcomer's head from its class shares, without any training."""
         return self.start(download, client, site, turn).params

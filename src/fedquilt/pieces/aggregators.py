@@ -10,7 +10,7 @@ import torch
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
-from fedquilt.core.params import Mean, Params, add
+from fedquilt.core.params import Mean, Names, Params, add, pick
 
 
 class Aggregator(Protocol):
@@ -64,3 +64,32 @@ class noised:
                 tensor = tensor + draw * (self.scale * tensor.std())
             noisy[name] = tensor
         return noisy
+
+
+@dataclass(frozen=True)
+class class_wise:
+    """Rows that belong to classes are averaged class by class: client i weighs n_i c_ic, its rows of class c.
+
+    Everything else is averaged as by ``mean``. Uploads must carry ``counts``, so the server learns who has which
+    classes. The row of a class that no reply has rows of stays as it is.
+
+    Args:
+        names: The tensors whose first dimension is the class.
+    """
+
+    names: Names
+
+    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+        rest, sums, total = Mean(), dict[str, torch.Tensor](), torch.zeros(())
+        for reply in replies:
+            weight = reply.examples * reply.upload.counts.double()
+            total = total + weight
+            for name, delta in pick(self.names, reply.upload.delta).items():
+                part = delta.double() * weight.view(-1, *[1] * (delta.dim() - 1))
+                sums[name] = sums[name] + part if name in sums else part
+            rest.add({n: t for n, t in reply.upload.delta.items() if not self.names(n)}, reply.examples)
+        if rest.weight == 0:
+            return current
+        shares = {n: s / total.clamp(min=1).view(-1, *[1] * (s.dim() - 1)) for n, s in sums.items()}
+        rows = {n: s.to(current[n].dtype) for n, s in shares.items()}
+        return add(current, {**rest.value(), **rows})

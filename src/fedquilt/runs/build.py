@@ -25,7 +25,7 @@ from fedquilt.runs.storage import RunFolder
 
 def method_of(config: Config, federation: Any) -> Method:
     """The method, with its network for this federation's data."""
-    shape = _row_shape(federation)
+    shape = row_shape(federation)
     if federation.classes is None:
         raise InputError("The data have no class labels; this version trains classifiers only.")
     net = net_called(config.model.kind, shape, federation.classes, **config.model.options)
@@ -45,7 +45,7 @@ def method_of(config: Config, federation: Any) -> Method:
     return with_codecs(method, config)
 
 
-def _row_shape(federation: Any) -> tuple[int, ...]:
+def row_shape(federation: Any) -> tuple[int, ...]:
     """The shape of one prepared row; a federation whose data are elsewhere knows it by heart."""
     known: tuple[int, ...] | None = getattr(federation, "shape", None)
     if known is not None:

@@ -22,6 +22,7 @@ from fedquilt.data import (
     imports,
     long_tailed,
     read,
+    with_local_tests,
     without_labels,
 )
 from fedquilt.runs.config import Config, Data, Kinded, check_options
@@ -57,8 +58,10 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
     who = {"natural": True} if data.by_user else {"partition": made("partition", data.partition, "data.partition")}
     federation = Federation.from_source(
         arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
-        **who, **_prepare(data, arrays),
+        **who, **prepare_of(data, arrays),
     )  # fmt: skip
+    if data.local_tests:
+        federation = with_local_tests(federation, data.seed)
     return _shifted(data, federation)
 
 
@@ -98,7 +101,21 @@ def _arrays(data: Data, source: str | None) -> Arrays:
     if data.limit is not None and x is not None and y is not None and data.limit < len(y):
         rows = np.sort(Seed(data.seed).fold("limit", "test").numpy().choice(len(y), data.limit, replace=False))
         arrays = replace(arrays, x_test=x[rows], y_test=y[rows])
-    return arrays
+    return _with_test(arrays, data) if data.common_test else arrays
+
+
+def _with_test(arrays: Arrays, data: Data) -> Arrays:
+    """The same with a part of each class as a common test set, before any long tail."""
+    if arrays.y_test is not None:
+        raise InputError(f"{arrays.name or data.source} has a common test set already: leave data.common_test out.")
+    order = Seed(data.seed).fold("common test").numpy().permutation(len(arrays.y))
+    stays = np.ones(len(order), np.bool_)
+    for label in np.unique(arrays.y):
+        own = order[arrays.y[order] == label]
+        stays[own[: int(data.common_test * len(own))]] = False
+    kept, held = np.flatnonzero(stays), np.flatnonzero(~stays)
+    user = None if arrays.user is None else arrays.user[kept]
+    return replace(arrays, x=arrays.x[kept], y=arrays.y[kept], x_test=arrays.x[held], y_test=arrays.y[held], user=user)
 
 
 def _words(data: Data) -> imports.Words | None:
@@ -128,7 +145,7 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
     return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there])
 
 
-def _prepare(data: Data, arrays: Arrays) -> dict[str, Any]:
+def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
     """How rows are prepared, as an option of a federation; nothing when they stay as they are."""
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
     images = arrays.x.dtype.name == "uint8"

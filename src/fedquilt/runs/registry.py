@@ -100,6 +100,8 @@ METHODS = _table(
     Entry("fedlc", "fedquilt.methods.long_tail:fedlc", "FedAvg with logits calibrated by class counts",
           "Zhang et al. 2022"),
     Entry("fedetf", "fedquilt.methods.fedetf:fedetf", "features for one fixed simplex classifier", "Li et al. 2023"),
+    Entry("fedloge", "fedquilt.methods.fedloge:fedloge",
+          "features for a fixed sparse frame; global and local heads, realigned", "Xiao et al. 2024"),
     Entry("creff", "fedquilt.methods.creff:creff", "the classifier trained anew on features learned from slopes",
           "Shang et al. 2022"),
     Entry("ratio_loss", "fedquilt.methods.ratio_loss:ratio_loss", "classes that the model neglects weigh more",

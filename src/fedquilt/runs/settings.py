@@ -63,6 +63,8 @@ class Data(_Section):
     drop_empty: bool = False
     test: Share = 0.2
     valid: Share = 0.1
+    common_test: Share = 0.0
+    local_tests: bool = False
     limit: Positive | None = None
     mean: float | list[float] = 0.0
     std: float | list[float] = 1.0
@@ -84,6 +86,8 @@ class Data(_Section):
             raise ValueError("source and path exclude each other; leave one of them out")
         if filled.get("user") is not None:
             filled.setdefault("by_user", True)
+        if filled.get("local_tests") and filled.setdefault("test", 0.0):
+            raise ValueError(f"local_tests takes tests from the common test set; set test = 0, got {filled['test']}")
         if not filled.get("by_user"):
             filled.setdefault("clients", 20)
         return filled

@@ -53,3 +53,22 @@ def test_the_recipes_of_hgls_have_their_controls_and_fitting_models(path: Path) 
     for choice in config.compare.methods:
         assert method_of(config.model_copy(update={"method": choice}), Elsewhere(shape)) is not None
     assert len(HGLS) == 4
+
+
+SETTINGS = {"a": (10, 0.02, 0.5), "b": (10, 0.01, 0.5), "c": (10, 0.02, 1.0), "d": (10, 0.01, 1.0),
+            "e": (100, 0.02, 0.5), "f": (100, 0.01, 0.5), "g": (100, 0.02, 1.0), "h": (100, 0.01, 1.0)}  # fmt: skip
+
+
+@pytest.mark.parametrize("letter", SETTINGS)
+def test_the_published_long_tails(letter: str) -> None:
+    """500 rounds of 5 epochs with batches of 8; 40 clients of CIFAR-10, 20 of CIFAR-100."""
+    classes, factor, alpha = SETTINGS[letter]
+    config = parse(tomllib.loads((ROOT / "long_tail" / f"cifar{classes}_lt_{letter}.toml").read_text()))
+    assert config.data.source == f"cifar{classes}"
+    assert config.data.long_tail is not None
+    assert config.data.long_tail.options["factor"] == factor
+    assert config.data.partition.options == {"alpha": alpha, "random_state": 3407}
+    assert (config.data.clients, config.cohort.fraction) == (40 if classes == 10 else 20, 0.2)
+    assert (config.rounds, config.train.epochs, config.train.batch_size, config.seed) == (500, 5, 8, 3407)
+    assert config.train.optimizer.options == {"lr": 0.03, "momentum": 0.5}
+    assert (config.method.options["norm"], config.model.kind) == (0.1, "resnet18" if classes == 10 else "resnet34")

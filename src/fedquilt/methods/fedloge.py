@@ -1,0 +1,216 @@
+"""FedLoGe: features for one fixed sparse frame; beside it a global head for all and a local head at each client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Exchange, OnBase, Turn
+from fedquilt.core.net import Net, logits_of
+from fedquilt.core.params import Params, at_home, either, under
+from fedquilt.core.record import record
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch, Site
+from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.methods.fedavg import FedAvg, Upload, net_of
+from fedquilt.methods.framed import Framed, own_loss, universal_loss
+from fedquilt.methods.long_tail import rebuilt
+from fedquilt.pieces.aggregators import class_wise
+from fedquilt.pieces.etf import Frame
+from fedquilt.pieces.objectives import class_counts, cross_entropy
+from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads, Personal, Realign, masked, with_head
+
+MASK = "mask"
+
+
+@record
+class Holder:
+    """A client's state: its local head, and its rows per class (None before its first visit). Neither is ever sent."""
+
+    private: Params
+    counts: Tensor | None
+
+
+@record
+class CountedUpload:
+    """A change of the shared part with the client's rows per class, for class-wise averaging only."""
+
+    delta: Params
+    counts: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedLoGe(OnBase):
+    """Loss: CE(f S') + CE(sg(f) G' + b_G) + CE(sg(f) L_k' + b_k), sg(f) the features, not moved by these terms.
+
+    So the body is trained through S only, G and L_k on the features as they are before the step: with gradient descent
+    the sum is the same as three optimisers in turn. Body and G are averaged, L_k stays home, S never changes. Models in
+    use are realigned views (:class:`Realign`), plain networks of the given kind.
+
+    Args:
+        base: FedAvg of a :class:`Framed`, whose ``own`` is private.
+        plain: The network as given, which all models in use belong to.
+        realign: How heads are made for use.
+        serve: What the global model is: the realigned global head, the plain one, or the frame ("universal").
+        mask: Whether a client never answers a class that it has no training row of.
+        norm: Length of the frame's vectors.
+        warm_norm, warm_rounds: If set, the length begins there and goes to ``norm`` by equal factors.
+
+    Reference: Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, 2024.
+    """
+
+    newcomer_head: ClassVar[tuple[str, ...]] = ("head",)
+
+    base: FedAvg
+    plain: Net
+    realign: Realign = Realign()  # noqa: RUF009 - frozen, so it can be shared
+    serve: Literal["realigned", "plain", "universal"] = "realigned"
+    mask: bool = False
+    norm: float = 0.1
+    warm_norm: float | None = None
+    warm_rounds: int = 0
+
+    def __post_init__(self) -> None:
+        if self.serve not in ("realigned", "plain", "universal"):
+            raise InputError(f"serve must be 'realigned', 'plain' or 'universal', got {self.serve!r}.")
+        if (self.warm_norm is None) != (self.warm_rounds == 0) or (self.warm_norm or 1) <= 0 or self.warm_rounds < 0:
+            raise InputError(
+                "warm_norm (above 0) and warm_rounds (1 or more) go together; "
+                f"got {self.warm_norm} and {self.warm_rounds}."
+            )
+        assert self.base.net.names  # builds it, so that a frame that cannot be is refused at once
+
+    @property
+    def net(self) -> Net:
+        """The network that models in use belong to."""
+        return self.plain
+
+    def pace(self, round: int) -> float:
+        """The length of the frame's vectors in this round, as a multiple of ``norm``."""
+        if self.warm_norm is None or round >= self.warm_rounds:
+            return 1.0
+        return float((self.warm_norm / self.norm) ** (1 - round / self.warm_rounds))
+
+    def init_client(self, seed: Seed) -> Holder:
+        """A fresh local head."""
+        return Holder(self.base.init_client(seed).private, None)
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip."""
+        (train,) = self.base.exchanges()
+        trip = train.training(start=self.start, finish=self.finish)
+        return (replace(trip, check=self.check),)
+
+    def start(self, download: Any, client: Holder, site: Site, turn: Turn) -> Job:
+        """As the base."""
+        job = self.base.start(download, client, site, turn)
+        return replace(job, fixed={**job.fixed, "pace": self.pace(turn.round)})
+
+    def finish(self, job: Job, trained: Trained, client: Holder, site: Site, turn: Turn) -> tuple[Holder, Any]:
+        """Keep the local head and the counts."""
+        classes = len(job.params[BIAS])
+        counts = F.pad(found := class_counts(site.train), (0, classes - len(found)))
+        kept, upload = self.base.finish(job, trained, client, site, turn)
+        sent = CountedUpload(upload.delta, counts) if self._by_class else upload
+        return replace(kept, counts=counts), sent
+
+    @property
+    def _by_class(self) -> bool:
+        return isinstance(self.base.aggregate, class_wise)
+
+    def check(self, state: Any, upload: Any) -> None:
+        """As the base; counts are counts."""
+        wanted = CountedUpload if self._by_class else Upload
+        if not isinstance(upload, wanted):
+            raise InputError(f"upload: expected {wanted.__name__}, got {type(upload).__name__}.")
+        self.base.check(state, upload)
+        if isinstance(upload, CountedUpload):
+            counts, classes = upload.counts, len(state.shared[BIAS])
+            if counts.shape != (classes,) or counts.dtype != torch.int64 or bool((counts < 0).any()):
+                raise InputError(f"upload: counts should be {classes} whole numbers of rows.")
+
+    # Models in use
+
+    def heads(self, download: Any, client: Holder) -> Heads:
+        """Body and heads as trained; ``own`` is None for a client that was never visited."""
+        shared = download.shared
+        vectors = self.base.net.full({})["frame.vectors"]
+        scaled = vectors * shared["temperature"] if "temperature" in shared else vectors
+        body = {n: shared[n] for n in self.plain.names if not under("head")(n)}
+        mine = None if client.counts is None else Head(client.private["own.weight"], client.private["own.bias"])
+        fixed = Head(scaled, torch.zeros(len(scaled)))
+        return Heads(body, Head(shared[WEIGHT], shared[BIAS]), mine, fixed)
+
+    def global_model(self, state: Any) -> Params:
+        """The body with the head that ``serve`` names."""
+        return self._whole(self.heads(state, Holder({}, None)))
+
+    def _whole(self, heads: Heads) -> Params:
+        if heads.fixed is None:
+            raise AssertionError("a frame is always there")
+        views = {"realigned": self.realign.whole(heads.general), "plain": heads.general, "universal": heads.fixed}
+        return with_head(heads.body, views[self.serve])
+
+    def personal_model(self, download: Any, client: Holder) -> Params:
+        """The body with the client's realigned head; the global model before its first visit."""
+        heads = self.heads(download, client)
+        if heads.own is None or client.counts is None:
+            return self._whole(heads)
+        model = with_head(heads.body, self.realign.own(heads.general, heads.own))
+        return {**model, MASK: client.counts > 0} if self.mask else model
+
+    def predict(self, params: Params, batch: Batch) -> Tensor:
+        """The plain network's scores; those of masked classes are -inf."""
+        return masked(logits_of(self.plain(params, batch)), params.get(MASK))
+
+
+def fedloge(
+    objective: Objective | Net, sparsity: float = 0.6, norm: float = 0.1, per_class: bool = False,
+    frame_by: Literal["projection", "descent"] = "projection", frame_steps: int = 10_000, frame_lr: float = 1e-4,
+    narrow: Literal["refuse", "spread"] = "refuse", frame_seed: int = 0, temperature: float | None = None,
+    cosine: bool = False, warm_norm: float | None = None, warm_rounds: int = 0, kappa: float = 1.7, tau: float = 1.0,
+    scale_bias: bool = False, personal: Personal = "readme",
+    serve: Literal["realigned", "plain", "universal"] = "realigned", mask: bool = False, by_class: bool = False,
+    **rest: Any,
+) -> FedLoGe:  # fmt: skip
+    """FedLoGe on a network in two parts, features and a linear head.
+
+    Args:
+        objective: The network.
+        sparsity, norm, per_class: See :class:`Frame`.
+        frame_by, frame_steps, frame_lr, frame_seed: How the frame is found; see ``by``, ``steps``, ``lr``, ``seed``
+            of :class:`Frame`.
+        narrow: What to do when there are more classes than features.
+        temperature: A learned factor on the frame's scores that starts here.
+        cosine: Whether the frame sees features of length 1; give a temperature then.
+        warm_norm, warm_rounds: A schedule for ``norm``; see :class:`FedLoGe`.
+        kappa, tau, scale_bias, personal: See :class:`Realign`.
+        serve, mask: See :class:`FedLoGe`.
+        by_class: Average the global head class by class, clients weighing n_k c_kc: their class counts then travel.
+        rest: As for :class:`FedAvg`.
+    """
+    if temperature is not None and not temperature > 0:
+        raise InputError(f"The temperature must start above 0, got {temperature}.")
+    plain = net_of(objective)
+    frame = partial(
+        Frame, sparsity=sparsity, norm=norm, per_class=per_class, by=frame_by, steps=frame_steps, lr=frame_lr,
+        narrow=narrow, seed=frame_seed,
+    )  # fmt: skip
+    net = rebuilt(plain, Framed, frame, temperature, cosine)
+    net = replace(net, frozen=either(net.frozen, under("frame")))
+    if by_class:
+        if "aggregate" in rest:
+            raise InputError("by_class is a way to average of its own; leave aggregate out.")
+        rest = {**rest, "aggregate": class_wise(under("head"))}
+    loss = Objective(net, (universal_loss, cross_entropy, own_loss))
+    return FedLoGe(
+        base=FedAvg(objective=loss, parts=at_home(under("own")), **rest), plain=plain,
+        realign=Realign(kappa, tau, scale_bias, personal), serve=serve, mask=mask, norm=norm, warm_norm=warm_norm,
+        warm_rounds=warm_rounds,
+    )  # fmt: skip

@@ -1,0 +1,142 @@
+"""Scores of a classifier under a long tail, kept as counts so that they add up over clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedquilt.core.record import record
+
+BINS = 15  # of confidence
+Floats = NDArray[np.float64]
+
+
+@record
+class Tally:
+    """Which labels were called what, [classes, classes] with rows the labels; and per bin of confidence how many rows,
+    how many of them right, and the sum of their confidences."""
+
+    calls: Tensor
+    bins: Tensor
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return int(self.calls.sum())
+
+    @property
+    def support(self) -> Tensor:
+        """Rows of each class."""
+        return self.calls.sum(1)
+
+    @property
+    def correct(self) -> Tensor:
+        """Right ones of each class."""
+        return self.calls.diagonal()
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.calls + other.calls, self.bins + other.bins)
+
+    # Measures
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows that are right."""
+        return int(self.correct.sum()) / max(self.rows, 1)
+
+    @property
+    def recalls(self) -> Floats:
+        """Share of each class that is right; NaN where there is no row."""
+        support, right = self.support.double().numpy(), self.correct.double().numpy()
+        return np.where(support > 0, right / np.maximum(support, 1), math.nan)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean share that is right over the classes present."""
+        return float(np.nanmean(self.recalls)) if self.rows else math.nan
+
+    @property
+    def _f1(self) -> Floats:
+        both = (self.support + self.calls.sum(0)).double().numpy()
+        f1: Floats = 2 * self.correct.double().numpy() / np.maximum(both, 1)
+        return f1
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean over the classes present or called of 2 right / (rows + calls)."""
+        there = (self.support + self.calls.sum(0)).numpy() > 0
+        return float(self._f1[there].mean()) if there.any() else math.nan
+
+    @property
+    def weighted_f1(self) -> float:
+        """The same weighted by rows."""
+        return float((self._f1 * self.support.double().numpy()).sum() / max(self.rows, 1))
+
+    @property
+    def calibration_error(self) -> float:
+        """Sum over bins of confidence of |right - confidence| / rows; Guo et al., On Calibration of Modern Neural
+        Networks, 2017, eq. (3)."""
+        return float((self.bins[1] - self.bins[2]).abs().sum()) / max(self.rows, 1)
+
+    def of(self, classes: Iterable[int]) -> float:
+        """Share that is right among the rows of these classes; NaN without any."""
+        chosen = torch.tensor(sorted(classes), dtype=torch.int64)
+        rows = int(self.support[chosen].sum())
+        return int(self.correct[chosen].sum()) / rows if rows else math.nan
+
+    def measures(self) -> dict[str, float]:
+        """All that need no groups."""
+        names = ("accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "calibration_error")
+        return {name: getattr(self, name) for name in names}
+
+
+def tally(scores: Tensor, labels: Tensor) -> Tally:
+    """The counts of some rows; scores may be -inf for classes that cannot be the answer."""
+    classes = scores.shape[1]
+    confidence, answer = scores.double().softmax(1).max(1)
+    calls = torch.bincount(labels * classes + answer, minlength=classes**2).view(classes, classes)
+    place = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
+    right = (answer == labels).double()
+    per_bin = [torch.zeros(BINS, dtype=torch.float64).index_add(0, place, v)
+               for v in (torch.ones_like(right), right, confidence)]  # fmt: skip
+    return Tally(calls, torch.stack(per_bin))
+
+
+Groups = Mapping[str, Sequence[int]]  # head, middle and tail: which classes
+
+
+def by_group(found: Tally, groups: Groups) -> dict[str, float]:
+    """Share of right rows in each group of classes."""
+    return {name: found.of(classes) for name, classes in groups.items()}
+
+
+def over_clients(
+    tallies: Sequence[Tally], rows: Sequence[int], groupings: Mapping[str, Sequence[Groups]]
+) -> dict[str, Any]:
+    """Clients' measures as one row.
+
+    Accuracy, balanced accuracy and calibration error are means over clients, F1 scores means weighted by their training
+    ``rows``; ``worst`` is the least accuracy; each of ``groupings`` gives means over the clients that have the group.
+    """
+    each = [t.measures() for t in tallies]
+    weights = np.asarray(rows, dtype=np.float64)
+    found: dict[str, Any] = {}
+    for name in each[0]:
+        values = np.array([m[name] for m in each])
+        found[name] = float((values * weights).sum() / weights.sum() if name.endswith("f1") else values.mean())
+    found["worst"] = min(m["accuracy"] for m in each)
+    for kind, own in groupings.items():
+        parts = [by_group(t, groups) for t, groups in zip(tallies, own, strict=True)]
+        found[kind] = {name: _mean([p[name] for p in parts]) for name in parts[0]}
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [v for v in values if not math.isnan(v)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,130 @@
+"""Answers of a run's models for rows without labels: a folder of images, or an .npz."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.net import logits_of
+from fedquilt.core.table import ClientId, Table
+from fedquilt.data import Arrays, Federation
+from fedquilt.data.formats.pictures import ENDINGS, decoded
+from fedquilt.data.npz import load
+from fedquilt.engines.client_side import one_thread
+from fedquilt.models.registry import net as net_called
+from fedquilt.pieces.realign import masked
+from fedquilt.runs.afterwards import config_in
+from fedquilt.runs.config import Config
+from fedquilt.runs.data import federation_of, prepare_of
+from fedquilt.runs.files import write_atomic
+from fedquilt.runs.modes import FOLDER, Mode, file_of, load_mode
+
+ROWS = 200  # per forward pass
+GREY = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (ITU-R BT.601)
+Kind = Literal["universal", "global", "plain", "personal"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """For each row its name (a file, or a number), the class, and its probability; accuracy where labels are known."""
+
+    names: tuple[str, ...]
+    classes: Tensor
+    confidence: Tensor
+    accuracy: float | None
+
+    def csv(self) -> str:
+        """As a table."""
+        text = io.StringIO()
+        writer = csv.writer(text)
+        writer.writerow(("row", "class", "confidence"))
+        for row in zip(self.names, self.classes.tolist(), self.confidence.tolist(), strict=True):
+            writer.writerow((row[0], row[1], f"{row[2]:.6f}"))
+        return text.getvalue()
+
+
+def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client: ClientId | None = None) -> Answers:
+    """Use a saved mode of a run (``fedquilt realign RUN``) on new rows.
+
+    Args:
+        folder: Of the run.
+        data: A folder of images (at any depth; grey or colour as the run's were), or an .npz with x, and y if known.
+        mode: 'universal', 'global' (realigned), 'plain' or 'personal'.
+        client: Whose model, for 'personal'.
+
+    Example:
+        >>> predict("runs/digits_lt-1a2b3c4d", "new.npz", "personal", client=3).classes  # doctest: +SKIP
+        tensor([1, 0, 4])
+    """
+    if (mode == "personal") != (client is not None):
+        raise InputError("A client is named with mode 'personal', and only then: --mode personal --client 3.")
+    name = file_of(client) if client is not None else f"{mode}.safetensors"
+    place, config = Path(folder) / FOLDER / name, config_in(Path(folder))
+    if not place.is_file() and place.parent.is_dir():
+        there = sorted(p.stem for p in place.parent.glob("*.safetensors"))
+        raise InputError(f"'{place.parent}' has no {place.stem}. There are: {', '.join(there[:12])}.")
+    chosen = load_mode(place)
+    with one_thread():
+        names, x, labels = _rows(Path(data), chosen)
+        return _answered(chosen, config, names, _table(config, chosen, x), labels)
+
+
+def _answered(mode: Mode, config: Config, names: tuple[str, ...], table: Table, labels: Tensor | None) -> Answers:
+    net = net_called(config.model.kind, tuple(mode.about["shape"]), mode.about["classes"], **config.model.options)
+    model = {n: t for n, t in mode.model.items() if n in net.names}
+    with torch.inference_mode():
+        scores = [logits_of(net(model, block)) for block in table.blocks(ROWS)]
+        sure, answer = masked(torch.cat(scores), mode.mask).softmax(1).max(1)
+    accuracy = None if labels is None else float((answer == labels).double().mean())
+    return Answers(names, answer, sure, accuracy)
+
+
+def _rows(path: Path, mode: Mode) -> tuple[tuple[str, ...], np.ndarray[Any, Any], Tensor | None]:
+    """Names, rows as they are stored, and labels if there are any."""
+    if not path.is_dir():
+        found = load(path)
+        if "x" not in found:
+            raise InputError(f"{path} has the keys {', '.join(sorted(found)) or '(none)'}. It needs x, the rows.")
+        labels = torch.from_numpy(found["y"].astype(np.int64)) if "y" in found else None
+        return tuple(map(str, range(len(found["x"])))), found["x"], labels
+    stored = mode.about["stored"]
+    if mode.about["dtype"] != "torch.uint8" or len(stored) != 3 or stored[1] != stored[2] or stored[0] not in (1, 3):
+        raise InputError(
+            f"The run's rows are no square images of bytes but {mode.about['dtype']} of shape {tuple(stored)}; "
+            "give an .npz with x."
+        )
+    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and not p.name.startswith("."))
+    if not files:
+        raise InputError(f"{path} holds no images ({', '.join(sorted(ENDINGS))}).")
+    images = decoded(files, stored[1])
+    if stored[0] == 1:
+        images = np.rint(np.tensordot(images, GREY, axes=(1, 0)))[:, None].clip(0, 255).astype(np.uint8)
+    return tuple(str(p.relative_to(path)) for p in files), images, None
+
+
+def _table(config: Config, mode: Mode, x: np.ndarray[Any, Any]) -> Table:
+    """The rows, stored and prepared as the run's were."""
+    if not len(x):
+        raise InputError("There are no rows to answer.")
+    arrays = Arrays(x, np.zeros(len(x), np.int64))
+    one = Federation.from_source(arrays, clients=1, test=0.0, valid=0.0, **prepare_of(config.data, arrays))
+    shape = tuple(one.columns["x"].shape[1:])
+    kind = str(one.columns["x"].dtype)
+    if list(shape) != mode.about["stored"] or kind != mode.about["dtype"]:
+        wanted = f"{mode.about['dtype']} of shape {tuple(mode.about['stored'])}"
+        raise InputError(f"The rows are {kind} of shape {shape}, those of the run were {wanted}.")
+    fits = any(t.kind == "normalise" and "mean" not in t.options for t in config.data.transforms)
+    return Table(one.columns, None, federation_of(config).prepare if fits else one.prepare)
+
+
+def save(answers: Answers, path: Path) -> None:
+    """Write the answers as CSV."""
+    write_atomic(path, answers.csv().encode())
