@@ -63,7 +63,7 @@ class Run:
         self.notes: list[str] = []
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
-            "bytes_down": 0, "bytes_up": 0, "seconds": 0.0, "quarantined": 0, "last": {}, "best": {},
+            "updates": 0, "bytes_down": 0, "bytes_up": 0, "seconds": 0.0, "quarantined": 0, "last": {}, "best": {},
             "energy": {},
         }  # fmt: skip
 
@@ -156,6 +156,7 @@ class Run:
         metrics: dict[str, Any] = {
             "round": rounds.done,
             "clients": len({v.client for v in log.visits}),
+            "updates": sum(v.steps is not None for v in log.visits),
             "train_loss": sum(n * v for n, v in losses) / sum(n for n, _ in losses) if losses else None,
             "bytes_down": log.bytes_down,
             "bytes_up": log.bytes_up,
@@ -191,7 +192,7 @@ class Run:
     def _follow(self, rounds: Rounds, metrics: dict[str, Any], due: bool) -> None:
         """Keep count, remember the best round by validation, and decide whether to stop."""
         progress = self.progress
-        for name in ("bytes_down", "bytes_up", "seconds", "quarantined"):
+        for name in ("updates", "bytes_down", "bytes_up", "seconds", "quarantined"):
             progress[name] += metrics[name]
         progress["energy"] = self.energy.state()
         if not due:
@@ -269,6 +270,7 @@ class Run:
         result = {
             "digest": rounds.digest(), "rounds": rounds.done, "stopped_early": self.progress["stopped"],
             "best_round": self.progress["best_round"], "best": self.progress["best"], "last": self.progress["last"],
+            "updates": self.progress["updates"],
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
             "seconds": self.progress["seconds"], "quarantined": self.progress["quarantined"],
             "peak_bytes": peak_bytes(), "data": self._data, "majority_class": self._majority(),
