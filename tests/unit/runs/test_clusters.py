@@ -237,6 +237,31 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
     assert header == ["round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambda"]
 
 
+def test_how_strongly_clusters_share_is_in_the_tables(recipe: Path, tmp_path: Path) -> None:
+    """HCFL: lambda(t) = 1 / (1 + t/10) from the discovery on, here before round 2; and every score beside accuracy."""
+    asked = [
+        "model.kind=mlp",
+        "method.kind=hcfl",
+        "method.initial_rounds=1",
+        "method.n_clusters=2",
+        "method.criterion=threshold",
+    ]
+    asked += ["method.lambda_0=1.0", "method.lambda_alpha=0.1", "method.lambda_p=1.0"]
+    said = fedquilt("run", recipe, *asked, "--json")
+    assert said.code == 0, said
+    fedquilt("csv", said.json["folder"], "--to", tmp_path / "tables")
+    rows = numbers(tmp_path / "tables" / "cluster_metrics.csv")[1:]
+    assert [(r[0], r[1], r[5]) for r in rows] == [
+        ("2", "0", "1.000000"), ("2", "1", "1.000000"), ("3", "0", "0.909091"), ("3", "1", "0.909091"),
+    ]  # fmt: skip
+    clusters = fedquilt("clusters", said.json["folder"], "--json").json["clusters"]
+    assert [c["lambda"] for c in clusters] == pytest.approx([1 / 1.1] * 2)
+    assert all(0 <= c[n] <= 1 for c in clusters for n in ("balanced_accuracy", "macro_f1", "majority_class"))
+    told = fedquilt("clusters", said.json["folder"]).out
+    assert "lambda" in told
+    assert "0.909" in told
+
+
 def test_clients_that_were_not_asked_are_in_the_tables_once_a_round(tmp_path: Path) -> None:
     from fedquilt.core.exchange import at_random
 
