@@ -95,10 +95,16 @@ def _newest(config: Config, folder: Path) -> SnapshotRecord:
 
 def rows_of(config: Config, path: Path, classes: int | None) -> Site:
     """The rows of one client, prepared as the run's were."""
+    if config.data.text is not None and config.data.tokeniser is None and path.suffix != ".npz":
+        raise InputError(
+            f"'{path}' is a table of texts, but the run numbered words by the vocabulary of its own texts, which it "
+            "did not keep. Give the client's rows as word ids, in an .npz with x and y."
+        )
+    by_itself = {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
     data = config.data.model_copy(
         update={
             "source": None, "path": str(path), "clients": 1, "partition": Kinded(kind="iid"), "by_user": False,
-            "user": None, "long_tail": None, "shift": None, "limit": None, "test": 0.0, "valid": 0.0,
+            "user": None, "long_tail": None, "shift": None, "limit": None, "test": 0.0, "valid": 0.0, **by_itself,
         }
     )  # fmt: skip
     one: Federation = divided(data)

@@ -56,7 +56,7 @@ def clusters_table(found: Mapping[str, Any]) -> None:
     title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     strengths = any(row.get("lambda") is not None for row in found["clusters"])
-    names = ("cluster", "size", "accuracy", "least", "balanced", "macro F1", "majority", "far")
+    names = ("cluster", "size", "accuracy", "least", "balanced", "F1", "majority", "far")
     for name in (*names, "lambda") if strengths else names:
         table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     for row in found["clusters"]:
