@@ -18,7 +18,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
 from fedquilt.core.train import Job, Objective
 from fedquilt.methods.fedavg import Download, FedAvg, net_of
-from fedquilt.methods.flhc import FLHC, Criterion, Linkage, Metric
+from fedquilt.methods.flhc import FLHC, Criterion, Linkage, Metric, blur_of, retest_of
 from fedquilt.methods.grouped import Groups, Welcome, inside, split
 from fedquilt.pieces.aggregators import mean
 from fedquilt.pieces.clustering.result import unknown
@@ -235,6 +235,8 @@ def hcfl(
     cluster_rounds: int | None = None, sharing_by: Literal["same", "size", "divergence"] = "same",
     stop_sharing: int | None = None, start_at: Literal["cluster", "global"] = "cluster",
     sketch_size: int | None = None, min_size: int = 1, max_exact: int = 5000, recluster_every: int | None = None,
+    retest_every: int | None = None, retest_margin: float = 0.1, retest_patience: int = 2,
+    recluster_above: float = 0.3, clip: float | None = None, noise: float = 0.0, secret_noise: bool = False,
     budget: Literal["cluster", "global"] = "cluster", **rest: Any,
 ) -> HCFL:  # fmt: skip
     """HCFL on FedAvg; with ``whole_update``, or if the network trains nothing but its head (a frozen encoder, logistic
@@ -249,4 +251,6 @@ def hcfl(
         sharing=fading(lambda_0, lambda_alpha, lambda_p, anneal_last, cluster_rounds), sharing_by=sharing_by,
         stop_sharing=stop_sharing, start_at=start_at, sketch_size=sketch_size, min_size=min_size, max_exact=max_exact,
         recluster_every=recluster_every, budget=budget,
+        retest=retest_of(retest_every, retest_margin, retest_patience, recluster_above),
+        blur=blur_of(clip, noise, secret_noise),
     )  # fmt: skip

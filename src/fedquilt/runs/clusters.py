@@ -64,7 +64,8 @@ def by_cluster(
     common = getattr(state, "common", None)
     whole = common if common and common.keys() == models[0].keys() - head else None
     far = embedding_distances(models, [len(clients) for clients in held], whole, lambda name: name not in head)
-    strengths = dict(enumerate(getattr(state, "lambdas", ())))
+    known = getattr(state, "lambdas", ())
+    strengths = dict(enumerate(known)) if len(known) == now.k else {}
     return [
         {**row, "embedding_distance": d, "lambda": strengths.get(row["cluster"])}
         for row, d in zip(cluster_scores(now.labels, scores, majority), far, strict=True)
