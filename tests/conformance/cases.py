@@ -13,7 +13,7 @@ from fedquilt.data import Federation
 from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.cfl import cfl
-from fedquilt.methods.cgpfl import cgpfl
+from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
 from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedala import fedala
@@ -139,6 +139,7 @@ CASES = [
     Case("fesem-memory", fesem(NET, n_clusters=3, memory=True, reseed_after=1, **WORK)),
     Case("fesem-batchnorm", fesem(Net(partial(Normed, width=16)), n_clusters=2, **{**WORK, "batch_size": 17})),
     Case("cgpfl", cgpfl(NET, n_clusters=2, mu=0.1, **WORK)),
+    Case("cgpfl_moreau", cgpfl_moreau(NET, n_clusters=2, mu=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
     Case("cgpfl-cosine", cgpfl(NET, n_clusters=2, mu=0.1, metric="cosine", starts="seeds", **WORK)),
     Case("lcfed", lcfed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
     Case("fedsoft", fedsoft(NET, n_clusters=2, **WORK)),
