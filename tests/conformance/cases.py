@@ -123,7 +123,10 @@ CASES = [
     Case("creff", creff(NET, features=5, match_steps=10, retrain_epochs=20, retrain_lr=0.1, **WORK)),
     Case("ratio-loss", ratio_loss(NET, **WORK)),
     Case("flhc", flhc(NET, initial_rounds=0, n_clusters=2, recluster_every=2, **WORK)),
-    Case("flhc-retest", flhc(NET, initial_rounds=0, retest_every=1, sketch_size=32, clip=1.0, noise=0.01, **WORK)),
+    Case(
+        "flhc-retest",
+        flhc(NET, initial_rounds=0, retest_every=1, sketch_size=32, sketch_clip=1.0, sketch_noise=0.01, **WORK),
+    ),
     Case("hcfl", hcfl(NET, initial_rounds=0, n_clusters=2, mu=0.1, sketch_size=64, **WORK)),
     Case("hcfl-global-start", hcfl(NET, initial_rounds=0, n_clusters=2, mu=0.1, start_at="global", **WORK)),
     Case("fedgroup", fedgroup(NET, n_clusters=2, pretrain_steps=5, group_agg_lr=0.01, mu=0.1, **WORK)),

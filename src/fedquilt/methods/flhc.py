@@ -19,7 +19,7 @@ from fedquilt.core.train import Job, Objective, Trained
 from fedquilt.methods.fedavg import Download, FedAvg
 from fedquilt.methods.grouped import Grouped, Groups, Welcome
 from fedquilt.methods.retest import Retest
-from fedquilt.pieces.clustering.agglomerative import agglomerate
+from fedquilt.pieces.clustering.agglomerative import agglomerate, check_settings
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.clustering.result import ClusterResult, merge_small
 from fedquilt.pieces.clustering.sketch import sketch
@@ -93,7 +93,7 @@ class FLHC(Grouped):
                 raise InputError(f"{name} must be at least {least}, got {value}.")
         if self.evidence not in ("update", "weights"):
             raise InputError(f"evidence must be 'update' or 'weights', got {self.evidence!r}.")
-        self.cut()  # checks it
+        check_settings(self.linkage, self.clustering_metric, self.cut())
 
     def cut(self) -> Cut:
         """Where merging stops."""
@@ -219,18 +219,18 @@ def flhc(
     distance_threshold: float = 0.5, n_clusters: int | None = None, clustering_metric: Metric = "cosine",
     linkage: Linkage | None = None, sketch_size: int | None = None, min_size: int = 1, max_exact: int = 5000,
     recluster_every: int | None = None, retest_every: int | None = None, retest_margin: float = 0.1,
-    retest_patience: int = 2, recluster_above: float = 0.3, clip: float | None = None, noise: float = 0.0,
+    retest_patience: int = 2, recluster_above: float = 0.3, sketch_clip: float | None = None, sketch_noise: float = 0.0,
     secret_noise: bool = False, budget: Literal["cluster", "global"] = "cluster", **rest: Any,
 ) -> FLHC:  # fmt: skip
-    """FL+HC on FedAvg; ``retest_*`` and ``recluster_above`` make a :class:`Retest`, ``clip`` and noises a
-    :class:`Blur`."""
+    """FL+HC on FedAvg; ``retest_*`` and ``recluster_above`` make a :class:`Retest`, ``sketch_clip`` and noises
+    a :class:`Blur`."""
     return FLHC(
         base=FedAvg(objective=objective, **rest), initial_rounds=initial_rounds, criterion=criterion,
         distance_threshold=distance_threshold, n_clusters=n_clusters, clustering_metric=clustering_metric,
         linkage=linkage, sketch_size=sketch_size, min_size=min_size, max_exact=max_exact,
         recluster_every=recluster_every, budget=budget,
         retest=retest_of(retest_every, retest_margin, retest_patience, recluster_above),
-        blur=blur_of(clip, noise, secret_noise),
+        blur=blur_of(sketch_clip, sketch_noise, secret_noise),
     )  # fmt: skip
 
 
@@ -242,5 +242,5 @@ def retest_of(every: int | None, margin: float, patience: int, recluster_above: 
 def blur_of(clip: float | None, noise: float, secret: bool) -> Blur | None:
     """From plain options; None without any. Noise needs a ``clip``, which says how much it hides."""
     if clip is None and (noise or secret):
-        raise InputError(f"noise = {noise} hides nothing of an update of any length: give clip, its greatest length.")
+        raise InputError(f"sketch_noise = {noise} hides nothing without sketch_clip, the greatest length of a vector.")
     return None if clip is None else Blur(clip, noise, secret)

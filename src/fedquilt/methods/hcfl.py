@@ -236,8 +236,8 @@ def hcfl(
     stop_sharing: int | None = None, start_at: Literal["cluster", "global"] = "cluster",
     sketch_size: int | None = None, min_size: int = 1, max_exact: int = 5000, recluster_every: int | None = None,
     retest_every: int | None = None, retest_margin: float = 0.1, retest_patience: int = 2,
-    recluster_above: float = 0.3, clip: float | None = None, noise: float = 0.0, secret_noise: bool = False,
-    budget: Literal["cluster", "global"] = "cluster", **rest: Any,
+    recluster_above: float = 0.3, sketch_clip: float | None = None, sketch_noise: float = 0.0,
+    secret_noise: bool = False, budget: Literal["cluster", "global"] = "cluster", **rest: Any,
 ) -> HCFL:  # fmt: skip
     """HCFL on FedAvg; with ``whole_update``, or if the network trains nothing but its head (a frozen encoder, logistic
     regression), clients are clustered by the update of the whole model."""
@@ -252,5 +252,5 @@ def hcfl(
         stop_sharing=stop_sharing, start_at=start_at, sketch_size=sketch_size, min_size=min_size, max_exact=max_exact,
         recluster_every=recluster_every, budget=budget,
         retest=retest_of(retest_every, retest_margin, retest_patience, recluster_above),
-        blur=blur_of(clip, noise, secret_noise),
+        blur=blur_of(sketch_clip, sketch_noise, secret_noise),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import InputError, SnapshotError
+from fedquilt.core.errors import InputError, SnapshotError, StageError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.params import Params
 from fedquilt.core.record import unpack
@@ -77,9 +77,16 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
         method_of(config, _Alone(site, text["classes"])), snapshot.state, snapshot.done, Seed(config.seed)
     )
     with one_thread():
-        if found.directions is not None and hasattr(learned.method, "welcome"):
-            return _by_direction(found, learned, site, client)
-        return _by_loss(found, learned, site, _Members(place, snapshot, learned))
+        try:
+            if found.directions is not None and hasattr(learned.method, "welcome"):
+                return _by_direction(found, learned, site, client)
+            return _by_loss(found, learned, site, _Members(place, snapshot, learned))
+        except (StageError, RuntimeError) as error:
+            cause = error.__cause__ or error
+            raise InputError(
+                f"The client's rows, of shape {tuple(site.train.whole().x.shape[1:])}, do not fit the run's model: "
+                f"{cause}"
+            ) from error
 
 
 def _newest(config: Config, folder: Path) -> SnapshotRecord:

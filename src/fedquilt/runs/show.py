@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -116,8 +117,21 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
         console.print(
             f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.", highlight=False
         )
+    _told(folder)
     print(f"state {result['digest']}")
     print(f"folder {folder}")
+
+
+def _told(folder: Path) -> None:
+    """The clusters of a run that made any, and what should be known of them."""
+    try:
+        text = json.loads((folder / "clusters.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    used = len({label for _, label in text["labels"]})
+    print(f"{used} clusters ({text['criterion']}); see them with: fedquilt clusters {folder}")
+    for warning in text["warnings"]:
+        print(f"warning: {warning}")
 
 
 def newcomers_table(found: Mapping[str, Any]) -> None:

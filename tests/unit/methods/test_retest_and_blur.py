@@ -143,20 +143,24 @@ def test_groups_survive_some_noise_on_sketches():
 
 
 def test_a_run_with_blurred_sketches_says_how_much_they_hide():
-    method = flhc(LOSS, initial_rounds=0, n_clusters=3, sketch_size=2, clip=1.0, noise=0.5, **WORK)
+    method = flhc(LOSS, initial_rounds=0, n_clusters=3, sketch_size=2, sketch_clip=1.0, sketch_noise=0.5, **WORK)
     state = last(method, at(*SIX), rounds=1).state
     assert state.clusters.measures["epsilon_at_1e-5"] == pytest.approx(Blur(1.0, 0.5).epsilon())
-    plain = flhc(LOSS, initial_rounds=0, n_clusters=3, clip=100.0, **WORK)
+    plain = flhc(LOSS, initial_rounds=0, n_clusters=3, sketch_clip=100.0, **WORK)
     assert last(plain, at(*SIX), rounds=1).state.clusters.labels == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"noise": 0.1}, "give clip"),
-        ({"clip": 0.0}, "clip must be above 0"),
-        ({"clip": 1.0, "noise": -1.0}, "noise >= 0"),
+        ({"sketch_noise": 0.1}, "without sketch_clip"),
+        ({"sketch_clip": 0.0}, "clip must be above 0"),
+        ({"sketch_clip": 1.0, "sketch_noise": -1.0}, "noise >= 0"),
         ({"retest_every": 0}, "retest_every >= 1"),
+        ({"linkage": "ward"}, "Ward's linkage is about Euclidean distances"),
+        ({"criterion": "auto", "clustering_metric": "manhattan"}, "auto judges heights of cosine distances"),
+        ({"linkage": "centroid"}, "linkage must be one of"),
+        ({"clustering_metric": "chebyshev"}, "metric must be one of"),
         ({"retest_every": 1, "recluster_above": 2.0}, "recluster_above from 0 to 1"),
     ],
 )

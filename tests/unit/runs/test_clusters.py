@@ -222,8 +222,14 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
     wrong = fedquilt("assign", folder, "--data", tmp_path / "none.npz")
     assert wrong.code == 2
 
+    np.savez(new, x=np.zeros((6, 1, 9, 9), np.float32), y=np.array([0, 0, 0, 0, 1, 2]))
+    wrong = fedquilt("assign", folder, "--data", new)
+    assert (wrong.code, "of shape (1, 9, 9), do not fit the run's model" in wrong.err) == (2, True)
+
     out = fedquilt("csv", folder, "--to", tmp_path / "tables", "--json").json
     assert (out["rounds"], out["clients"], out["clusters"]) == (3, 4, True)
+    twice = fedquilt("csv", folder, "--to", tmp_path / "tables")
+    assert (twice.code, "is not empty" in twice.err) == (2, True)
     server = numbers(tmp_path / "tables" / "server_metrics.csv")
     assert server[0] == ["round", "mean_acc", "std_acc", "mean_loss"]
     client = numbers(tmp_path / "tables" / "client_0" / "metrics.csv")

@@ -42,7 +42,8 @@ def agglomerate(
     """
     cut = Cut(threshold, k, auto)
     linkage = linkage or ("ward" if k is not None else "average")
-    _check(vectors, linkage, metric, cut)
+    check_settings(linkage, metric, cut)
+    _check(vectors)
     ids = in_order(list(vectors))
     silent = [c for c in ids if unit(vectors[c]) is None]
     aside = set(silent)
@@ -59,10 +60,9 @@ def _found(
     return _sampled(vectors, ids, linkage, metric, cut, most, seed)
 
 
-def _check(vectors: Mapping[ClientId, Tensor], linkage: str, metric: str, cut: Cut) -> None:
-    if not vectors:
-        raise InputError("There is nobody to cluster.")
-    if linkage not in LINKAGES:
+def check_settings(linkage: str | None, metric: str, cut: Cut) -> None:
+    """Refuse what does not go together; linkage None is the one that goes with the cut."""
+    if linkage is not None and linkage not in LINKAGES:
         raise InputError(f"linkage must be one of {', '.join(LINKAGES)}, got {linkage!r}.")
     if metric not in METRICS:
         raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
@@ -70,6 +70,11 @@ def _check(vectors: Mapping[ClientId, Tensor], linkage: str, metric: str, cut: C
         raise InputError(f"Ward's linkage is about Euclidean distances; give metric 'euclidean', not {metric!r}.")
     if cut.auto and metric != "cosine":
         raise InputError(f"auto judges heights of cosine distances; with {metric!r} give a threshold or k.")
+
+
+def _check(vectors: Mapping[ClientId, Tensor]) -> None:
+    if not vectors:
+        raise InputError("There is nobody to cluster.")
     if len({v.numel() for v in vectors.values()}) > 1:
         raise InputError("The clients' vectors have different lengths, so no distances can be taken.")
 
