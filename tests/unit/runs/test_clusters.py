@@ -222,10 +222,6 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
     wrong = fedquilt("assign", folder, "--data", tmp_path / "none.npz")
     assert wrong.code == 2
 
-    np.savez(new, x=np.zeros((6, 1, 9, 9), np.float32), y=np.array([0, 0, 0, 0, 1, 2]))
-    wrong = fedquilt("assign", folder, "--data", new)
-    assert (wrong.code, "of shape (1, 9, 9), do not fit the run's model" in wrong.err) == (2, True)
-
     out = fedquilt("csv", folder, "--to", tmp_path / "tables", "--json").json
     assert (out["rounds"], out["clients"], out["clusters"]) == (3, 4, True)
     twice = fedquilt("csv", folder, "--to", tmp_path / "tables")
@@ -260,6 +256,15 @@ def test_how_strongly_clusters_share_is_in_the_tables(recipe: Path, tmp_path: Pa
     told = fedquilt("clusters", said.json["folder"]).out
     assert "lambda" in told
     assert "0.909" in told
+
+
+@pytest.mark.parametrize("kind", ["flhc", "ifca"])
+def test_rows_of_another_shape_have_no_cluster(recipe: Path, tmp_path: Path, kind: str) -> None:
+    """By direction, where the client trains, and by loss."""
+    folder = fedquilt("run", recipe, f"method={{kind='{kind}', n_clusters=2}}", "rounds=5", "--json").json["folder"]
+    np.savez(tmp_path / "new.npz", x=np.zeros((6, 1, 9, 9), np.float32), y=np.array([0, 0, 0, 0, 1, 2]))
+    wrong = fedquilt("assign", folder, "--data", tmp_path / "new.npz")
+    assert (wrong.code, "of shape (1, 9, 9), do not fit the run's model" in wrong.err) == (2, True)
 
 
 def test_clients_that_were_not_asked_are_in_the_tables_once_a_round(tmp_path: Path) -> None:
