@@ -51,7 +51,9 @@ def texts(name: str) -> Strings:
     here = place(entry)
     if here is None or (here.path.is_file() and not here.packed):
         raise InputError(f"The texts of {name} are not here: its official files are needed. {missing(entry)}")
-    found: Strings = function_of(entry.texts)((opened(entry, here) if here.packed else here).path)
+    found: Any = function_of(entry.texts)((opened(entry, here) if here.packed else here).path)
+    if not isinstance(found, Strings):
+        raise InputError(f"The texts of {name} came as {type(found).__name__}. Update the package that brings them.")
     return found
 
 
