@@ -36,9 +36,8 @@ class Paired:
 
     @property
     def significant(self) -> bool:
-        """p is below 5 %, and every seed agrees on who is better."""
-        agree = self.seeds_better in (0, self.seeds)
-        return self.p < LEAST and agree
+        """p is below 5 %, and every one of at least two seeds agrees on who is better."""
+        return self.p < LEAST and self.seeds > 1 and self.seeds_better in (0, self.seeds)
 
 
 def against(first: Accuracies, other: Accuracies) -> Paired:

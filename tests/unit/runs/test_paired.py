@@ -40,6 +40,7 @@ def test_holm_by_hand() -> None:
     assert math.isnan(found["w"])
     assert holm(pairs)["x"].significant
     assert not holm({"x": Paired(0.1, 0.1, 0.001, 2, 3)})["x"].significant  # one seed says the opposite
+    assert not holm({"x": Paired(0.1, 0.1, 0.001, 1, 1)})["x"].significant  # one seed alone says nothing
 
 
 def test_chance_is_seldom_significant_and_a_real_difference_is() -> None:
