@@ -67,8 +67,8 @@ def _beside(summary: Mapping[str, Any]) -> None:
     if others:
         print(
             "difference: mean over clients of accuracy minus the first method's, ± 95 % over clients; p: Wilcoxon's "
-            "test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds (two or more) agree. "
-            "updates: local trainings per run."
+            "test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, "
+            "agree. updates: local trainings per run."
         )
 
 
