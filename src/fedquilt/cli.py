@@ -106,8 +106,9 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     """
     from fedquilt.runs.compare import cells
     from fedquilt.runs.compare import compare as compare_all
+    from fedquilt.runs.comparison_view import comparison_table
     from fedquilt.runs.config import load
-    from fedquilt.runs.show import Progress, comparison_table
+    from fedquilt.runs.show import Progress
 
     config = load(recipe, overrides or [])
     _, todo = cells(config)

@@ -13,7 +13,7 @@ from fedquilt.data import Federation
 from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.cfl import cfl
-from fedquilt.methods.cgpfl import cgpfl
+from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
 from fedquilt.methods.compressed import Compressed
 from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
@@ -144,6 +144,10 @@ CASES = [
     Case("creff", creff(NET, features=5, match_steps=10, retrain_epochs=20, retrain_lr=0.1, **WORK)),
     Case("ratio-loss", ratio_loss(NET, **WORK)),
     Case("flhc", flhc(NET, initial_rounds=0, n_clusters=2, recluster_every=2, **WORK)),
+    Case(
+        "flhc-retest",
+        flhc(NET, initial_rounds=0, retest_every=1, sketch_size=32, sketch_clip=1.0, sketch_noise=0.01, **WORK),
+    ),
     Case("hcfl", hcfl(NET, initial_rounds=0, n_clusters=2, mu=0.1, sketch_size=64, **WORK)),
     Case("hcfl-global-start", hcfl(NET, initial_rounds=0, n_clusters=2, mu=0.1, start_at="global", **WORK)),
     Case("fedgroup", fedgroup(NET, n_clusters=2, pretrain_steps=5, group_agg_lr=0.01, mu=0.1, **WORK)),
@@ -160,6 +164,7 @@ CASES = [
     Case("fesem-memory", fesem(NET, n_clusters=3, memory=True, reseed_after=1, **WORK)),
     Case("fesem-batchnorm", fesem(Net(partial(Normed, width=16)), n_clusters=2, **{**WORK, "batch_size": 17})),
     Case("cgpfl", cgpfl(NET, n_clusters=2, mu=0.1, **WORK)),
+    Case("cgpfl-moreau", cgpfl_moreau(NET, n_clusters=2, mu=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
     Case("cgpfl-cosine", cgpfl(NET, n_clusters=2, mu=0.1, metric="cosine", starts="seeds", **WORK)),
     Case("lcfed", lcfed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
     Case("fedsoft", fedsoft(NET, n_clusters=2, **WORK)),

@@ -38,8 +38,9 @@ ALONE = {
 # Newcomers find their cluster by their update or their loss; fedrod-hyper makes their head from their class shares.
 CHOOSE = {
     "ifca", "ifca-heads", "ifca-updates", "ifca-gradient", "fesem", "fesem-memory", "fesem-batchnorm", "cgpfl",
-    "cgpfl-cosine", "lcfed", "fedsoft", "feddrift", "flhc", "hcfl", "hcfl-global-start", "fedgroup", "fedgroup-cold",
-    "fedgroup-params", "cfl", "pacfl", "fedper-grouped", "fedrod-hyper",
+    "cgpfl-moreau", "cgpfl-cosine", "lcfed", "fedsoft", "feddrift", "flhc", "flhc-retest", "hcfl",
+    "hcfl-global-start", "fedgroup", "fedgroup-cold", "fedgroup-params", "cfl", "pacfl", "fedper-grouped",
+    "fedrod-hyper",
 }  # fmt: skip
 
 

@@ -16,9 +16,15 @@ from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Job, Objective, Train
 from fedquilt.methods.cfl import CFL
+from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
 from fedquilt.methods.fedavg import FedAvg, Upload
+from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper_grouped import fedper_grouped
 from fedquilt.methods.flhc import FLHC, flhc
 from fedquilt.methods.hcfl import HCFL, Blended, fading, hcfl, pull
+from fedquilt.methods.lcfed import lcfed
+from fedquilt.methods.pacfl import pacfl
+from fedquilt.methods.pfedme import pfedme
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import from_labels
 from fedquilt.pieces.optimizers import SGD
@@ -133,6 +139,16 @@ def test_o9_a_stale_start_gets_nowhere():
     assert far["global"] / one == pytest.approx(1.393281, abs=1e-5)
 
 
+@pytest.mark.parametrize(("start", "passes"), [("cluster", 15), ("global", 1.393281)])
+def test_o9_cgpfl_and_lcfed_may_start_stale_too(start: str, passes: float):
+    """The same slope: CGPFL's global start is the first model, LCFed's has everybody's embedding but the first head."""
+    objective = Objective(Net(Place), (downhill,))
+    settings: dict[str, Any] = {"n_clusters": 1, "start_at": start, "optimizer": SGD(0.01), "steps": 33, "mu": 1.0}
+    for method in (cgpfl(objective, **settings), lcfed(objective, **settings, lam=0.0)):
+        moved = coordinates(last(method, at([0, 0, 0]), rounds=15).state.models[0])[2]
+        assert moved / 0.282269 == pytest.approx(passes, abs=1e-4)
+
+
 # O10: bitwise
 
 POINTS = points(9, 12, 5, 8, 7)
@@ -164,6 +180,23 @@ def test_o10_cfl_before_a_split_is_fedavg():
     state = last(CFL(base=FedAvg(**TRAIN)), POINTS, rounds=3).state
     assert equal(state.models[0], reference(3))
     assert state.clusters.labels == dict.fromkeys(range(5), 0)
+
+
+def test_o10_pacfl_with_one_cluster_is_fedavg():
+    state = last(pacfl(**TRAIN, n_clusters=1, cohort=fraction(0.5)), POINTS, rounds=4).state
+    assert equal(state.models[0], reference(cohort=fraction(0.5)))
+
+
+def test_o10_fedper_in_one_cluster_is_fedper_and_with_contexts_cgpfl_is_pfedme():
+    """To the bit, with what clients keep."""
+    pairs = [
+        (fedper_grouped(**TRAIN, head=("bias",), n_clusters=1), fedper(**TRAIN, head=("bias",))),
+        (cgpfl_moreau(**TRAIN, n_clusters=1, mu=2.0, aggregate=uniform_mean), pfedme(**TRAIN, lam=2.0)),
+    ]
+    for many, single in pairs:
+        found, plain = last(many, POINTS, rounds=4), last(single, POINTS, rounds=4)
+        assert equal(found.state.models[0], plain.state.shared)
+        assert all(equal(found.personal_model(c), plain.personal_model(c)) for c in POINTS.ids)
 
 
 def test_o10_hcfl_without_sharing_and_pull_is_flhc():

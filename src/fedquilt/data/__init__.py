@@ -25,7 +25,7 @@ from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partiti
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
 from fedquilt.data.shift import Colour, LabelPermutation, Light, Noise, Rotation
-from fedquilt.data.sources import available, fetch, read, verify
+from fedquilt.data.sources import available, fetch, read, texts, verify
 from fedquilt.data.streams import Stream
 from fedquilt.data.subsets import held_out, only_clients, without_labels
 from fedquilt.data.transforms import (
@@ -90,6 +90,7 @@ __all__ = [
     "measures",
     "only_clients",
     "read",
+    "texts",
     "tiers_by_count",
     "tiers_by_share",
     "verify",

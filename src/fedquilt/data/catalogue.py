@@ -76,6 +76,7 @@ class Entry:
         files: The official files.
         by_hand: What a person has to do where files cannot simply be downloaded.
         hub: The same on the Hugging Face hub.
+        texts: For a data set of texts, the address of ``function(folder)`` that gives them as they are.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Entry:
     files: tuple[File, ...] = ()
     by_hand: str = ""
     hub: Hub | None = None
+    texts: str | None = None
 
     @property
     def place(self) -> str:

@@ -40,6 +40,7 @@ PEOPLE = (
             File("test.csv", (f"{_AG_NEWS}test.csv",), 1857427, "md5:d52ea96a97a2d943681189a97654912d"),
         ),
         hub=Hub("fancyzhx/ag_news"),
+        texts=f"{_FORMATS}.text:strings",
     ),
     Entry(
         "uci_har", "CC BY 4.0; its readme: not commercial", "Anguita et al. 2013, 30 people",

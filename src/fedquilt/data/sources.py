@@ -17,6 +17,7 @@ from fedquilt.data import cache, plugins
 from fedquilt.data.catalogue import Entry, call, function_of
 from fedquilt.data.checks import channels_first
 from fedquilt.data.download import Checked, Report, check, download
+from fedquilt.data.formats.text import Strings
 from fedquilt.data.hub import from_hub
 from fedquilt.data.known import KNOWN
 from fedquilt.data.npz import Array, Arrays, arrays_of, headers, load
@@ -40,6 +41,20 @@ def read(name: str) -> Arrays:
     if entry.licence == "not stated":
         return arrays
     return replace(arrays, licence=entry.licence, source=entry.source)
+
+
+def texts(name: str) -> Strings:
+    """The texts of a named data set as they are, for encoders that number words themselves."""
+    entry = find(name)
+    if entry is None or entry.texts is None:
+        raise InputError(f"{name} is no data set of texts; those are {', '.join(n for n in KNOWN if KNOWN[n].texts)}.")
+    here = place(entry)
+    if here is None or (here.path.is_file() and not here.packed):
+        raise InputError(f"The texts of {name} are not here: its official files are needed. {missing(entry)}")
+    found: Any = function_of(entry.texts)((opened(entry, here) if here.packed else here).path)
+    if not isinstance(found, Strings):
+        raise InputError(f"The texts of {name} came as {type(found).__name__}. Update the package that brings them.")
+    return found
 
 
 def find(name: str) -> Entry | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -14,7 +14,8 @@ from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId
+from fedquilt.core.table import ClientId, Site
+from fedquilt.core.train import Job
 from fedquilt.methods.regrouping import Centres, Offer, Regrouping
 from fedquilt.pieces.clustering.centres import nearest, reseed_empty
 
@@ -25,6 +26,13 @@ class Placed(Centres):
 
     origin: Params
     idle: dict[int, int]
+
+
+@record
+class Sent(Offer):
+    """Also where local training begins, if not at the model itself ({})."""
+
+    begin: Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +46,19 @@ class ByDistance(Regrouping):
         base, n_clusters, starts: See :class:`Regrouping`.
         reseed_after: After so many rounds without a member, a cluster starts anew at the model, of those heard, that is
             farthest from its own centre; 0 for never.
+        start_at: 'cluster' begins local training at the cluster's model; 'global' always at the first model, a stale
+            start that only serves to reproduce published runs.
     """
 
     reseed_after: int = 0
+    start_at: Literal["cluster", "global"] = "cluster"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reseed_after < 0:
             raise InputError(f"reseed_after must be 0 (never) or a number of rounds, got {self.reseed_after}.")
+        if self.start_at not in ("cluster", "global"):
+            raise InputError(f"start_at must be 'cluster' or 'global', got {self.start_at!r}.")
 
     @property
     def metric(self) -> str:
@@ -65,7 +78,18 @@ class ByDistance(Regrouping):
     def down(self, state: Any, client_id: ClientId) -> Any:
         """The model of the client's cluster."""
         mine = state.clusters.labels.get(client_id, -1)
-        return super().down(state, client_id) if mine < 0 else Offer({mine: state.models[mine]}, state.common, mine)
+        offer = super().down(state, client_id) if mine < 0 else Offer({mine: state.models[mine]}, state.common, mine)
+        return Sent(**vars(offer), begin=self.begin(state) if self.start_at == "global" else {})
+
+    def begin(self, state: Any) -> Params:
+        """Where a global start is."""
+        origin: Params = state.origin
+        return origin
+
+    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+        """From the model, or where the download says; changes and pulls are from the model all the same."""
+        job = super().start(download, client, site, turn)
+        return replace(job, params={**job.params, **download.begin})
 
     def view(self, state: Any, params: Params) -> Tensor:
         """What of a model is compared."""

@@ -14,11 +14,13 @@ from fedquilt.core.net import Net
 from fedquilt.core.params import Names, Params, everything, flatten, pick, sub, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Site
+from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Objective, Trained
 from fedquilt.methods.fedavg import Download, FedAvg
 from fedquilt.methods.grouped import Grouped, Groups, Welcome
-from fedquilt.pieces.clustering.agglomerative import agglomerate
+from fedquilt.methods.retest import Retest
+from fedquilt.pieces.clustering.agglomerative import agglomerate, check_settings
+from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.clustering.result import ClusterResult, merge_small
 from fedquilt.pieces.clustering.sketch import sketch
 from fedquilt.pieces.clustering.tree import Cut
@@ -59,6 +61,9 @@ class FLHC(Grouped):
         max_exact: Above so many clients a sample is clustered and the others join.
         recluster_every: If set, every so many rounds all clients are clustered anew, from updates of the same w0; a
             new cluster begins with the mean of its members' former models.
+        retest: If set, every so many rounds all clients show their update from w0 again, and those that no longer
+            belong to their cluster move.
+        blur: If set, what clients show is clipped and noised.
         budget: See :class:`Grouped`.
 
     Reference: Briggs, Fan, Andras, Federated learning with hierarchical clustering of local updates, 2020.
@@ -77,6 +82,8 @@ class FLHC(Grouped):
     min_size: int = 1
     max_exact: int = 5000
     recluster_every: int | None = None
+    retest: Retest | None = None
+    blur: Blur | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,7 +93,7 @@ class FLHC(Grouped):
                 raise InputError(f"{name} must be at least {least}, got {value}.")
         if self.evidence not in ("update", "weights"):
             raise InputError(f"evidence must be 'update' or 'weights', got {self.evidence!r}.")
-        self.cut()  # checks it
+        check_settings(self.linkage, self.clustering_metric, self.cut())
 
     def cut(self) -> Cut:
         """Where merging stops."""
@@ -95,11 +102,13 @@ class FLHC(Grouped):
         return Cut(auto=True) if self.criterion == "auto" else Cut(self.distance_threshold)
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Train; discover; and, if wished, discover again."""
+        """Train; discover; and, if wished, discover again or test who belongs where."""
         (train,) = super().exchanges()
         discover = self.discovery()
         again = replace(discover, name="rediscover", up=self.form_anew)
-        return (train, discover) if self.recluster_every is None else (train, discover, again)
+        test = replace(discover, name="retest", up=self.tested)
+        more = ((again,) if self.recluster_every is not None else ()) + ((test,) if self.retest is not None else ())
+        return train, discover, *more
 
     def discovery(self) -> Exchange:
         """The trip on which clients show their updates: the base's training from the anchor."""
@@ -115,8 +124,10 @@ class FLHC(Grouped):
             return ("train",)
         if not state.clusters.labels:
             return ("discover", "train")
-        due = self.recluster_every is not None and (round - self.initial_rounds + 1) % self.recluster_every == 0
-        return ("train", "rediscover") if due else ("train",)
+        done = round - self.initial_rounds + 1
+        if self.recluster_every is not None and done % self.recluster_every == 0:
+            return ("train", "rediscover")
+        return ("train", "retest") if self.retest is not None and done % self.retest.every == 0 else ("train",)
 
     # Discovery
 
@@ -130,7 +141,7 @@ class FLHC(Grouped):
         vector = flatten(sub(after, before) if self.evidence == "update" else after)
         if self.sketch_size is not None:
             vector = sketch(vector, self.sketch_size, Seed(self.sketch_seed))
-        return client, Sensed(vector)
+        return client, Sensed(vector if self.blur is None else self.blur(vector, turn.seed))
 
     def described(self, params: Mapping[str, Tensor]) -> Params:
         """The part of a model that is compared."""
@@ -150,6 +161,8 @@ class FLHC(Grouped):
             vectors, linkage=self.linkage, metric=self.clustering_metric, threshold=cut.threshold, k=cut.k,
             auto=cut.auto, max_exact=self.max_exact, seed=turn.seed,
         )  # fmt: skip
+        if self.blur is not None and self.blur.noise > 0:
+            found = replace(found, measures={**found.measures, "epsilon_at_1e-5": self.blur.epsilon(1e-5)})
         return merge_small(found, self.min_size, vectors)
 
     def form(self, state: Groups, replies: Iterable[Reply[Sensed]], turn: Turn) -> Groups:
@@ -175,7 +188,23 @@ class FLHC(Grouped):
             )
             for k in range(found.k)
         ]
-        return replace(state, models=tuple(models), clusters=found)
+        return replace(state, models=tuple(models), clusters=found, strikes={}, moved=())
+
+    def tested(self, state: Groups, replies: Iterable[Reply[Sensed]], turn: Turn) -> Groups:
+        """Move those astray; cluster anew when too many moved. A new cluster begins with the nearest one's model."""
+        heard = list(replies)
+        if not heard or self.retest is None:
+            return state
+        vectors = {r.client: r.upload.vector for r in heard}
+        strikes = self.retest.strikes(state.clusters, vectors, state.strikes)
+        found, nearest = self.retest.moved(state.clusters, vectors, strikes, self.min_size, turn.seed)
+        gone = {c for c, k in found.labels.items() if state.clusters.labels[c] != k}
+        if len(gone | set(state.moved)) > self.retest.recluster_above * len(found.labels):
+            return self.form_anew(state, heard, turn)
+        models = (*state.models, *(self.opened(state, k) for k in nearest.values()))
+        rest = {c: n for c, n in strikes.items() if c not in gone}
+        moved = in_order(list(gone | set(state.moved)))
+        return replace(state, models=models, clusters=found, strikes=rest, moved=moved)
 
     def vector(self, download: Welcome, client: Any, site: Site, turn: Turn) -> Tensor:
         """A late client's update from w0."""
@@ -189,12 +218,29 @@ def flhc(
     objective: Objective | Net, initial_rounds: int = 3, criterion: Criterion = "threshold",
     distance_threshold: float = 0.5, n_clusters: int | None = None, clustering_metric: Metric = "cosine",
     linkage: Linkage | None = None, sketch_size: int | None = None, min_size: int = 1, max_exact: int = 5000,
-    recluster_every: int | None = None, budget: Literal["cluster", "global"] = "cluster", **rest: Any,
+    recluster_every: int | None = None, retest_every: int | None = None, retest_margin: float = 0.1,
+    retest_patience: int = 2, recluster_above: float = 0.3, sketch_clip: float | None = None, sketch_noise: float = 0.0,
+    secret_noise: bool = False, budget: Literal["cluster", "global"] = "cluster", **rest: Any,
 ) -> FLHC:  # fmt: skip
-    """FL+HC on FedAvg."""
+    """FL+HC on FedAvg; ``retest_*`` and ``recluster_above`` make a :class:`Retest`, ``sketch_clip`` and noises
+    a :class:`Blur`."""
     return FLHC(
         base=FedAvg(objective=objective, **rest), initial_rounds=initial_rounds, criterion=criterion,
         distance_threshold=distance_threshold, n_clusters=n_clusters, clustering_metric=clustering_metric,
         linkage=linkage, sketch_size=sketch_size, min_size=min_size, max_exact=max_exact,
         recluster_every=recluster_every, budget=budget,
+        retest=retest_of(retest_every, retest_margin, retest_patience, recluster_above),
+        blur=blur_of(sketch_clip, sketch_noise, secret_noise),
     )  # fmt: skip
+
+
+def retest_of(every: int | None, margin: float, patience: int, recluster_above: float) -> Retest | None:
+    """From plain options; None without ``every``."""
+    return None if every is None else Retest(every, margin, patience, recluster_above)
+
+
+def blur_of(clip: float | None, noise: float, secret: bool) -> Blur | None:
+    """From plain options; None without any. Noise needs a ``clip``, which says how much it hides."""
+    if clip is None and (noise or secret):
+        raise InputError(f"sketch_noise = {noise} hides nothing without sketch_clip, the greatest length of a vector.")
+    return None if clip is None else Blur(clip, noise, secret)

@@ -23,11 +23,21 @@ from fedquilt.pieces.clustering.result import Assigned, ClusterResult, assign, l
 
 @record
 class Groups:
-    """The server's state: a model of each cluster, who is in which, and the model that clients were compared from."""
+    """The server's state.
+
+    Args:
+        models: The model of each cluster.
+        clusters: Who is in which.
+        anchor: The model that clients were compared from, {} if they were not compared by models.
+        strikes: How often in a row a client was found astray, where that is tested; 0 is left out.
+        moved: Who changed clusters since they were found.
+    """
 
     models: tuple[Params, ...]
     clusters: ClusterResult
     anchor: Params = field(default_factory=dict)
+    strikes: dict[ClientId, int] = field(default_factory=dict)
+    moved: tuple[ClientId, ...] = ()
 
 
 @record

@@ -18,7 +18,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
 from fedquilt.core.train import Job, Objective
 from fedquilt.methods.fedavg import Download, FedAvg, net_of
-from fedquilt.methods.flhc import FLHC, Criterion, Linkage, Metric
+from fedquilt.methods.flhc import FLHC, Criterion, Linkage, Metric, blur_of, retest_of
 from fedquilt.methods.grouped import Groups, Welcome, inside, split
 from fedquilt.pieces.aggregators import mean
 from fedquilt.pieces.clustering.result import unknown
@@ -26,12 +26,14 @@ from fedquilt.pieces.clustering.result import unknown
 
 @record
 class Blended(Groups):
-    """The server's state: as for any clusters, and the common embedding, and whether it is still shared."""
+    """The server's state: as for any clusters, and the common embedding, whether it is still shared, and how strongly
+    each cluster was last drawn to it (0 if it was not heard)."""
 
     common: Params = field(default_factory=dict)
     sharing: bool = True
     best: float | None = None
     waited: int = 0
+    lambdas: tuple[float, ...] = ()
 
 
 @record
@@ -188,7 +190,8 @@ class HCFL(FLHC):
             {**m, **lerp(e, common, f)} if part else m
             for m, e, f, part in zip(after.models, own, factors, parts, strict=True)
         )
-        return replace(after, models=tuple(models), common=common)
+        used = tuple(f if part else 0.0 for f, part in zip(factors, parts, strict=True))
+        return replace(after, models=tuple(models), common=common, lambdas=used)
 
     def _common(self, state: Groups, parts: Sequence[Any], weights: Sequence[int], turn: Turn) -> Params:
         """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means by examples.
@@ -232,10 +235,15 @@ def hcfl(
     cluster_rounds: int | None = None, sharing_by: Literal["same", "size", "divergence"] = "same",
     stop_sharing: int | None = None, start_at: Literal["cluster", "global"] = "cluster",
     sketch_size: int | None = None, min_size: int = 1, max_exact: int = 5000, recluster_every: int | None = None,
-    budget: Literal["cluster", "global"] = "cluster", **rest: Any,
+    retest_every: int | None = None, retest_margin: float = 0.1, retest_patience: int = 2,
+    recluster_above: float = 0.3, sketch_clip: float | None = None, sketch_noise: float = 0.0,
+    secret_noise: bool = False, budget: Literal["cluster", "global"] = "cluster", **rest: Any,
 ) -> HCFL:  # fmt: skip
-    """HCFL on FedAvg; with ``whole_update`` clients are clustered by the update of the whole model."""
-    names = net_of(objective).under(*head)
+    """HCFL on FedAvg; with ``whole_update``, or if the network trains nothing but its head (a frozen encoder, logistic
+    regression), clients are clustered by the update of the whole model."""
+    net = net_of(objective)
+    names = net.under(*head)
+    whole_update = whole_update or all(map(names, net.trainable))
     return HCFL(
         base=FedAvg(objective=objective, **rest), head=names, initial_rounds=initial_rounds, criterion=criterion,
         distance_threshold=distance_threshold, n_clusters=n_clusters, clustering_metric=clustering_metric,
@@ -243,4 +251,6 @@ def hcfl(
         sharing=fading(lambda_0, lambda_alpha, lambda_p, anneal_last, cluster_rounds), sharing_by=sharing_by,
         stop_sharing=stop_sharing, start_at=start_at, sketch_size=sketch_size, min_size=min_size, max_exact=max_exact,
         recluster_every=recluster_every, budget=budget,
+        retest=retest_of(retest_every, retest_margin, retest_patience, recluster_above),
+        blur=blur_of(sketch_clip, sketch_noise, secret_noise),
     )  # fmt: skip

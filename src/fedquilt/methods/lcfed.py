@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Objective
-from fedquilt.methods.by_distance import ByDistance, Placed
+from fedquilt.methods.by_distance import ByDistance, Placed, Sent
 from fedquilt.methods.fedavg import FedAvg, Upload, net_of
-from fedquilt.methods.regrouping import Offer, Vote
+from fedquilt.methods.regrouping import Vote
 from fedquilt.pieces.clustering.centres import principal
 from fedquilt.pieces.objectives import prox
 
@@ -33,7 +33,7 @@ class Projected(Placed):
 
 
 @record
-class WithEmbedding(Offer):
+class WithEmbedding(Sent):
     """Also everybody's embedding."""
 
     embedding: Params
@@ -47,7 +47,8 @@ class LCFed(ByDistance):
     columns of M are the principal directions of the models of some clients after one pass from the first model w0.
 
     Args:
-        base, n_clusters, reseed_after: See :class:`ByDistance`. Starts are always 'updates': M needs these passes too.
+        base, n_clusters, reseed_after, start_at: See :class:`ByDistance`; a global start is at Phi with the first
+            head. Starts are always 'updates': M needs these passes too.
         mu, lam: Strength of the pulls, >= 0.
         embedding: The names of phi.
         dimensions: Columns of M; at most one less than clients sampled, and no more than there is variance for.
@@ -109,6 +110,10 @@ class LCFed(ByDistance):
         """Also everybody's embedding."""
         return WithEmbedding(**vars(super().down(state, client_id)), embedding=state.embedding)
 
+    def begin(self, state: Any) -> Params:
+        """Everybody's embedding with the first model's head."""
+        return {**state.origin, **state.embedding}
+
     def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
         """The embedding is for the pull only."""
         job = super().start(download, client, site, turn)
@@ -130,10 +135,12 @@ class LCFed(ByDistance):
 
 def lcfed(
     objective: Objective | Net, n_clusters: int = 3, mu: float = 2.0, lam: float = 1.0, dimensions: int = 50,
-    sample: int = 20, head: tuple[str, ...] = ("head",), reseed_after: int = 0, **rest: Any,
+    sample: int = 20, head: tuple[str, ...] = ("head",), reseed_after: int = 0,
+    start_at: Literal["cluster", "global"] = "cluster", **rest: Any,
 ) -> LCFed:  # fmt: skip
     """LCFed on FedAvg; the embedding is all but the ``head``."""
     return LCFed(
         base=FedAvg(objective=objective, **rest), n_clusters=n_clusters, reseed_after=reseed_after, mu=mu, lam=lam,
         embedding=everything_but(net_of(objective).under(*head)), dimensions=dimensions, sample=sample,
+        start_at=start_at,
     )  # fmt: skip

@@ -53,6 +53,13 @@ class Moreau(OnLoss):
                 ]
         return {**params, **{n: p.detach() for n, p in zip(names, points, strict=True)}}
 
+    def own(self, base: FedAvg, job: Job, trained: Trained, site: Site, turn: Turn) -> Params:
+        """theta at the model that training ended with, for one more batch."""
+        net, seed = base.net, turn.seed.fold("own")
+        batch = next(site.train.batches(base.batch_size, 1, seed, 1, lone=not net.normalises))
+        with seed.ambient():
+            return self.solve(net.own(trained.params), job.fixed, batch)
+
     def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
         theta = self.solve(params, fixed, batch)
         pulls = [(params[n] - theta[n]).square().sum() for n in self.trainable if n in params]
@@ -93,11 +100,7 @@ class PFedMe(OnBase):
     def finish(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, Upload]:
         """Send what w learned, keep theta(w)."""
         client, upload = self.base.finish(job, trained, client, site, turn)
-        net, seed = self.base.net, turn.seed.fold("own")
-        batch = next(site.train.batches(self.base.batch_size, 1, seed, 1, lone=not net.normalises))
-        with seed.ambient():
-            theta = self.envelope.solve(net.own(trained.params), job.fixed, batch)
-        return replace(client, own=theta), upload
+        return replace(client, own=self.envelope.own(self.base, job, trained, site, turn)), upload
 
     def up(self, state: Server, replies: Iterable[Reply[Upload]], turn: Turn) -> Server:
         """Step towards the mean of the clients' models."""

@@ -135,22 +135,39 @@ def cophenetic(tree: Tensor, distances: Floats) -> float:
 # What clusters are worth
 
 
-def cluster_accuracy(labels: Labels, accuracy: Mapping[ClientId, float]) -> list[dict[str, Any]]:
-    """For each cluster: its clients, and mean, standard deviation (over clients) and least of their accuracies; None
-    where nobody was scored."""
-    held: dict[Any, list[float]] = {}
-    sizes: dict[Any, int] = {}
+def cluster_scores(
+    labels: Labels, scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float] | None = None
+) -> list[dict[str, Any]]:
+    """For each cluster: its clients, and over those scored mean, standard deviation and least of their accuracies, the
+    means of balanced accuracy, macro F1 and of the majority baseline; None where nobody was scored.
+
+    Args:
+        labels: The cluster of each client.
+        scores: Of each client, with accuracy, balanced_accuracy and macro_f1.
+        majority: The accuracy of always answering a client's commonest label.
+    """
+    held: dict[Any, list[ClientId]] = {}
     for client, cluster in labels.items():
-        sizes[cluster] = sizes.get(cluster, 0) + 1
-        held.setdefault(cluster, []).extend([accuracy[client]] if client in accuracy else [])
-    return [{"cluster": c, "clients": sizes[c], **_spread(held[c])} for c in sorted(sizes)]
+        held.setdefault(cluster, []).append(client)
+    return [
+        {"cluster": c, "clients": len(held[c]), **_scored([i for i in held[c] if i in scores], scores, majority or {})}
+        for c in sorted(held)
+    ]
 
 
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    if not values:
-        return {"accuracy": None, "accuracy_std": None, "accuracy_least": None}
-    row = np.array(values)
-    return {"accuracy": float(row.mean()), "accuracy_std": float(row.std()), "accuracy_least": float(row.min())}
+def _scored(
+    clients: Sequence[ClientId], scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float]
+) -> dict[str, float | None]:
+    row = np.array([scores[c].accuracy for c in clients])
+    found = {"accuracy": row.mean(), "accuracy_std": row.std(), "accuracy_least": row.min()} if clients else {}
+    for name in ("balanced_accuracy", "macro_f1"):
+        found |= {name: np.mean([getattr(scores[c], name) for c in clients])} if clients else {}
+    least = [majority[c] for c in clients if c in majority and not math.isnan(majority[c])]
+    found |= {"majority_class": np.mean(least)} if least else {}
+    return {name: float(found[name]) if name in found else None for name in _SCORES}
+
+
+_SCORES = ("accuracy", "accuracy_std", "accuracy_least", "balanced_accuracy", "macro_f1", "majority_class")
 
 
 def embedding_distances(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import InputError, SnapshotError
+from fedquilt.core.errors import InputError, SnapshotError, StageError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.params import Params
 from fedquilt.core.record import unpack
@@ -77,9 +77,16 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
         method_of(config, _Alone(site, text["classes"])), snapshot.state, snapshot.done, Seed(config.seed)
     )
     with one_thread():
-        if found.directions is not None and hasattr(learned.method, "welcome"):
-            return _by_direction(found, learned, site, client)
-        return _by_loss(found, learned, site, _Members(place, snapshot, learned))
+        try:
+            if found.directions is not None and hasattr(learned.method, "welcome"):
+                return _by_direction(found, learned, site, client)
+            return _by_loss(found, learned, site, _Members(place, snapshot, learned))
+        except (StageError, RuntimeError) as error:
+            cause = error.__cause__ or error
+            raise InputError(
+                f"The client's rows, of shape {tuple(site.train.whole().x.shape[1:])}, do not fit the run's model: "
+                f"{cause}"
+            ) from error
 
 
 def _newest(config: Config, folder: Path) -> SnapshotRecord:
@@ -95,11 +102,17 @@ def _newest(config: Config, folder: Path) -> SnapshotRecord:
 
 def rows_of(config: Config, path: Path, classes: int | None) -> Site:
     """The rows of one client, prepared as the run's were."""
+    if config.data.text is not None and config.data.tokeniser is None and path.suffix != ".npz":
+        raise InputError(
+            f"'{path}' is a table of texts, but the run numbered words by the vocabulary of its own texts, which it "
+            "did not keep. Give the client's rows as word ids, in an .npz with x and y."
+        )
+    by_itself = {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
     data = config.data.model_copy(
         update={
             "source": None, "path": str(path), "clients": 1, "partition": Kinded(kind="iid"), "by_user": False,
             "user": None, "long_tail": None, "shift": None, "limit": None, "test": 0.0, "valid": 0.0,
-            "local_tests": False, "common_test": 0.0,
+            "local_tests": False, "common_test": 0.0, **by_itself,
         }
     )  # fmt: skip
     one: Federation = divided(data)

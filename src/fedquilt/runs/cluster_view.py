@@ -14,7 +14,8 @@ from fedquilt.runs.clusters import LOG, clusters_in, history
 from fedquilt.runs.show import console
 from fedquilt.runs.storage import RunFolder
 
-SHOWN = 12  # clients that a line of the table names
+_SHOWN = ("accuracy_least", "balanced_accuracy", "macro_f1", "majority_class")
+SHOWN = 20  # clients that a line names
 
 
 def viewed(folder: Path, to: Path | None = None) -> dict[str, Any]:
@@ -53,18 +54,22 @@ def drawn(found: ClusterResult, rows: list[dict[str, Any]], to: Path) -> list[Pa
 def clusters_table(found: Mapping[str, Any]) -> None:
     """In the terminal."""
     title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for name in ("cluster", "clients", "accuracy", "std", "least", "from common"):
-        table.add_column(name, justify="right")
-    table.add_column("members", overflow="fold")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    strengths = any(row.get("lambda") is not None for row in found["clusters"])
+    names = ("cluster", "size", "accuracy", "least", "balanced", "F1", "majority", "far")
+    for name in (*names, "lambda") if strengths else names:
+        table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     for row in found["clusters"]:
-        numbers = [_percent(row.get(n)) for n in ("accuracy", "accuracy_std", "accuracy_least")]
-        far = row.get("embedding_distance")
-        named = ", ".join(str(c) for c in row["members"][:SHOWN]) + (" ..." if len(row["members"]) > SHOWN else "")
-        table.add_row(
-            str(row["cluster"]), str(len(row["members"])), *numbers, "-" if far is None else f"{far:.3g}", named
-        )
+        scored = row.get("accuracy") is not None
+        spread = f"{_percent(row['accuracy'])} ± {_percent(row['accuracy_std'])}" if scored else "-"
+        numbers = [_percent(row.get(n)) for n in _SHOWN]
+        more = [_short(row.get("embedding_distance"))] + ([_short(row.get("lambda"))] if strengths else [])
+        table.add_row(str(row["cluster"]), str(len(row["members"])), spread, *numbers, *more)
     console.print(table)
+    print("Means over clients (± their standard deviation); far: from the cluster's embedding to the common one.")
+    for row in found["clusters"]:
+        named = ", ".join(str(c) for c in row["members"][:SHOWN]) + (" ..." if len(row["members"]) > SHOWN else "")
+        print(f"cluster {row['cluster']}: {named or 'nobody'}")
     if found["planted"] is not None:
         print("planted groups: " + ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items()))
     known = {n: v for n, v in found["measures"].items() if v is not None}
@@ -81,3 +86,7 @@ def clusters_table(found: Mapping[str, Any]) -> None:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -14,7 +14,7 @@ import safetensors.torch
 from fedquilt.core.errors import InputError, StorageError
 from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.metrics.clusters import agreement, churn, cluster_accuracy, embedding_distances
+from fedquilt.metrics.clusters import agreement, churn, cluster_scores, embedding_distances
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.runs.files import to_json, write_atomic
 
@@ -30,9 +30,10 @@ def clusters_of(state: Any) -> ClusterResult | None:
 def row_of(
     round: int, before: ClusterResult | None, now: ClusterResult, planted: Mapping[ClientId, Any] | None
 ) -> dict[str, Any]:
-    """A round in the log: K, the share of clients that moved, and how well planted groups are met. Labels are written
-    where they are new, as pairs, so that ids keep their type."""
-    row: dict[str, Any] = {"round": round, "k": now.k, "clients": len(now.labels), "churn": 0.0}
+    """A round in the log: K (of clusters with members), the share of clients that moved, and how well planted groups
+    are met. Labels are written where they are new, as pairs, so that ids keep their type."""
+    used = len(set(now.labels.values()))
+    row: dict[str, Any] = {"round": round, "k": used, "clients": len(now.labels), "churn": 0.0}
     if before is not None and before.labels != now.labels:
         row["churn"] = churn(before.labels, now.labels)
     if planted is not None and planted.keys() & now.labels.keys():
@@ -43,24 +44,32 @@ def row_of(
 
 
 def by_cluster(
-    state: Any, exams: Mapping[ClientId, Mapping[str, Any]], model: Callable[[ClientId], Params], net: Any
-) -> list[dict[str, Any]]:
-    """For each cluster its size, the test accuracy of its clients, and how far its embedding is from the common one.
+    state: Any, exams: Mapping[ClientId, Mapping[str, Any]], model: Callable[[ClientId], Params], net: Any,
+    majority: Mapping[ClientId, float],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For each cluster its size, the test scores of its clients beside those of the majority class, how far its
+    embedding is from the common one, and lambda, the strength with which it was last drawn there.
 
     The embedding is all but the part called head. The common one is the server's, where its state has such a
-    (``common``), and otherwise the mean of the clusters' embeddings, weighted by clients.
+    (``common``), and otherwise the mean of the clusters' embeddings, weighted by clients. Lambda is that of a state
+    with ``lambdas``, and otherwise None.
     """
     now = clusters_of(state)
     if now is None:
         return []
-    scores = {c: e["deployed"]["test"].accuracy for c, e in exams.items() if "test" in e.get("deployed", {})}
-    rows, held = cluster_accuracy(now.labels, scores), [clients for clients in members(now) if clients]
+    scores = {c: e["deployed"]["test"] for c, e in exams.items() if "test" in e.get("deployed", {})}
+    held = [clients for clients in members(now) if clients]
     models = [model(clients[0]) for clients in held]
     head = set() if net is None else {n for n in net.names if n.split(".")[0] == "head"}
     common = getattr(state, "common", None)
     whole = common if common and common.keys() == models[0].keys() - head else None
     far = embedding_distances(models, [len(clients) for clients in held], whole, lambda name: name not in head)
-    return [{**row, "embedding_distance": d} for row, d in zip(rows, far, strict=True)]
+    known = getattr(state, "lambdas", ())
+    strengths = dict(enumerate(known)) if len(known) == now.k else {}
+    return [
+        {**row, "embedding_distance": d, "lambda": strengths.get(row["cluster"])}
+        for row, d in zip(cluster_scores(now.labels, scores, majority), far, strict=True)
+    ]
 
 
 def _pairs(labels: Mapping[ClientId, int]) -> list[list[Any]]:

@@ -16,12 +16,15 @@ import numpy as np
 from fedquilt.core.errors import ConfigError, ExchangeError, RoundError
 from fedquilt.data import Federation
 from fedquilt.runs.build import engine_of, federation_of, method_of, result_for, result_of, run_of
+from fedquilt.runs.clusters import LOG
 from fedquilt.runs.config import Config, Kinded
 from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.paired import Paired, accuracies_at, versus
 from fedquilt.runs.runner import Run, Snapshot
 from fedquilt.runs.storage import RunFolder
 
 MEGABYTE = 1e6
+_FIRST = dict.fromkeys((*Paired.__dataclass_fields__, "significant"))  # the first method is not compared with itself
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,19 @@ def conclude(
     from fedquilt.runs.plots import curves
 
     labels = list(dict.fromkeys(c.label for c in done))
-    results = {label: [result_of(c.folder) or {} for c in done if c.label == label] for label in labels}
-    rows = [row(label, results[label]) for label in labels]
+    folders = {label: [c.folder for c in done if c.label == label] for label in labels}
+    results = {label: [result_of(folder) or {} for folder in folders[label]] for label in labels}
+    logs = {label: [_log(folder, "metrics/clients.jsonl") for folder in folders[label]] for label in labels}
+    pairs = versus({
+        label: [accuracies_at(log, r["best_round"]) for log, r in zip(logs[label], results[label], strict=True)]
+        for label in labels
+    })  # fmt: skip
+    rows = [
+        row(label, results[label])
+        | clusters_found([_log(folder, LOG) for folder in folders[label]])
+        | {f"versus_first_{name}": value for name, value in pairs.get(label, _FIRST).items()}
+        for label in labels
+    ]
     majority = federation.majority()
     summary: dict[str, Any] = {
         "folder": str(top),
@@ -144,18 +158,27 @@ def conclude(
         "rows": rows,
         "failed": list(failed),
     }
-    histories = {
-        label: [RunFolder(c.folder).rows("metrics/rounds.jsonl") for c in done if c.label == label] for label in labels
-    }
+    histories = {label: [_log(folder, "metrics/rounds.jsonl") for folder in folders[label]] for label in labels}
     curves(histories, summary["majority_class"], top / "curves")
-    ends = {
-        label: last_accuracies([RunFolder(c.folder).rows("metrics/clients.jsonl") for c in done if c.label == label])
-        for label in labels
-    }
+    ends = {label: last_accuracies(logs[label]) for label in labels}
     draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
     write_atomic(top / "table.csv", _csv(rows, summary["majority_class"]).encode())
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
     return summary
+
+
+def _log(folder: Path, name: str) -> list[dict[str, Any]]:
+    return RunFolder(folder).rows(name)
+
+
+def clusters_found(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:
+    """How many clusters there were at the end, and how well they meet planted groups (ARI), means over seeds."""
+    ends = [log[-1] for log in logs if log]
+    planted = [end["ari"] for end in ends if "ari" in end]
+    return {
+        "clusters": float(np.mean([end["k"] for end in ends])) if ends else None,
+        "ari": float(np.mean(planted)) if planted else None,
+    }
 
 
 def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -171,6 +194,7 @@ def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "balanced_accuracy": balanced.mean, "balanced_accuracy_half_95": balanced.half,
         "macro_f1": macro.mean, "macro_f1_half_95": macro.half,
         "last_round_accuracy": float(np.mean([r["last"]["test_accuracy"] for r in results])),
+        "updates": float(np.mean([r.get("updates", math.nan) for r in results])),
         "megabytes_up": float(np.mean([r["bytes_up"] for r in results])) / MEGABYTE,
         "megabytes_down": float(np.mean([r["bytes_down"] for r in results])) / MEGABYTE,
         "seconds": float(np.mean([r["seconds"] for r in results])),

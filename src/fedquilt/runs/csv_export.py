@@ -33,6 +33,8 @@ CLUSTER = ("round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambd
 def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
     """Write the files of a run below the folder ``to``; tells how many clients and rounds there were."""
     source, top = RunFolder(Path(run)), Path(to)
+    if top.is_dir() and any(top.iterdir()):
+        raise InputError(f"'{top}' is not empty, and tables of two runs would mix there. Give a new folder.")
     rounds = [r for r in source.rows("metrics/rounds.jsonl") if "test_accuracy" in r]
     if not rounds:
         raise InputError(f"'{run}' has no scored round: it was not run, or has no test rows.")

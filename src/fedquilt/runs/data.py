@@ -27,6 +27,7 @@ from fedquilt.data import (
 )
 from fedquilt.runs.config import Config, Data, Kinded, check_options
 from fedquilt.runs.registry import lookup
+from fedquilt.runs.texts import asked, columns_of_text, source_of_texts
 
 _READING = ("label", "user", "features", "text", "size")  # how a file or folder of one's own is read
 
@@ -87,12 +88,13 @@ def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
 def _arrays(data: Data, source: str | None) -> Arrays:
     """The rows, at most ``limit`` of them, and of the common test set, whose scoring would take the most time else."""
     if source is None and data.path is not None:
-        arrays = imports.open(Path(data.path), data.label, data.user, data.size, data.features, _words(data))
+        arrays = imports.open(Path(data.path), data.label, data.user, data.size, data.features, columns_of_text(data))
     else:
         own = [name for name in _READING if getattr(data, name) is not None]
         if own:
             raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
-        arrays = read(source or data.source or "digits")
+        name = source or data.source or "digits"
+        arrays = source_of_texts(data, name) if asked(data) else read(name)
     if data.limit is not None and data.limit < len(arrays.y):
         rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
         arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
@@ -116,17 +118,6 @@ def _with_test(arrays: Arrays, data: Data) -> Arrays:
     kept, held = np.flatnonzero(stays), np.flatnonzero(~stays)
     user = None if arrays.user is None else arrays.user[kept]
     return replace(arrays, x=arrays.x[kept], y=arrays.y[kept], x_test=arrays.x[held], y_test=arrays.y[held], user=user)
-
-
-def _words(data: Data) -> imports.Words | None:
-    """How the text columns of a table become numbers; None when there are none."""
-    given = {"size": data.words, "length": data.length}
-    options = {name: value for name, value in given.items() if value is not None}
-    if data.text is None:
-        if options:
-            raise InputError("data.words and data.length go with data.text, which names the columns of text.")
-        return None
-    return imports.Words((data.text,) if isinstance(data.text, str) else tuple(data.text), **options)
 
 
 def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:

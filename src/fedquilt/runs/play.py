@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
-import safetensors.torch
-import torch
-
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
-from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table, in_order
 from fedquilt.engines.auto import Auto
@@ -27,13 +20,14 @@ from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.memory import memory
-from fedquilt.pieces.clustering.result import ClusterResult
-from fedquilt.runs.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
+from fedquilt.runs.cluster_log import ClusterLog
+from fedquilt.runs.clusters import clusters_of
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
+from fedquilt.runs.ending import environment, majority_of, write_global, write_personal
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.snapshot import Snapshot, personal_model
+from fedquilt.runs.snapshot import Snapshot
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.traffic import TRAFFIC, model_bytes, traffic_rows, visit_row
 
@@ -62,11 +56,12 @@ class Run:
             raise InputError("output.personal_models: clients' states stay at their sites, so the server has none.")
         self.personal_models, self.min_replies = personal_models, min_replies
         self.energy = Energy(engine, meter)
+        self.clusters = ClusterLog(folder, federation)
         self.notes: list[str] = []
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
-            "bytes_down": 0, "bytes_up": 0, "raw_down": 0, "raw_up": 0, "seconds": 0.0, "quarantined": 0, "last": {},
-            "best": {}, "energy": {},
+            "updates": 0, "bytes_down": 0, "bytes_up": 0, "raw_down": 0, "raw_up": 0, "seconds": 0.0, "quarantined": 0,
+            "last": {}, "best": {}, "energy": {},
         }  # fmt: skip
 
     def __iter__(self) -> Iterator[Snapshot]:
@@ -108,7 +103,7 @@ class Run:
                 before = clusters_of(rounds.state)
                 log = self.energy.play(partial(rounds.play, measure=due and self.evaluation.local))
                 snapshot = self._record(rounds, log, due)
-                self._write_clusters(rounds, before, snapshot)
+                self.clusters.note(rounds, before, snapshot.exams)
                 if isinstance(self.engine, Auto):
                     self.engine.expect(snapshot.metrics["seconds"], self.total - rounds.done)
                 finished = self._over(rounds)
@@ -158,6 +153,7 @@ class Run:
         metrics: dict[str, Any] = {
             "round": rounds.done,
             "clients": len({v.client for v in log.visits}),
+            "updates": sum(v.steps is not None for v in log.visits),
             "train_loss": sum(n * v for n, v in losses) / sum(n for n, _ in losses) if losses else None,
             "bytes_down": log.bytes_down,
             "bytes_up": log.bytes_up,
@@ -195,7 +191,7 @@ class Run:
     def _follow(self, rounds: Rounds, metrics: dict[str, Any], due: bool) -> None:
         """Keep count, remember the best round by validation, and decide whether to stop."""
         progress = self.progress
-        for name in ("bytes_down", "bytes_up", "raw_down", "raw_up", "seconds", "quarantined"):
+        for name in ("updates", "bytes_down", "bytes_up", "raw_down", "raw_up", "seconds", "quarantined"):
             progress[name] += metrics[name]
         progress["energy"] = self.energy.state()
         if not due:
@@ -206,7 +202,8 @@ class Run:
         valid = metrics.get("valid_accuracy")
         if valid is None or progress["best_valid"] is None or valid > progress["best_valid"] + self.stop.min_delta:
             progress |= {"best_valid": valid, "best_round": rounds.done, "since_best": 0, "best": metrics}
-            self._save_model(rounds, "best")
+            if self.folder is not None:
+                write_global(self.folder, rounds, "best")
         else:
             progress["since_best"] += 1
             progress["stopped"] = self.stop.patience is not None and progress["since_best"] >= self.stop.patience
@@ -229,73 +226,25 @@ class Run:
         self.folder.log("ledger.jsonl", [{**asdict(q), "round": rounds.done} for q in log.quarantined])
         self.folder.log("metrics/rounds.jsonl", [metrics])
 
-    def _write_clusters(self, rounds: Rounds, before: ClusterResult | None, snapshot: Snapshot) -> None:
-        """The clusters of a method that makes them: a row in their log and, after an evaluation, their files."""
-        now = clusters_of(rounds.state)
-        if self.folder is None or now is None:
-            return
-        row = row_of(rounds.done, before, now, getattr(self.federation, "groups", None))
-        if snapshot.exams:
-            net = getattr(self.method, "net", None)
-            with one_thread():
-                row["clusters"] = by_cluster(rounds.state, snapshot.exams, partial(personal_model, rounds), net)
-            self._save_clusters(rounds)
-        self.folder.log(LOG, [row])
-
-    def _save_clusters(self, rounds: Rounds) -> None:
-        now = clusters_of(rounds.state)
-        if self.folder is not None and now is not None:
-            save_clusters(self.folder.path, now, rounds.done, getattr(self.federation, "classes", None))
-
     # The end
-
-    def _save_model(self, rounds: Rounds, name: str) -> None:
-        model = rounds.method.global_model(rounds.state)
-        if self.folder is not None and model is not None:
-            self._write_model(model, f"models/{name}.safetensors")
-
-    def _write_model(self, model: Params, name: str) -> None:
-        net = getattr(self.method, "net", None)
-        whole = model if net is None else net.full(model)
-        content = safetensors.torch.save({n: t.contiguous() for n, t in whole.items()})
-        if self.folder is not None:
-            write_atomic(self.folder.path / name, content, self.folder.path)
 
     def _finish(self, rounds: Rounds) -> None:
         if self.folder is None:
             return
-        self._save_model(rounds, "global")
-        self._save_clusters(rounds)
+        write_global(self.folder, rounds, "global")
+        self.clusters.save(rounds)
         if self.personal_models:
-            for client in self.source.examined:
-                name = client if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
-                self._write_model(personal_model(rounds, client), f"models/client-{name}.safetensors")
+            write_personal(self.folder, rounds)
         result = {
             "digest": rounds.digest(), "rounds": rounds.done, "stopped_early": self.progress["stopped"],
             "best_round": self.progress["best_round"], "best": self.progress["best"], "last": self.progress["last"],
+            "updates": self.progress["updates"],
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
             "raw_down": self.progress["raw_down"], "raw_up": self.progress["raw_up"],
             "model_bytes": model_bytes(self.method), "memory": memory(),
             "seconds": self.progress["seconds"], "quarantined": self.progress["quarantined"],
-            "peak_bytes": peak_bytes(), "data": self._data, "majority_class": self._majority(),
+            "peak_bytes": peak_bytes(), "data": self._data, "majority_class": majority_of(self.federation),
             "energy": self.energy.result(),
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
-
-    def _majority(self) -> float | None:
-        """The accuracy of always answering a client's most frequent training label, mean over clients: the least that
-        must be beaten."""
-        find = getattr(self.federation, "majority", None)
-        if find is None or getattr(self.federation, "classes", None) is None:
-            return None
-        clients = np.asarray(find().clients)
-        return None if np.isnan(clients).all() else float(np.nanmean(clients))
-
-
-def environment() -> dict[str, str]:
-    """What the numbers were made with."""
-    return {
-        "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-        "machine": platform.machine(), "system": platform.system(),
-    }  # fmt: skip

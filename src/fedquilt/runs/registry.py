@@ -127,6 +127,8 @@ METHODS = _table(
           "Long et al. 2022"),
     Entry("cgpfl", "fedquilt.methods.cgpfl:cgpfl", "several models that pull; each client belongs to the nearest",
           "Tang et al. 2022"),
+    Entry("cgpfl_moreau", "fedquilt.methods.cgpfl:cgpfl_moreau", "the same with an inner problem, as in pFedMe",
+          "Tang et al. 2022"),
     Entry("lcfed", "fedquilt.methods.lcfed:lcfed", "models and an embedding that pull; nearest by few directions",
           "Zhang et al. 2025"),
     Entry("fedsoft", "fedquilt.methods.fedsoft:fedsoft", "clients belong to several clusters, by shares of their rows",

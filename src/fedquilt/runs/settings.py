@@ -54,6 +54,7 @@ class Data(_Section):
     text: str | list[str] | None = None
     words: Annotated[int, Field(ge=3)] | None = None
     length: Positive | None = None
+    tokeniser: str | None = None
     size: Positive | None = None
     clients: Positive | None = None
     partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]

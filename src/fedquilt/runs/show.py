@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from fedquilt.data.measures import label_entropy, measures
-from fedquilt.runs.compare import MEGABYTE, Interval
+from fedquilt.runs.compare import MEGABYTE
 from fedquilt.runs.runner import Snapshot
 
 console = Console()
@@ -117,8 +117,21 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
         console.print(
             f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.", highlight=False
         )
+    _told(folder)
     print(f"state {result['digest']}")
     print(f"folder {folder}")
+
+
+def _told(folder: Path) -> None:
+    """The clusters of a run that made any, and what should be known of them."""
+    try:
+        text = json.loads((folder / "clusters.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    used = len({label for _, label in text["labels"]})
+    print(f"{used} clusters ({text['criterion']}); see them with: fedquilt clusters {folder}")
+    for warning in text["warnings"]:
+        print(f"warning: {warning}")
 
 
 def newcomers_table(found: Mapping[str, Any]) -> None:
@@ -142,39 +155,6 @@ def newcomers_table(found: Mapping[str, Any]) -> None:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def comparison_table(summary: Mapping[str, Any]) -> None:
-    """The end of a comparison."""
-    seeds = len(summary["seeds"])
-    title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("method", overflow="fold")
-    for name in ("accuracy", "worst 10 %", "balanced", "macro F1", "MB", "sec"):
-        table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
-    table.add_row(
-        "majority class", _percent(Interval(summary["majority_class"], math.nan)), "", "", "", "", "", style="dim"
-    )
-    best = max(row["accuracy"] for row in summary["rows"])
-    for row in summary["rows"]:
-        spans = [
-            Interval(row[n], row[f"{n}_half_95"]) for n in ("accuracy", "worst10", "balanced_accuracy", "macro_f1")
-        ]
-        sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
-        style = "bold" if row["accuracy"] == best else ""
-        table.add_row(row["method"], *(_percent(s) for s in spans), sent, f"{row['seconds']:.1f}", style=style)
-    console.print(table)
-    for run in summary["failed"]:
-        print(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
-    interval = "± is the 95 % t-interval over seeds. " if seeds > 1 else "One seed: no interval. "
-    print(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
-    print(f"table  {summary['folder']}/table.csv")
-    print(f"curves {summary['folder']}/curves.png")
-    print("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")
-
-
-def _percent(span: Interval) -> str:
-    return f"{100 * span.mean:.1f}" + ("" if math.isnan(span.half) else f" ± {100 * span.half:.1f}")
 
 
 def stream_tables(stream: Any, found: Mapping[str, Any]) -> None:

@@ -10,7 +10,9 @@ import torch
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, everyone, fraction
+from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
+from fedquilt.data import ClassGroups, Federation
 from fedquilt.methods.cfl import CFL, cfl
 from fedquilt.methods.fedavg import FedAvg, Upload
 from fedquilt.methods.fedgroup import fedgroup, fedgroup_params
@@ -19,6 +21,7 @@ from fedquilt.methods.flhc import FLHC, flhc
 from fedquilt.methods.grouped import Groups, Joined, Pools, Welcome
 from fedquilt.methods.hcfl import Blended, fading, hcfl
 from fedquilt.methods.pacfl import angle, basis_of, pacfl
+from fedquilt.models.registry import make as model
 from fedquilt.pieces.clustering.result import from_labels
 from fedquilt.pieces.optimizers import SGD
 from helpers.places import LOSS, at, coordinates
@@ -264,3 +267,12 @@ def test_one_client_with_every_method():
     for make in (flhc, hcfl, fedgroup, fedgroup_params, cfl, pacfl, fedper_grouped):
         state = last(make(LOSS, **WORK), at([1, 2, 3]), rounds=5).state
         assert state.clusters.labels == {0: 0}
+
+
+def test_a_network_that_is_all_head_is_clustered_by_it():
+    """Logistic regression has no embedding: nothing is shared, and the update of the head tells the groups apart."""
+    net = Net(model("logistic", (1, 8, 8), 10))
+    federation = Federation.from_source("digits", partition=ClassGroups(), clients=6)
+    state = last(hcfl(net, initial_rounds=0, criterion="threshold", optimizer=SGD(0.1)), federation, rounds=1).state
+    assert state.clusters.labels == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
+    assert state.common == {}

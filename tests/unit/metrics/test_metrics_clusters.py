@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedquilt.core.errors import InputError
+from fedquilt.metrics.classify import Scores
 from fedquilt.metrics.clusters import (
     agreement,
     churn,
-    cluster_accuracy,
+    cluster_scores,
     cophenetic,
     cosine_distances,
     embedding_distances,
@@ -96,11 +97,20 @@ def test_measures_that_do_not_exist_are_nan() -> None:
         cosine_distances([torch.zeros(2), torch.ones(2)])
 
 
-def test_accuracy_of_clusters_by_hand() -> None:
-    rows = cluster_accuracy({"a": 0, "b": 0, "c": 1, "d": 2}, {"a": 0.5, "b": 1.0, "c": 0.25})
-    assert rows[0] == {"cluster": 0, "clients": 2, "accuracy": 0.75, "accuracy_std": 0.25, "accuracy_least": 0.5}
-    assert rows[1]["accuracy"] == 0.25
-    assert rows[2] == {"cluster": 2, "clients": 1, "accuracy": None, "accuracy_std": None, "accuracy_least": None}
+def scores(support: list[int], correct: list[int], called: list[int]) -> Scores:
+    return Scores(sum(support), 0.0, *(torch.tensor(v) for v in (support, correct, called)))
+
+
+def test_scores_of_clusters_by_hand() -> None:
+    """a: 2 of 4 right, one class of two (balanced 1/2, F1 (2*2/6 + 0)/2 = 1/3); b: all right."""
+    found = {"a": scores([2, 2], [2, 0], [4, 0]), "b": scores([2, 2], [2, 2], [2, 2]), "c": scores([4], [1], [4])}
+    rows = cluster_scores({"a": 0, "b": 0, "c": 1, "d": 2}, found, {"a": 0.5, "b": 0.25, "c": math.nan, "d": 0.5})
+    assert rows[0] == pytest.approx({
+        "cluster": 0, "clients": 2, "accuracy": 0.75, "accuracy_std": 0.25, "accuracy_least": 0.5,
+        "balanced_accuracy": 0.75, "macro_f1": 2 / 3, "majority_class": 0.375,
+    })  # fmt: skip
+    assert (rows[1]["accuracy"], rows[1]["majority_class"]) == (0.25, None)
+    assert {v for n, v in rows[2].items() if n not in ("cluster", "clients")} == {None}
 
 
 def test_embeddings_from_the_common_one() -> None:

@@ -138,6 +138,55 @@ def test_a_recipe_with_an_encoder(folder, tmp_path):
     assert again.json["folder"] == said.json["folder"]
 
 
+@pytest.fixture
+def news(tmp_path, monkeypatch):
+    """AG News in small: four topics that one word each gives away."""
+    place = tmp_path / "data" / "ag_news"
+    place.mkdir(parents=True)
+    for part, many in (("train", 240), ("test", 8)):
+        rows = [f'"{i % 4 + 1}","{WORDS[5 + i % 4]}","film {WORDS[5 + i % 4]}"' for i in range(many)]
+        (place / f"{part}.csv").write_text("\n".join(rows) + "\n")
+    monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def test_the_recipes_of_news(folder, news):
+    """Few rounds of both, as they are otherwise; a frozen encoder sends its head of (16 + 1) * 4 numbers only."""
+    root = Path(__file__).parents[3] / "recipes" / "clustered"
+    brief = ["rounds=2", "data.clients=4", "evaluate.every=1", "engine.kind=local", f"output.folder={news}/runs"]
+    brief += ["data.length=6", "method={kind='hcfl', initial_rounds=1, criterion='threshold'}", "--json"]
+    said = fedquilt("run", root / "ag_news.toml", *brief, "model.width=4", "model.maps=4")
+    assert said.code == 0, said
+    both = [f"data.tokeniser={folder}", f"model.folder={folder}", "train.epochs=5", "train.batch_size=8"]
+    said = fedquilt("run", root / "ag_news_encoder.toml", *both, *brief)
+    assert said.code == 0, said
+    clusters = fedquilt("clusters", said.json["folder"], "--json").json
+    assert clusters["warnings"] == []  # there is no embedding to compare, so the head's updates were
+    assert said.json["bytes_up"] / said.json["updates"] < 1500
+    refused = fedquilt("run", root / "ag_news_encoder.toml", *both, *brief, "data.words=50")
+    assert (refused.code, "exclude each other" in refused.err) == (2, True)
+
+
+def test_tables_of_text_by_tokeniser_and_newcomers(folder, tmp_path):
+    words, y = texts(80)
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"{t},{c}\n" for t, c in zip(words, y, strict=True)))
+    recipe = tmp_path / "text.toml"
+    recipe.write_text(
+        f'rounds = 2\n[data]\npath = "{tmp_path}/texts.csv"\ntext = "text"\nlength = 6\nclients = 2\n'
+        f'partition = "iid"\n[engine]\nkind = "local"\n[output]\nfolder = "{tmp_path}/runs"\n'
+        "[method]\nkind = 'ifca'\nn_clusters = 2\n"
+    )
+    said = fedquilt("run", recipe, f"data.tokeniser={folder}", "model.kind=text_encoder", f"model.folder={folder}",
+                    "--json")  # fmt: skip
+    assert said.code == 0, said
+    assert fedquilt("assign", said.json["folder"], "--data", tmp_path / "texts.csv").code == 0
+    plain = fedquilt("run", recipe, "data.words=50", "model.kind=text_cnn", "model.vocab=50", "--json")
+    wrong = fedquilt("assign", plain.json["folder"], "--data", tmp_path / "texts.csv")
+    assert (wrong.code, "which it did not keep" in wrong.err) == (2, True)
+    np.savez(tmp_path / "ids.npz", x=np.ones((5, 6), np.int64), y=np.array([0, 1, 0, 1, 1]))
+    assert fedquilt("assign", plain.json["folder"], "--data", tmp_path / "ids.npz").code == 0
+
+
 def test_a_hand_count(folder):
     # Embeddings (10 + 12 + 2) x 16 and a norm of 32; each layer 4 (256 + 16) + 2 (512) + 32 + 16 + 2 x 32
     encoder = 24 * 16 + 32 + 2 * (4 * 272 + 1024 + 48 + 64)

@@ -120,6 +120,18 @@ def test_silhouettes_are_those_of_the_library(labels: list[int]):
     assert correlation(distances, other) == pytest.approx(np.corrcoef(distances, other)[0, 1])
 
 
+def test_clear_groups_are_stable_and_chance_is_not():
+    """Three groups at right angles come again in every part; of 12 random directions a threshold makes anything."""
+    clear = agglomerate(THREE, auto=True, seed=SEED).measures
+    assert (clear["stable_k"], clear["stable_ari"]) == (1.0, 1.0)
+    draw = torch.Generator().manual_seed(1)
+    chance = {i: torch.randn(6, generator=draw) for i in range(12)}
+    shaky = agglomerate(chance, threshold=0.8, seed=SEED).measures
+    assert shaky["stable_ari"] < 0.9
+    assert shaky == agglomerate(chance, threshold=0.8, seed=SEED).measures
+    assert "stable_k" not in agglomerate(planted((2, 2)), auto=True, seed=SEED).measures  # too few to say
+
+
 def test_more_clusters_than_clients_are_not_made_up():
     found = agglomerate({0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 1.0])}, k=5, seed=SEED)
     assert found.k == 2

@@ -224,6 +224,8 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
 
     out = fedquilt("csv", folder, "--to", tmp_path / "tables", "--json").json
     assert (out["rounds"], out["clients"], out["clusters"]) == (3, 4, True)
+    twice = fedquilt("csv", folder, "--to", tmp_path / "tables")
+    assert (twice.code, "is not empty" in twice.err) == (2, True)
     server = numbers(tmp_path / "tables" / "server_metrics.csv")
     assert server[0] == ["round", "mean_acc", "std_acc", "mean_loss"]
     client = numbers(tmp_path / "tables" / "client_0" / "metrics.csv")
@@ -235,6 +237,34 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
     assert float(server[-1][2]) == pytest.approx(np.std(accuracies), abs=1e-6)
     header = numbers(tmp_path / "tables" / "cluster_metrics.csv")[0]
     assert header == ["round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambda"]
+
+
+def test_how_strongly_clusters_share_is_in_the_tables(recipe: Path, tmp_path: Path) -> None:
+    """HCFL: lambda(t) = 1 / (1 + t/10) from the discovery on, here before round 2; and every score beside accuracy."""
+    asked = ["model.kind=mlp", "method.kind=hcfl", "method.initial_rounds=1", "method.n_clusters=2"]
+    asked += ["method.lambda_0=1.0", "method.lambda_alpha=0.1", "method.lambda_p=1.0"]
+    said = fedquilt("run", recipe, *asked, "--json")
+    assert said.code == 0, said
+    fedquilt("csv", said.json["folder"], "--to", tmp_path / "tables")
+    rows = numbers(tmp_path / "tables" / "cluster_metrics.csv")[1:]
+    assert [(r[0], r[1], r[5]) for r in rows] == [
+        ("2", "0", "1.000000"), ("2", "1", "1.000000"), ("3", "0", "0.909091"), ("3", "1", "0.909091"),
+    ]  # fmt: skip
+    clusters = fedquilt("clusters", said.json["folder"], "--json").json["clusters"]
+    assert [c["lambda"] for c in clusters] == pytest.approx([1 / 1.1] * 2)
+    assert all(0 <= c[n] <= 1 for c in clusters for n in ("balanced_accuracy", "macro_f1", "majority_class"))
+    told = fedquilt("clusters", said.json["folder"]).out
+    assert "lambda" in told
+    assert "0.909" in told
+
+
+@pytest.mark.parametrize("kind", ["flhc", "ifca"])
+def test_rows_of_another_shape_have_no_cluster(recipe: Path, tmp_path: Path, kind: str) -> None:
+    """By direction, where the client trains, and by loss."""
+    folder = fedquilt("run", recipe, f"method={{kind='{kind}', n_clusters=2}}", "rounds=5", "--json").json["folder"]
+    np.savez(tmp_path / "new.npz", x=np.zeros((6, 1, 9, 9), np.float32), y=np.array([0, 0, 0, 0, 1, 2]))
+    wrong = fedquilt("assign", folder, "--data", tmp_path / "new.npz")
+    assert (wrong.code, "of shape (1, 9, 9), do not fit the run's model" in wrong.err) == (2, True)
 
 
 def test_clients_that_were_not_asked_are_in_the_tables_once_a_round(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def result(accuracy: float, last: float, up: int, seconds: float) -> dict[str, A
     best = {"test_accuracy": accuracy, "test_accuracy_worst10": accuracy / 2, "test_balanced_accuracy": accuracy / 4,
             "test_macro_f1": accuracy / 8}  # fmt: skip
     return {"best": best, "last": {"test_accuracy": last}, "bytes_up": up, "bytes_down": 2 * up, "seconds": seconds,
-            "digest": f"d{accuracy}"}  # fmt: skip
+            "updates": 10 * up, "digest": f"d{accuracy}"}  # fmt: skip
 
 
 def test_a_row_by_hand_and_as_csv() -> None:
@@ -91,7 +91,7 @@ def test_a_row_by_hand_and_as_csv() -> None:
         {
             "accuracy": 0.6, "accuracy_half_95": half, "worst10": 0.3, "worst10_half_95": half / 2,
             "balanced_accuracy": 0.15, "balanced_accuracy_half_95": half / 4, "macro_f1": 0.075,
-            "macro_f1_half_95": half / 8, "last_round_accuracy": 0.5,
+            "macro_f1_half_95": half / 8, "last_round_accuracy": 0.5, "updates": 20_000_000.0,
             "megabytes_up": 2.0, "megabytes_down": 4.0, "seconds": 1.5,
         },
         rel=1e-6,

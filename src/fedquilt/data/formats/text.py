@@ -29,6 +29,7 @@ class Strings:
     y: Array
     texts_test: tuple[str, ...]
     y_test: Array
+    classes: int
 
 
 def ag_news(folder: Path, size: int = 25_000, length: int = 128) -> Arrays:
@@ -48,7 +49,7 @@ def ag_news(folder: Path, size: int = 25_000, length: int = 128) -> Arrays:
 def strings(folder: Path) -> Strings:
     """AG News as it is: title and description of each text in one string."""
     train, test = (_part(locate(folder, f"{part}.csv")) for part in ("train", "test"))
-    return Strings(*train, *test)
+    return Strings(*train, *test, classes=4)
 
 
 def tokens(text: str) -> list[str]:

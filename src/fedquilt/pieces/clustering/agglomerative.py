@@ -14,6 +14,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.pieces.clustering.result import ClusterResult, canonical, directions, largest, unit
+from fedquilt.pieces.clustering.stability import stability
 from fedquilt.pieces.clustering.tree import Cut, by_distances
 
 LINKAGES = ("average", "complete", "single", "ward")
@@ -37,11 +38,12 @@ def agglomerate(
             updates say little about direction.
         threshold, k, auto: See :class:`Cut`.
         max_exact: Up to so many clients the whole tree is built.
-        seed: For the sample.
+        seed: For the sample, and for the parts of the clients that the cut is tried on again.
     """
     cut = Cut(threshold, k, auto)
     linkage = linkage or ("ward" if k is not None else "average")
-    _check(vectors, linkage, metric, cut)
+    check_settings(linkage, metric, cut)
+    _check(vectors)
     ids = in_order(list(vectors))
     silent = [c for c in ids if unit(vectors[c]) is None]
     aside = set(silent)
@@ -54,14 +56,13 @@ def _found(
     seed: Seed,
 ) -> ClusterResult:  # fmt: skip
     if len(ids) <= most:
-        return _exact(vectors, ids, linkage, metric, cut)
+        return _exact(vectors, ids, linkage, metric, cut, seed)
     return _sampled(vectors, ids, linkage, metric, cut, most, seed)
 
 
-def _check(vectors: Mapping[ClientId, Tensor], linkage: str, metric: str, cut: Cut) -> None:
-    if not vectors:
-        raise InputError("There is nobody to cluster.")
-    if linkage not in LINKAGES:
+def check_settings(linkage: str | None, metric: str, cut: Cut) -> None:
+    """Refuse what does not go together; linkage None is the one that goes with the cut."""
+    if linkage is not None and linkage not in LINKAGES:
         raise InputError(f"linkage must be one of {', '.join(LINKAGES)}, got {linkage!r}.")
     if metric not in METRICS:
         raise InputError(f"metric must be one of {', '.join(METRICS)}, got {metric!r}.")
@@ -69,12 +70,17 @@ def _check(vectors: Mapping[ClientId, Tensor], linkage: str, metric: str, cut: C
         raise InputError(f"Ward's linkage is about Euclidean distances; give metric 'euclidean', not {metric!r}.")
     if cut.auto and metric != "cosine":
         raise InputError(f"auto judges heights of cosine distances; with {metric!r} give a threshold or k.")
+
+
+def _check(vectors: Mapping[ClientId, Tensor]) -> None:
+    if not vectors:
+        raise InputError("There is nobody to cluster.")
     if len({v.numel() for v in vectors.values()}) > 1:
         raise InputError("The clients' vectors have different lengths, so no distances can be taken.")
 
 
 def _exact(
-    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], linkage: str, metric: str, cut: Cut
+    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], linkage: str, metric: str, cut: Cut, seed: Seed
 ) -> ClusterResult:
     distances = np.zeros(0)
     if len(ids) > 1:
@@ -84,7 +90,8 @@ def _exact(
         rows = np.stack([_row(vectors[c], normalised) for c in ids])
         distances = pdist(rows, "euclidean" if linkage == "ward" else METRICS[metric])
     found = by_distances(ids, distances, linkage, cut, neighbours=metric == "cosine" and linkage != "ward")
-    return replace(found, directions=directions(found.labels, vectors))
+    steady = stability(ids, distances, linkage, cut, found.labels, seed)
+    return replace(found, directions=directions(found.labels, vectors), measures=found.measures | steady)
 
 
 def _row(vector: Tensor, normalised: bool) -> Any:
@@ -108,7 +115,7 @@ def _sampled(
         )
     chosen = seed.fold("sample", len(ids)).numpy().choice(len(ids), size=most, replace=False)
     sample = in_order([ids[i] for i in chosen])
-    found = _exact(vectors, sample, linkage, metric, cut)
+    found = _exact(vectors, sample, linkage, metric, cut, seed)
     taken = set(sample)
     rest = [c for c in ids if c not in taken]
     labels, far = _placed(found, rest, vectors)

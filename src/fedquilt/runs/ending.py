@@ -1,0 +1,57 @@
+"""What is left when a run ends: its models, and what the numbers were made with."""
+
+from __future__ import annotations
+
+import json
+import platform
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from fedquilt.core.exchange import Method
+from fedquilt.core.params import Params
+from fedquilt.engines.rounds import Rounds
+from fedquilt.runs.files import write_atomic
+from fedquilt.runs.snapshot import personal_model
+from fedquilt.runs.storage import RunFolder
+
+
+def write_global(folder: RunFolder, rounds: Rounds, name: str) -> None:
+    """The global model as models/NAME.safetensors, if there is one."""
+    model = rounds.method.global_model(rounds.state)
+    if model is not None:
+        _write(folder, rounds.method, model, name)
+
+
+def write_personal(folder: RunFolder, rounds: Rounds) -> None:
+    """The model of every client as models/client-ID.safetensors."""
+    for client in rounds.source.examined:
+        name = client if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
+        _write(folder, rounds.method, personal_model(rounds, client), f"client-{name}")
+
+
+def _write(folder: RunFolder, method: Method, model: Params, name: str) -> None:
+    net = getattr(method, "net", None)
+    whole = model if net is None else net.full(model)
+    content = safetensors.torch.save({n: t.contiguous() for n, t in whole.items()})
+    write_atomic(folder.path / f"models/{name}.safetensors", content, folder.path)
+
+
+def majority_of(federation: Any) -> float | None:
+    """The accuracy of always answering a client's most frequent training label, mean over clients: the least that must
+    be beaten."""
+    find = getattr(federation, "majority", None)
+    if find is None or getattr(federation, "classes", None) is None:
+        return None
+    clients = np.asarray(find().clients)
+    return None if np.isnan(clients).all() else float(np.nanmean(clients))
+
+
+def environment() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {
+        "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
+        "machine": platform.machine(), "system": platform.system(),
+    }  # fmt: skip
