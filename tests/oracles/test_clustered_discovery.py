@@ -39,9 +39,9 @@ def close(values: list[float]) -> Any:
     return pytest.approx(values, abs=2e-6)
 
 
-def blend(examples: tuple[int, ...], t: int, **settings: Any) -> list[list[float]]:
+def blend(examples: tuple[int, ...], t: int, sharing_by: str = "same", **settings: Any) -> list[list[float]]:
     """One round's end: places [1,0|1], [3,0|3], [0,4|10] in clusters {0,1} and {2}."""
-    method = hcfl(LOSS, initial_rounds=0, n_clusters=2, **settings)
+    method = hcfl(LOSS, initial_rounds=0, n_clusters=2, sharing_by=sharing_by, **settings)
     zero = {"body": torch.zeros(2), "head": torch.zeros(1)}
     state = Blended((zero, zero), from_labels({0: 0, 1: 0, 2: 1}, None, "given"))
     places = [([1.0, 0.0], [1.0]), ([3.0, 0.0], [3.0]), ([0.0, 4.0], [10.0])]
@@ -76,6 +76,25 @@ def test_o3_sharing_by_size_and_by_divergence():
     assert blend((1, 1, 2), 10, sharing_by="divergence") == blend((1, 1, 2), 10)
 
 
+def test_sharing_by_shrinkage():
+    """Cluster 0: the places 1 and 3 scatter by 2, their mean by 1, at a squared distance of 5 from P: 1/5 of lambda =
+    1/2. Cluster 1 is one client, whose scatter is taken to be the same 2: 2/5 of 1/2. By 3 : 1 examples the scatter is
+    3/4 / (3/8) = 2 again, and the mean's 2 * 10/16."""
+    assert blend((1, 1, 2), 10, sharing_by="shrinkage") == [close([1.9, 0.2, 2]), close([0.2, 3.6, 10])]
+    share = 0.5 * 1.25 / (1.25**2 + 4)  # from [2.5, 0] towards [1.25, 2]
+    assert blend((1, 3, 4), 10, sharing_by="shrinkage")[0] == close([2.5 - 1.25 * share, 2 * share, 2.5])
+
+
+def test_shrinkage_leaves_clusters_alone_where_nobody_scatters():
+    method = hcfl(LOSS, initial_rounds=0, n_clusters=2, sharing_by="shrinkage")
+    zero = {"body": torch.zeros(2), "head": torch.zeros(1)}
+    state = Blended((zero, zero), from_labels({0: 0, 1: 1}, None, "given"))
+    moves = ([1.0, 0.0], [0.0, 4.0])
+    replies = [Reply(i, 1, Upload({"body": torch.tensor(b), "head": torch.zeros(1)})) for i, b in enumerate(moves)]
+    found = method.merged(state, replies, Turn(0, None, Seed(0), 2))
+    assert [coordinates(m)[:2] for m in found.models] == [close([1, 0]), close([0, 4])]
+
+
 def test_o4_steps_with_a_pull():
     """c = 4, W = 1, mu = 1, eta = 0.1 from 0: w* = 2.5 and 2.5 (1 - 0.8^E)."""
 
@@ -99,6 +118,7 @@ ROUNDS = {
 WORK: dict[str, Any] = {"optimizer": SGD(0.25)}
 SETTINGS: dict[str, Any] = {
     "initial_rounds": 1, "criterion": "threshold", "mu": 1.0, "lambda_0": 1.0, "lambda_alpha": 1.0, "lambda_p": 1.0,
+    "sharing_by": "same",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -22,6 +22,8 @@ from fedquilt.methods.flhc import FLHC, Criterion, Linkage, Metric, blur_of, ret
 from fedquilt.methods.grouped import Groups, Welcome, inside, split
 from fedquilt.pieces.aggregators import mean
 from fedquilt.pieces.clustering.result import unknown
+
+Sharing = Literal["same", "size", "divergence", "shrinkage"]
 
 
 @record
@@ -108,7 +110,10 @@ class HCFL(FLHC):
         sharing: lambda(t).
         sharing_by: 'same' lambda for all; 'size': lambda_k = lambda (1 - share of cluster k in the participants'
             examples), so that small clusters borrow more; 'divergence': lambda_k = lambda min_j d_j / d_k with
-            d_k = |A_k.embedding - P|, so that far clusters borrow less.
+            d_k = |A_k.embedding - P|, so that far clusters borrow less; 'shrinkage': lambda_k = lambda min(1, V_k / d_k^2)
+            with V_k the variance of the average A_k.embedding, estimated from the scatter of the cluster's participants:
+            a cluster borrows as much as its own average is uncertain beside its distance from the common one (the
+            positive part of James and Stein's estimator), and nothing once the clusters really differ.
         stop_sharing: If set, sharing ends for good once the held-out loss of the clients' models has not improved in
             so many evaluations after the discovery.
         start_at: 'cluster' begins local training at W_k; 'global' at P with the head of the warm-up, a stale start
@@ -121,15 +126,15 @@ class HCFL(FLHC):
     criterion: Criterion = "auto"
     mu: float = 1.0
     sharing: fading = fading()
-    sharing_by: Literal["same", "size", "divergence"] = "same"
+    sharing_by: Sharing = "shrinkage"
     stop_sharing: int | None = None
     start_at: Literal["cluster", "global"] = "cluster"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         pull(self.mu)  # checks it
-        if self.sharing_by not in ("same", "size", "divergence"):
-            raise InputError(f"sharing_by must be 'same', 'size' or 'divergence', got {self.sharing_by!r}.")
+        if self.sharing_by not in get_args(Sharing):
+            raise InputError(f"sharing_by must be one of {', '.join(get_args(Sharing))}, got {self.sharing_by!r}.")
         if self.start_at not in ("cluster", "global"):
             raise InputError(f"start_at must be 'cluster' or 'global', got {self.start_at!r}.")
         if self.stop_sharing is not None and self.stop_sharing < 1:
@@ -185,7 +190,8 @@ class HCFL(FLHC):
         if not common:
             return after
         own = [self.embedding(m) for m in after.models]
-        factors = self._factors(own, common, weights, turn.round - self.initial_rounds, after.sharing)
+        top = self.sharing(turn.round - self.initial_rounds) if after.sharing else 0.0
+        factors = [top * share for share in self._shares(own, common, weights, parts)]
         models = (
             {**m, **lerp(e, common, f)} if part else m
             for m, e, f, part in zip(after.models, own, factors, parts, strict=True)
@@ -205,16 +211,38 @@ class HCFL(FLHC):
         )
         return weighted_mean(means)
 
-    def _factors(
-        self, own: Sequence[Params], common: Params, weights: Sequence[int], t: int, sharing: bool
+    def _shares(
+        self, own: Sequence[Params], common: Params, weights: Sequence[int], parts: Sequence[Any]
     ) -> list[float]:
-        top = self.sharing(t) if sharing else 0.0
+        if self.sharing_by == "same":
+            return [1.0] * len(own)
         if self.sharing_by == "size":
-            return [top * (1 - n / max(sum(weights), 1)) for n in weights]
+            return [1 - n / max(sum(weights), 1) for n in weights]
+        far = [norm(sub(e, common)) if n else math.inf for e, n in zip(own, weights, strict=True)]
         if self.sharing_by == "divergence":
-            far = [norm(sub(e, common)) if n else math.inf for e, n in zip(own, weights, strict=True)]
-            return [top * (min(far) / d if d > 0 else 1.0) for d in far]
-        return [top] * len(own)
+            return [min(far) / d if d > 0 else 1.0 for d in far]
+        return [
+            min(1.0, v / d**2) if d > 0 else 1.0 for v, d in zip(self._variances(parts, weights), far, strict=True)
+        ]
+
+    def _variances(self, parts: Sequence[Sequence[Reply[Any]]], weights: Sequence[int]) -> list[float]:
+        """Of each cluster's mean embedding: s^2 sum p_i^2, with s^2 the unbiased scatter of one participant.
+
+        A lone participant shows no scatter; it is taken to be that of the others, 0 where all are alone.
+        """
+        scatter: list[float | None] = []
+        for part, n in zip(parts, weights, strict=True):
+            shares = [r.examples / n for r in part]
+            deltas = [self.embedding(r.upload.delta) for r in part]
+            centre = weighted_mean(zip(shares, deltas, strict=True))
+            apart = sum(p * norm(sub(d, centre)) ** 2 for p, d in zip(shares, deltas, strict=True))
+            scatter.append(apart / (1 - _squares(shares)) if len(part) > 1 else None)
+        known = [(s, n) for s, n in zip(scatter, weights, strict=True) if s is not None]
+        usual = sum(s * n for s, n in known) / max(sum(n for _, n in known), 1)
+        return [
+            (usual if s is None else s) * _squares([r.examples / n for r in part])
+            for s, part, n in zip(scatter, parts, weights, strict=True)
+        ]
 
     def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
         """Hear the held-out loss, and perhaps end the sharing."""
@@ -227,12 +255,16 @@ class HCFL(FLHC):
         return replace(state, waited=waited, sharing=waited < self.stop_sharing)
 
 
+def _squares(shares: Sequence[float]) -> float:
+    return sum(p * p for p in shares)
+
+
 def hcfl(
     objective: Objective | Net, head: tuple[str, ...] = ("head",), initial_rounds: int = 3,
     criterion: Criterion = "auto", distance_threshold: float = 0.5, n_clusters: int | None = None,
     clustering_metric: Metric = "cosine", linkage: Linkage | None = None, whole_update: bool = False, mu: float = 1.0,
     lambda_0: float = 1.0, lambda_alpha: float = 0.1, lambda_p: float = 1.0, anneal_last: int = 0,
-    cluster_rounds: int | None = None, sharing_by: Literal["same", "size", "divergence"] = "same",
+    cluster_rounds: int | None = None, sharing_by: Sharing = "shrinkage",
     stop_sharing: int | None = None, start_at: Literal["cluster", "global"] = "cluster",
     sketch_size: int | None = None, min_size: int = 1, max_exact: int = 5000, recluster_every: int | None = None,
     retest_every: int | None = None, retest_margin: float = 0.1, retest_patience: int = 2,
