@@ -14,6 +14,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Error, Message
 
+from fedquilt.core.compact import MAGIC
 from fedquilt.core.errors import InputError, RoundError
 from fedquilt.core.net import Net
 from fedquilt.core.record import pack, unpack
@@ -75,6 +76,7 @@ def changed(**how: Any) -> Any:
 
 
 def unknown_record(frame: bytes) -> bytes:
+    frame = pack(unpack(frame))
     return frame.replace(b"client_side:Wire", b"client_side:Evil")
 
 
@@ -83,6 +85,7 @@ def header_of(size: int) -> bytes:
 
 
 def huge_tensor(frame: bytes) -> bytes:
+    frame = pack(unpack(frame))  # as a safetensors file, which is taken too
     length = int.from_bytes(frame[:8], "little")
     head = json.loads(frame[8 : 8 + length])
     name = next(n for n in head if n != "__metadata__")
@@ -93,11 +96,16 @@ def huge_tensor(frame: bytes) -> bytes:
 
 LIES = {
     "truncated": (uploads(lambda f: f[: len(f) // 2]), "Truncated|take|fit|malformed"),
-    "flipped": (uploads(flip), "malformed frame"),
+    "flipped": (uploads(flip), "malformed frame|unknown record type"),
     "doubled": (uploads(lambda f: f + f), "bytes"),
     "empty": (uploads(lambda f: b""), "at least 8 bytes"),
     "huge header": (uploads(lambda f: header_of(2**62)), "header claims"),
     "huge tensor": (uploads(huge_tensor), "does not fit"),
+    "huge compact tensor": (
+        uploads(lambda f: MAGIC + bytes([8, 0x11, 0xFF, 0xFF, 0xFF, 0x7F]) + f),
+        "the tensors take",
+    ),
+    "unknown compact record": (uploads(lambda f: f[:3] + b"\0\0\0\0" + f[7:]), "unknown record type"),
     "unknown record": (uploads(unknown_record), "unknown record type"),
     "no upload": (lambda frames: {"answer": frames["answer"]}, "frame 0 is missing"),
     "not an upload": (uploads(lambda f: pack("hello")), "not an upload"),

@@ -66,11 +66,11 @@ def _codec(slopes: Slopes, num_bins: int, lossless: Any) -> Codec:
 
 
 def _base(objective: Objective | Net, base: Base, mu: float, head_epochs: int, norms: str, rest: dict[str, Any]) -> Any:
-    found, home = net_of(objective).norms, ("head",)
+    found = net_of(objective).norms if norms == "personal" else ()
+    home = ("head", *found)
     if norms == "personal":
         if not found:
             raise InputError("norms = 'personal' needs a network with BatchNorm; this one has none. Leave it out.")
-        home = ("head", *found)
         if base not in ("fedrep", "fedper"):
             rest = {**rest, "parts": at_home(under(*home))}
     if base == "fedprox":

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.errors import FrameError, InputError
+from fedquilt.core.params import finite
 from fedquilt.core.seed import Seed
 from fedquilt.pieces.codecs.matrices import Matrixwise
 
@@ -40,7 +41,7 @@ class half(Matrixwise):
         if not isinstance(part, Tensor) or part.dtype is not getattr(torch, self.kind) or part.shape != (rows, columns):
             raise FrameError(f"{rows} x {columns} entries of {self.kind} are needed.")
         whole = part.float()
-        if not bool(whole.isfinite().all()):
+        if not finite([whole]):
             raise FrameError(
                 f"a number is not finite as {self.kind}. Did training diverge? bfloat16 has a wider range."
             )

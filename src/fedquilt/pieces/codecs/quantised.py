@@ -93,11 +93,14 @@ class qsgd(Matrixwise):
         flat = matrix.detach().flatten()
         blocks = torch.nn.functional.pad(flat, (0, -len(flat) % self.block)).view(-1, self.block)
         norms = torch.linalg.vector_norm(blocks, dim=1)
-        usable = torch.where((norms > 0) & norms.isfinite(), norms, torch.inf)
         most = (1 << (self.bits - 1)) - 1
-        sizes = (blocks.abs() * (most / usable)[:, None]).flatten()[: len(flat)].nan_to_num_(0, 0, 0)
-        levels = _rounded(sizes, seed).clamp_(max=most)
-        signed = levels + (flat > 0) * float(most + 1)
+        if bool(norms.isfinite().all()):
+            factors = torch.where(norms > 0, most / norms, 0.0).clamp_(max=3e38)
+            sizes = blocks.abs().mul_(factors[:, None]).flatten()[: len(flat)]
+            levels = _rounded(sizes, seed).clamp_(max=most)
+        else:  # it will be refused where it arrives
+            levels = torch.zeros_like(flat)
+        signed = levels.add_((flat > 0).float(), alpha=most + 1)
         return norms.numpy().astype(">f4").tobytes() + _packed(signed, self.bits), None
 
     def restore(self, part: Any, rows: int, columns: int) -> Tensor:
@@ -110,10 +113,10 @@ class qsgd(Matrixwise):
             raise FrameError("the norm of a block is not finite or negative. Did training diverge?")
         most = (1 << (self.bits - 1)) - 1
         codes = _unpacked(part[4 * count :], self.bits, entries)
-        positive = codes > most
-        levels = codes.sub_(positive * float(most + 1))
-        sizes = levels * (norms / most).repeat_interleave(self.block)[:entries]
-        return torch.where(positive, sizes, -sizes).view(rows, columns)
+        signs = (codes > most).float()
+        levels = codes.sub_(signs, alpha=most + 1).mul_(signs.mul_(2).sub_(1))
+        blocks = torch.nn.functional.pad(levels, (0, -entries % self.block)).view(-1, self.block)
+        return blocks.mul_((norms / most)[:, None]).flatten()[:entries].view(rows, columns)
 
 
 def _rounded(steps: Tensor, seed: Seed | None) -> Tensor:

@@ -30,8 +30,7 @@ class sign(Matrixwise):
 
     def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
         """The bytes of a matrix."""
-        entries = matrix.numel()
-        scale = float(matrix.abs().sum(dtype=torch.float64)) / max(entries, 1)
+        scale = float(matrix.abs().mean()) if matrix.numel() else 0.0
         bits: Bits = (matrix.detach() > 0).numpy().view(np.uint8).reshape(-1)
         return to_float(scale) + pack_bits(bits), None
 

@@ -52,8 +52,8 @@ class top_k(Matrixwise):
         """The places and the values."""
         flat = matrix.detach().flatten()
         count = _count(self.share, len(flat))
-        places = torch.topk(flat.abs(), count, sorted=False).indices.sort().values
-        return (pack_bits(to_bits(places.numpy(), width_of(len(flat)))), flat[places]), None
+        places = np.sort(np.argpartition(flat.abs().numpy(), len(flat) - count)[len(flat) - count :])
+        return (pack_bits(to_bits(places, width_of(len(flat)))), flat[torch.from_numpy(places)]), None
 
     def restore(self, part: Any, rows: int, columns: int) -> Tensor:
         """The matrix of these places and values."""
