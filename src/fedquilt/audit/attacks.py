@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedquilt.audit.analytic import BIAS, features_of, label_of, present_classes
-from fedquilt.audit.inversion import Puzzle, invert
+from fedquilt.audit.inversion import Guess, Puzzle, invert
 from fedquilt.audit.quality import paired, psnr, ssim
 from fedquilt.audit.sight import Sight, View, filled
 from fedquilt.core.errors import InputError
@@ -38,8 +38,10 @@ class Scene:
 
 
 def dlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
-    """Inputs and soft labels together."""
-    return _inverted(scene, seen, seen.server, truth, seed, given=False)
+    """Inputs and soft labels together; of several views, the one that is explained best."""
+    views = [view for view in (seen.server, seen.body) if view is not None]
+    found = [_inverted(scene, seen, view, truth, seed.fold(i), given=False) for i, view in enumerate(views)]
+    return min(found, key=lambda one: math.inf if one[0].get("mismatch") is None else one[0]["mismatch"] or 0.0)
 
 
 def idlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
@@ -66,7 +68,10 @@ def _inverted(scene: Scene, seen: Sight, view: View, truth: Batch, seed: Seed, g
     if given and (labels is None or not head_known):
         return {}, None, "the head was not sent, so that there is no label to begin with"
     puzzle = Puzzle(scene.net, model, view.gradient, tuple(truth.x.shape[1:]), scene.low, scene.high, head_known)
-    guess = invert(puzzle, count, seed, labels, scene.iterations, scene.restarts)
+    return _scored(scene, invert(puzzle, count, seed, labels, scene.iterations, scene.restarts), truth)
+
+
+def _scored(scene: Scene, guess: Guess, truth: Batch) -> Found:
     pairs, span = paired(truth.x, guess.x), scene.high - scene.low
     true = truth.x[pairs]
     blind = scene.usual.expand_as(guess.x)

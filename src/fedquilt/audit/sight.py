@@ -38,6 +38,7 @@ class Sight:
     Args:
         client: Whose post.
         server: What the server holds: all that was sent to the client and all that it sent.
+        body: The changes of weights alone, where a slope was sent beside them: a codec may have spoiled the slope.
         peer: What another client holds, where a method passes on what this one sent (HGLS's slopes); else None.
         examples: How many rows it says it has.
         bytes_up: Of all its uploads.
@@ -47,6 +48,7 @@ class Sight:
 
     client: ClientId
     server: View
+    body: View | None
     peer: View | None
     examples: int
     bytes_up: int
@@ -69,13 +71,14 @@ def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float)
     slope = {} if wire is None else _slope(method, net, wire)
     told = {n: t for w in own for n, t in _field(w.upload, "head").items()}
     held = _held(own, net)
-    view = View({**told, **held}, _moved({**{n: -t.float() / pace for n, t in changes.items()}, **slope}))
+    estimate = {n: -t.float() / pace for n, t in changes.items()}
+    view, body = View({**told, **held}, _moved({**estimate, **slope})), View(held, _moved(estimate)) if slope else None
     if told and slope and _exact(method):  # a gradient at the trained model, all of which was sent
         view = View({**held, **{n: held[n] + t for n, t in changes.items() if n in held}, **told}, _moved(slope))
     others = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN
     examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
     peer = None if wire is None else _peer(letters, client, net, wire, slope)
-    return Sight(client, view, peer, examples, size, ", ".join(sorted(others)), _told(own))
+    return Sight(client, view, body, peer, examples, size, ", ".join(sorted(others)), _told(own))
 
 
 def _exact(method: Any) -> bool:

@@ -174,6 +174,14 @@ def test_codecs(recipe):
             Plan(codecs=(wrong,))
 
 
+def test_a_slope_that_a_codec_spoiled_does_not_hide_the_rest(recipe):
+    """HGLS with hgc sends the body's change as it is: it is attacked as FedPer's would be."""
+    plan = {"defences": ("none",), "attacks": ("dlg",), "iterations": 15, "restarts": 2}
+    coded = found(recipe, "model.kind=mlp", methods=("hgls",), codecs=("hgc",), **plan)["hgls", "none", "dlg"].numbers
+    assert coded["mismatch"] < 0.1
+    assert coded["psnr"] > coded["psnr_blind"]
+
+
 def test_the_recipes_own_codec(recipe):
     """A codec of the recipe is what is overheard by default."""
     plan = {"defences": ("none",), "attacks": ("features",)}
