@@ -26,7 +26,7 @@ from fedquilt.methods.feddrift import feddrift
 from fedquilt.methods.fesem import Remembering, fesem
 from fedquilt.methods.ifca import ifca
 from fedquilt.methods.lcfed import Projected, lcfed
-from fedquilt.methods.regrouping import Vote
+from fedquilt.methods.starts import Vote
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.objectives import prox

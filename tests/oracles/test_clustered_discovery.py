@@ -21,6 +21,7 @@ from fedquilt.methods.fedavg import FedAvg, Upload
 from fedquilt.methods.fedper import fedper
 from fedquilt.methods.fedper_grouped import fedper_grouped
 from fedquilt.methods.flhc import FLHC, flhc
+from fedquilt.methods.grouped import Groups
 from fedquilt.methods.hcfl import HCFL, Blended, fading, hcfl, pull
 from fedquilt.methods.lcfed import lcfed
 from fedquilt.methods.pacfl import pacfl
@@ -167,6 +168,22 @@ def test_o9_cgpfl_and_lcfed_may_start_stale_too(start: str, passes: float):
     for method in (cgpfl(objective, **settings), lcfed(objective, **settings, lam=0.0)):
         moved = coordinates(last(method, at([0, 0, 0]), rounds=15).state.models[0])[2]
         assert moved / 0.282269 == pytest.approx(passes, abs=1e-4)
+
+
+@pytest.mark.parametrize(("limit", "sides"), [(1.6, [0, 0, 0, 0, 0]), (1.0, [0, 0, 0, 1, 1])])
+def test_o8_cfl_splits_when_a_client_still_pulls(limit: float, sides: list[int]):
+    """|mean| is 0.178885 < 0.4; the longest update, 1.1, is not above 1.6 but above 1."""
+    updates = [[1, 0.2], [1, 0], [0.9, 0.1], [-1, 0.1], [-1.1, 0]]
+    zero = {"body": torch.zeros(2), "head": torch.zeros(1)}
+    state = Groups((zero,), from_labels(dict.fromkeys(range(5), 0), None, ""))
+    replies = [
+        Reply(i, 1, Upload({**zero, "body": torch.tensor(u, dtype=torch.float32)})) for i, u in enumerate(updates)
+    ]
+    method = CFL(base=FedAvg(objective=LOSS), eps_1=0.4, eps_2=limit, calm_rounds=0)
+    after = method.merged(state, replies, Turn(3, None, Seed(0), 5))
+    assert list(after.clusters.labels.values()) == sides
+    if limit == 1.0:  # each side goes on with the mean of its own
+        assert [coordinates(m)[:2] for m in after.models] == [close([2.9 / 3, 0.1]), close([-1.05, 0.05])]
 
 
 # O10: bitwise

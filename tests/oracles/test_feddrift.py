@@ -16,7 +16,7 @@ from fedquilt.data import IID, Federation, LabelPermutation, Stream
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.feddrift import Report, Watch, feddrift
-from fedquilt.methods.regrouping import Centres
+from fedquilt.methods.starts import Centres
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.optimizers import SGD
 from helpers.quadratic import LOSS, at, federation, place

@@ -19,7 +19,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import Owner, Upload
 from fedquilt.methods.fedsoft import Shares, Soft, fedsoft
-from fedquilt.methods.regrouping import Offer
+from fedquilt.methods.starts import Offer
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import squared_error

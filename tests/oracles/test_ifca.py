@@ -22,7 +22,8 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import Client, FedAvg, Server
 from fedquilt.methods.ifca import ifca, ifca_gradient
-from fedquilt.methods.regrouping import Centres, Offer, Vote, mean_loss
+from fedquilt.methods.row_losses import mean_loss
+from fedquilt.methods.starts import Centres, Offer, Vote
 from fedquilt.models import MLP
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import ClusterResult

@@ -16,7 +16,8 @@ from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
-from fedquilt.methods.regrouping import Centres, Offer, Regrouping
+from fedquilt.methods.regrouping import Regrouping
+from fedquilt.methods.starts import Centres, Offer
 from fedquilt.pieces.clustering.centres import nearest, reseed_empty
 
 

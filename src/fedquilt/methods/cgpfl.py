@@ -17,7 +17,7 @@ from fedquilt.core.train import Job, Objective, Trained
 from fedquilt.methods.by_distance import ByDistance
 from fedquilt.methods.fedavg import FedAvg, Owner
 from fedquilt.methods.pfedme import Moreau
-from fedquilt.methods.regrouping import Starts
+from fedquilt.methods.starts import Starts
 from fedquilt.pieces.clustering.centres import METRICS
 from fedquilt.pieces.objectives import prox
 

@@ -19,8 +19,7 @@ from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Objective, Trained
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.regrouping import Regrouping
-
-APART = 1e9  # the distance of clusters that cannot be compared
+from fedquilt.pieces.clustering.alike import alike
 
 
 @record
@@ -144,22 +143,12 @@ class FedDrift(Regrouping):
 
     def _alike(self, k: int, heard: Sequence[Reply[Report]]) -> list[list[int]]:
         """Groups of clusters, each in order, by smallest number."""
-        from scipy.cluster.hierarchy import fcluster, linkage  # takes a while to import
-        from scipy.spatial.distance import squareform
-
-        if k == 1:
-            return [[0]]
         loss = np.full((k, k), np.nan)  # [i, j]: model i on the rows of cluster j
         for j in range(k):
             members = [(r.examples, r.upload.losses["loss"].numpy()) for r in heard if r.upload.cluster == j]
             if members:
                 loss[:, j] = np.average([m[1] for m in members], axis=0, weights=[m[0] for m in members])
-        rise = loss - np.diag(loss)  # [i, j]: L_ij - L_jj
-        apart = np.nan_to_num(np.maximum(np.maximum(rise, rise.T), 0), nan=APART)
-        np.fill_diagonal(apart, 0)
-        names = fcluster(linkage(squareform(apart), "complete"), self.delta, "distance")
-        groups = {name: [k for k, n in enumerate(names) if n == name] for name in names}
-        return sorted(groups.values())
+        return alike(loss, self.delta)
 
 
 def feddrift(

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone, plain
@@ -19,10 +18,10 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Objective, Trained
 from fedquilt.methods.fedavg import Download, FedAvg, Owner, Upload
-from fedquilt.methods.regrouping import Centres, Offer, Regrouping, Starts
+from fedquilt.methods.regrouping import Regrouping
+from fedquilt.methods.row_losses import best_shares
+from fedquilt.methods.starts import Centres, Offer, Starts
 from fedquilt.pieces.objectives import prox
-
-ROWS_PER_BLOCK = 256
 
 
 @record
@@ -105,13 +104,8 @@ class FedSoft(Regrouping):
 
     def estimate(self, download: Offer, client: Owner, site: Site, turn: Turn) -> tuple[Owner, Shares]:
         """On which share of the rows each model has the lowest cross-entropy; the lowest number on a tie."""
-        counts = torch.zeros(len(download.models), dtype=torch.float64)
         models = [{**self.whole(download, k), **client.private} for k in sorted(download.models)]
-        for block in site.train.blocks(ROWS_PER_BLOCK):
-            with torch.no_grad():
-                losses = [F.cross_entropy(self.predict(m, block), block.y, reduction="none") for m in models]
-            counts += torch.bincount(torch.stack(losses).argmin(0), minlength=len(counts))
-        return client, Shares({"share": counts / counts.sum()})
+        return client, Shares({"share": best_shares(self.predict, models, site.train)})
 
     def counted(self, state: Soft, upload: Shares) -> None:
         """A share for each cluster, none negative."""

@@ -15,7 +15,7 @@ from fedquilt.core.table import ClientId, in_order
 from fedquilt.core.train import Objective
 from fedquilt.methods.by_distance import ByDistance, Placed
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.regrouping import Starts, Vote
+from fedquilt.methods.starts import Starts, Vote
 
 
 @record

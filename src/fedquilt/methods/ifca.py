@@ -12,7 +12,8 @@ from fedquilt.core.params import Names, Params, everything, everything_but, lerp
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg, Upload, net_of
-from fedquilt.methods.regrouping import Regrouping, Starts, Vote
+from fedquilt.methods.regrouping import Regrouping
+from fedquilt.methods.starts import Starts, Vote
 from fedquilt.pieces.aggregators import uniform_mean
 
 WHOLE = 10**9  # rows in a batch: all there are

@@ -19,7 +19,7 @@ from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Objective
 from fedquilt.methods.by_distance import ByDistance, Placed, Sent
 from fedquilt.methods.fedavg import FedAvg, Upload, net_of
-from fedquilt.methods.regrouping import Vote
+from fedquilt.methods.starts import Vote
 from fedquilt.pieces.clustering.centres import principal
 from fedquilt.pieces.objectives import prox
 

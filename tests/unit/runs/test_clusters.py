@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,16 @@ import pytest
 import torch
 
 from fedquilt.core.errors import InputError, StorageError
+from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from fedquilt.methods.flhc import flhc
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, from_labels
 from fedquilt.runs import registry
 from fedquilt.runs.assign import assign
+from fedquilt.runs.cluster_log import _model
 from fedquilt.runs.cluster_plots import cut_between, likeness_picture, river_picture, staircase, tree_picture
 from fedquilt.runs.clusters import history, load_clusters, save_clusters
 from fedquilt.runs.csv_export import export_csv
@@ -26,7 +31,7 @@ from fedquilt.runs.runner import Run, run
 from fedquilt.runs.storage import RunFolder
 from helpers.clustered import Halves
 from helpers.command import fedquilt, lines, small, untimed
-from helpers.toy import fedavg, points
+from helpers.toy import fedavg, linear, points
 
 DELTAS = [[1, 0.1, 0], [2, 0, 0.2], [0, 1, 0.1], [0.1, 3, 0], [0, 0.1, 1], [0.2, 0, 4]]
 LOG = "metrics/clusters.jsonl"
@@ -46,7 +51,6 @@ def play(folder: Path, rounds: int = 3, **options: Any) -> None:
 
 def six() -> ClusterResult:
     vectors = {i: torch.tensor(d) for i, d in enumerate(DELTAS)}
-    from fedquilt.core.seed import Seed
 
     return agglomerate(vectors, threshold=0.5, seed=Seed(0))
 
@@ -301,3 +305,13 @@ def test_the_majority_baseline_stands_beside_accuracies(recipe: Path) -> None:
     assert "majority class, mean over clients" in said.out
     assert f"{result['majority_class']:.4f}" in said.out
     assert result["energy"]["source"] in ("none", "rapl", "nvml", "rapl+nvml")
+
+
+def test_where_states_stay_at_their_sites_clusters_still_have_models() -> None:
+    """A real federation: the server has no client's state, but every cluster's model."""
+    rounds = Rounds(flhc(linear(), initial_rounds=0, n_clusters=2), points(6, 6, 6), Local(), Seed(0))
+    rounds.play()
+    rounds.engine = SimpleNamespace(keeps_states=True)  # type: ignore[assignment]
+    for client, label in rounds.state.clusters.labels.items():
+        found = _model(rounds, client)
+        assert all(torch.equal(t, found[n]) for n, t in rounds.state.models[label].items())

@@ -1,0 +1,45 @@
+"""How well models fit a client's rows, in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedquilt.core.net import Net
+from fedquilt.core.params import Params
+from fedquilt.core.table import Batch, Table
+from fedquilt.core.train import Objective, scores_and_features
+
+ROWS_PER_BLOCK = 256
+
+
+def mean_loss(loss: Objective, params: Params, table: Table) -> float:
+    """The mean loss per row in evaluation mode. Every row counts the same, also one in a small last block."""
+    still, total = replace(loss, forward=_still_split if loss.forward is scores_and_features else _still), 0.0
+    with torch.no_grad():
+        for block in table.blocks(ROWS_PER_BLOCK):
+            total += float(still(params, {"start": params}, block)) * len(block)
+    return total / max(len(table), 1)
+
+
+def _still(net: Net, params: Params, batch: Batch) -> Any:
+    return net(params, batch)
+
+
+def _still_split(net: Net, params: Params, batch: Batch) -> Any:
+    return net.split(params, batch)
+
+
+def best_shares(predict: Callable[[Params, Batch], Tensor], models: Sequence[Params], table: Table) -> Tensor:
+    """On which share of the rows each model has the lowest cross-entropy, the lowest number on a tie; float64 [k]."""
+    counts = torch.zeros(len(models), dtype=torch.float64)
+    for block in table.blocks(ROWS_PER_BLOCK):
+        with torch.no_grad():
+            losses = [F.cross_entropy(predict(m, block), block.y, reduction="none") for m in models]
+        counts += torch.bincount(torch.stack(losses).argmin(0), minlength=len(counts))
+    return counts / counts.sum()
