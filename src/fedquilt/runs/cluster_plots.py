@@ -70,7 +70,7 @@ def _cut(found: ClusterResult, tree: Tensor) -> float:
     """Where the line goes: at the threshold if one was given and lies there, else half-way between two merges."""
     low, high = cut_between(tree, _tree_clusters(found))
     given = found.measures.get("threshold")
-    return given if given is not None and low < given <= high else (low + high) / 2
+    return given if given is not None and low < given < high else (low + high) / 2
 
 
 def _tree_clusters(found: ClusterResult) -> int:
@@ -118,6 +118,8 @@ def likeness_picture(found: ClusterResult, path: Path) -> Path | None:
             size = min(8.0, 270 / len(names))  # points for each name
             axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
             axis.set_yticks(range(len(names)), names, fontsize=size)
+        else:  # too many names: their places would be taken for them
+            axis.set(xticks=[], yticks=[], xlabel="clients", ylabel="clients")
         axis.invert_yaxis()
         axis.grid(False)
         rows = [(n, c, *(round(d, 6) for d in r)) for n, c, r in zip(names, labels, far.tolist(), strict=True)]

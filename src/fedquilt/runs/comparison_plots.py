@@ -92,6 +92,7 @@ def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float
                 continue
             axis.boxplot([found], positions=[place], widths=0.6, showfliers=False, showmeans=True,
                          medianprops={"color": tint, "linewidth": 2}, boxprops={"color": tint},
+                         whiskerprops={"color": tint}, capprops={"color": tint},
                          meanprops={"marker": "D", "markerfacecolor": tint, "markeredgecolor": "white"})  # fmt: skip
             spread = (np.arange(len(found)) * 0.618034 % 1 - 0.5) * 0.36  # even, and the same every time
             axis.scatter(place + spread, found, s=9, color=tint, alpha=0.45, linewidths=0)

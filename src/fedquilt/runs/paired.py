@@ -41,15 +41,19 @@ class Paired:
 
 
 def against(first: Accuracies, other: Accuracies) -> Paired:
-    """``other`` minus ``first``, for the clients that were scored with both in every seed; p without correction."""
+    """``other`` minus ``first``, for clients that were scored with both in a seed; p without correction."""
     from scipy import stats  # takes a second to import
 
-    clients = sorted(set.intersection(*(set(found) for found in (*first, *other))), key=str)
-    rows = np.array([[b[c] - a[c] for c in clients] for a, b in zip(first, other, strict=True)])
-    better = int((rows.mean(1) > 0).sum()) if clients else 0
-    if len(clients) < 2:
-        return Paired(float(rows.mean()) if clients else math.nan, math.nan, math.nan, better, len(first))
-    each = rows.mean(0)
+    held: dict[ClientId, list[float]] = {}
+    better = 0
+    for a, b in zip(first, other, strict=True):
+        found = {c: b[c] - a[c] for c in a if c in b}
+        better += bool(found) and float(np.mean(list(found.values()))) > 0
+        for client, value in found.items():
+            held.setdefault(client, []).append(value)
+    each = np.array([np.mean(values) for values in held.values()])
+    if len(each) < 2:
+        return Paired(float(each.mean()) if len(each) else math.nan, math.nan, math.nan, better, len(first))
     p = float(stats.wilcoxon(each).pvalue) if np.any(each) else 1.0
     half = float(stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each)))
     return Paired(float(each.mean()), half, p, better, len(first))

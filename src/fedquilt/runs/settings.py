@@ -240,10 +240,9 @@ class Config(_Section):
                 del asked[name]  # a run without codecs is the run it was before there were any
         if self.flower.classes is not None:  # the one setting of a federation that shapes the model
             asked["classes"] = self.flower.classes
-        if self.data.path is not None:
-            asked["data"]["path"] = Path(
-                self.data.path
-            ).name  # where the file is does not matter; snapshots know its hash
+        for name in ("path", "tokeniser"):  # where files are does not matter; snapshots know the hash of the rows
+            if asked["data"][name] is not None:
+                asked["data"][name] = Path(asked["data"][name]).name
         for name, path in self.weight_files().items():
             from fedquilt.models.files import fingerprint
 

@@ -216,6 +216,7 @@ _OTHER = [
     "codec=half", "download_codec=half",
     "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
     "data.label=kind", "data.user=who", "data.size=32", "data.features=['age']", "data.text=body", "data.words=9",
+    "data.tokeniser=e",
     "data.length=5",
     "data.partition.alpha=0.5", "data.partition=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
     "data.common_test=0.2", "data.local_tests=true",
@@ -254,6 +255,7 @@ def test_everything_else_changes_the_identity() -> None:
 
 def test_where_a_file_is_does_not_matter_but_its_name_does() -> None:
     assert identity("data.path=/a/x.npz") == identity("data.path=b/x.npz") != identity("data.path=b/y.npz")
+    assert identity("data.tokeniser=/a/x") == identity("data.tokeniser=b/x") != identity("data.tokeniser=b/y")
 
 
 def test_options_without_a_name_are_those_of_the_default() -> None:

@@ -29,6 +29,8 @@ def test_only_clients_scored_everywhere_count_and_equals_do_not_differ() -> None
     assert against(ONE, ONE) == Paired(0.0, 0.0, 1.0, 0, 2)
     assert against([{"a": 0.1, "z": 0.9}], [{"a": 0.3}]).difference == pytest.approx(0.2)
     assert math.isnan(against([{"a": 0.1}], [{"a": 0.3}]).p)
+    parts = against([{"a": 0.1, "b": 0.1}, {"b": 0.2, "c": 0.3}], [{"a": 0.2, "b": 0.4}, {"b": 0.3, "c": 0.3}])
+    assert parts.difference == pytest.approx((0.1 + (0.3 + 0.1) / 2 + 0.0) / 3)  # each seed scored some clients
     assert math.isnan(against([{"a": 0.1}], [{"b": 0.3}]).difference)
 
 
