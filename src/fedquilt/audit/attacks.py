@@ -40,7 +40,8 @@ class Scene:
 def dlg(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
     """Inputs and soft labels together; of several views, the one that is explained best."""
     views = [view for view in (seen.server, seen.body) if view is not None]
-    found = [_inverted(scene, seen, view, truth, seed.fold(i), given=False) for i, view in enumerate(views)]
+    seeds = (seed, seed.fold("body"))
+    found = [_inverted(scene, seen, view, truth, here, given=False) for view, here in zip(views, seeds, strict=False)]
     return min(found, key=lambda one: math.inf if one[0].get("mismatch") is None else one[0]["mismatch"] or 0.0)
 
 
