@@ -1,0 +1,87 @@
+"""Localising: which of a model's changes have a say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.params import Params
+from fedquilt.core.seed import Seed
+from fedquilt.core.select import Selection, at_least, how_many, marked, threshold, thresholds
+from fedquilt.pieces.merging.rule import Named
+
+Per = Literal["all", "tensor"]
+
+
+@dataclass(frozen=True)
+class Localized:
+    """A task vector: the values that are kept (0 elsewhere; see :func:`fedquilt.core.select.marked`), and the mask."""
+
+    values: Params
+    mask: Params
+
+    @property
+    def density(self) -> float:
+        """The share that is really kept; ties can make it more than was asked for."""
+        return sum(int(m.sum()) for m in self.mask.values()) / sum(m.numel() for m in self.mask.values())
+
+
+def localize(delta: Named, keep: float, *, per: Per = "all", noise: float = 0.0, seed: Seed | None = None) -> Localized:
+    """v = M * delta with M = [|delta| >= tau], tau the k-th largest |delta| and k = max(1, floor(keep * P)).
+
+    Args:
+        delta: What changed, weights only.
+        keep: The density, in (0, 1].
+        per: One tau over 'all' tensors together, or one for each 'tensor'.
+        noise: N(0, (noise * std(|delta|))^2) is added to the magnitudes, only to choose tau; the mask and the values
+            are of the clean changes. It jitters the density a little and protects nothing.
+        seed: For the noise.
+    """
+    jittered = delta if not noise else jitter(delta, noise, seed or Seed(0))
+    if per == "all":
+        tau = threshold(jittered, keep)
+        mask = at_least(delta, tau)
+    else:
+        mask = {n: t.abs() >= threshold({n: jittered[n]}, keep) for n, t in delta.items() if t.numel()}
+        mask |= {n: torch.ones_like(t, dtype=torch.bool) for n, t in delta.items() if not t.numel()}
+    return Localized(marked(delta, mask), mask)
+
+
+def jitter(delta: Named, noise: float, seed: Seed) -> Params:
+    """|delta| + N(0, (noise * std(|delta|))^2), never below 0; std is that of all magnitudes together."""
+    if noise < 0:
+        raise InputError(f"threshold_noise must be >= 0, got {noise}.")
+    flat = torch.cat([t.flatten() for t in delta.values()]).abs()
+    scale = noise * float(flat.std()) if flat.numel() > 1 else 0.0
+    generator = seed.fold("threshold").torch()
+    return {n: (t.abs() + scale * torch.randn(t.shape, generator=generator)).clamp(min=0) for n, t in delta.items()}
+
+
+def streamed_tau(delta: Named, names: Sequence[str], keep: float) -> float:
+    """tau over all these names, whose tensors are read twice and never held together."""
+    if keep == 1:
+        return 0.0
+    return thresholds((delta[n] for n in names), (delta[n] for n in names), keep)
+
+
+def masks(deltas: Sequence[Named], names: Sequence[str], keep: float, per: Per) -> Callable[[int, Tensor], Tensor]:
+    """The function that tells which numbers of model i's change of one tensor are kept."""
+    if not 0 < keep <= 1:
+        how_many(keep, 1)  # complains
+    if per == "all":
+        taus = [streamed_tau(d, names, keep) for d in deltas]
+        return lambda i, delta: delta.abs() >= taus[i]
+    return lambda i, delta: delta.abs() >= (_own(delta, keep) if delta.numel() else 0.0)
+
+
+def _own(delta: Tensor, keep: float) -> float:
+    found = Selection()
+    found.look(delta)
+    found.settle(keep)
+    found.look_closer(delta)
+    return found.value()
