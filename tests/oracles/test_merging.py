@@ -48,11 +48,11 @@ def test_ties_trims_elects_and_averages_what_agrees() -> None:
 
 
 def test_dare_drops_rescales_and_is_the_same_every_time() -> None:
-    """Of 10^5 changes of 1, a tenth stays and is 10; the mean stays near 1 (deviation .0095); the draw is repeatable."""
+    """Of 10^5 changes of 1, a tenth stays and is 10; the mean stays near 1 (deviation .0095); it is repeatable."""
     base = {"w": torch.zeros(100_000)}
     ones = [{"w": torch.ones(100_000)}]
     found = merge(Dare(drop=0.9), base, ones, seed=Seed(4))[0]["w"]
-    assert set(found.unique().tolist()) == {0.0, pytest.approx(10.0)}
+    assert found.unique().tolist() == pytest.approx([0.0, 10.0])
     assert float(found.mean()) == pytest.approx(1.0, abs=0.04)
     assert torch.equal(found, merge(Dare(drop=0.9), base, ones, seed=Seed(4))[0]["w"])
     assert not torch.equal(found, merge(Dare(drop=0.9), base, ones, seed=Seed(5))[0]["w"])
