@@ -1,0 +1,92 @@
+"""Bits and small numbers in bytes, most significant bit first; readers that trust nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fedquilt.core.errors import FrameError
+
+Bits = np.ndarray[Any, np.dtype[np.uint8]]  # one 0 or 1 per entry
+
+
+def width_of(values: int) -> int:
+    """How many bits tell one of so many values."""
+    return max(values - 1, 0).bit_length()
+
+
+def bytes_for(bits: int) -> int:
+    """How many bytes hold so many bits."""
+    return -(-bits // 8)
+
+
+def to_bits(numbers: Any, width: int) -> Bits:
+    """Numbers as bits, each of the same width."""
+    column = np.asarray(numbers, dtype=np.uint64)[:, None]
+    places = np.arange(width - 1, -1, -1, dtype=np.uint64)
+    return ((column >> places) & np.uint64(1)).astype(np.uint8).reshape(-1)
+
+
+def from_bits(bits: Bits, width: int) -> Any:
+    """The numbers (int64) that :func:`to_bits` wrote."""
+    weights = (1 << np.arange(width - 1, -1, -1)).astype(np.int64)
+    return bits.reshape(-1, width).astype(np.int64) @ weights
+
+
+def pack_bits(*parts: Bits) -> bytes:
+    """Bits one after the other; the last byte is filled with zeros."""
+    return np.packbits(parts[0] if len(parts) == 1 else np.concatenate(parts)).tobytes()
+
+
+def unpack_bits(raw: bytes, count: int) -> Bits:
+    """Exactly ``count`` bits that fill ``raw``; anything else is refused."""
+    if len(raw) != bytes_for(count):
+        raise FrameError(f"{count} bits take {bytes_for(count)} bytes, got {len(raw)}. Truncated?")
+    bits = np.unpackbits(np.frombuffer(raw, dtype=np.uint8))
+    if bits[count:].any():
+        raise FrameError(f"the filling after {count} bits is not zero.")
+    return bits[:count]
+
+
+def to_float(value: float) -> bytes:
+    """A number as 32 bits; what is too large for them becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.array(value, dtype=">f4").tobytes()
+
+
+def from_float(raw: bytes, what: str) -> float:
+    """The number in 4 bytes, which must be finite and not negative."""
+    if len(raw) != 4:
+        raise FrameError(f"{what} takes 4 bytes, got {len(raw)}. Truncated?")
+    value = float(np.frombuffer(raw, dtype=">f4")[0])
+    if not math.isfinite(value) or value < 0:
+        raise FrameError(f"{what} is {value}; it must be finite and not negative. Did training diverge?")
+    return value
+
+
+def to_varint(value: int) -> bytes:
+    """A number of 0 or more, 7 bits to the byte, the low ones first."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def from_varint(raw: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at a place, and the place after it."""
+    value = 0
+    for shift in range(0, 63, 7):
+        if at >= len(raw):
+            raise FrameError("a number ends too early. Truncated?")
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if byte == 0 and shift:
+                raise FrameError("a number is longer than it need be.")
+            return value, at
+    raise FrameError("a number is too long.")
