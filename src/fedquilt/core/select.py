@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
+from fedquilt.core.seed import Seed
 
 _TOP, _LOW = 1 << 15, 1 << 16  # a float32 that is not negative: 15 leading and 16 trailing bits, in numeric order
 
@@ -43,6 +44,19 @@ def threshold(delta: Mapping[str, Tensor], keep: float) -> float:
 def at_least(delta: Mapping[str, Tensor], tau: float) -> Params:
     """The mask [|delta| >= tau]; equal magnitudes are all in, so it may hold more than k."""
     return {n: t.abs() >= tau for n, t in delta.items()}
+
+
+def jittered(delta: Mapping[str, Tensor], noise: float, seed: Seed) -> Params:
+    """|delta| + N(0, (noise * std(|delta|))^2), never below 0; std is that of all magnitudes together.
+
+    Thresholds chosen by it jitter the density a little. That protects nothing: the values stay what they are.
+    """
+    if noise < 0:
+        raise InputError(f"threshold_noise must be >= 0, got {noise}.")
+    flat = torch.cat([t.flatten() for t in delta.values()]).abs()
+    scale = noise * float(flat.std()) if flat.numel() > 1 else 0.0
+    draw = seed.fold("threshold").torch()
+    return {n: (t.abs() + scale * torch.randn(t.shape, generator=draw)).clamp(min=0) for n, t in delta.items()}
 
 
 def marked(delta: Mapping[str, Tensor], mask: Mapping[str, Tensor]) -> Params:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
-from fedquilt.core.params import Params
+from fedquilt.core.params import Params, is_weight
 from fedquilt.core.seed import Seed
 
 Named = Mapping[str, Tensor]  # tensors in memory, or such as are read when they are asked for
@@ -89,14 +89,9 @@ class Rule(Protocol):
         ...
 
 
-def is_statistic(name: str) -> bool:
-    """Whether a name is a running statistic of BatchNorm rather than a weight."""
-    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
-
-
 def weights_of(dtypes: Mapping[str, torch.dtype]) -> list[str]:
     """The names that rules merge: float tensors that are no statistics."""
-    return [n for n, kind in dtypes.items() if kind.is_floating_point and not is_statistic(n)]
+    return [n for n, kind in dtypes.items() if kind.is_floating_point and is_weight(n)]
 
 
 def merged(rule: Rule, work: Work) -> Iterator[tuple[str, Tensor]]:

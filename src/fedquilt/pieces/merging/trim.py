@@ -9,10 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
-from fedquilt.core.select import Selection, at_least, how_many, marked, threshold, thresholds
+from fedquilt.core.select import Selection, at_least, how_many, jittered, marked, threshold, thresholds
 from fedquilt.pieces.merging.rule import Named
 
 Per = Literal["all", "tensor"]
@@ -42,24 +41,14 @@ def localize(delta: Named, keep: float, *, per: Per = "all", noise: float = 0.0,
             are of the clean changes. It jitters the density a little and protects nothing.
         seed: For the noise.
     """
-    jittered = delta if not noise else jitter(delta, noise, seed or Seed(0))
+    seen = delta if not noise else jittered(delta, noise, seed or Seed(0))
     if per == "all":
-        tau = threshold(jittered, keep)
+        tau = threshold(seen, keep)
         mask = at_least(delta, tau)
     else:
-        mask = {n: t.abs() >= threshold({n: jittered[n]}, keep) for n, t in delta.items() if t.numel()}
+        mask = {n: t.abs() >= threshold({n: seen[n]}, keep) for n, t in delta.items() if t.numel()}
         mask |= {n: torch.ones_like(t, dtype=torch.bool) for n, t in delta.items() if not t.numel()}
     return Localized(marked(delta, mask), mask)
-
-
-def jitter(delta: Named, noise: float, seed: Seed) -> Params:
-    """|delta| + N(0, (noise * std(|delta|))^2), never below 0; std is that of all magnitudes together."""
-    if noise < 0:
-        raise InputError(f"threshold_noise must be >= 0, got {noise}.")
-    flat = torch.cat([t.flatten() for t in delta.values()]).abs()
-    scale = noise * float(flat.std()) if flat.numel() > 1 else 0.0
-    generator = seed.fold("threshold").torch()
-    return {n: (t.abs() + scale * torch.randn(t.shape, generator=generator)).clamp(min=0) for n, t in delta.items()}
 
 
 def streamed_tau(delta: Named, names: Sequence[str], keep: float) -> float:
