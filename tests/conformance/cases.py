@@ -43,8 +43,10 @@ from fedquilt.methods.hcfl import hcfl
 from fedquilt.methods.ifca import ifca, ifca_gradient
 from fedquilt.methods.lcfed import lcfed
 from fedquilt.methods.local_only import local_only
+from fedquilt.methods.localize_stitch import LocalizeStitch, localize_stitch, stitch_once
 from fedquilt.methods.long_tail import fedavg_balanced, fedlc
 from fedquilt.methods.moon import moon
+from fedquilt.methods.once import single_model
 from fedquilt.methods.pacfl import pacfl
 from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
@@ -52,6 +54,9 @@ from fedquilt.methods.ratio_loss import ratio_loss
 from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
+from fedquilt.pieces.merging.rule import merging
+from fedquilt.pieces.merging.stitch import Stitch
+from fedquilt.pieces.merging.ties import Dare, Ties
 from fedquilt.pieces.optimizers import SGD
 from helpers.sketches import HGLS
 from helpers.toy import Normed, digits
@@ -143,5 +148,17 @@ CASES = [
     Case("lcfed", lcfed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
     Case("fedsoft", fedsoft(NET, n_clusters=2, **WORK)),
     Case("feddrift", feddrift(NET, **WORK)),
+    Case("localize-stitch", localize_stitch(NET, **WORK)),
+    Case("localize-stitch-sparse", localize_stitch(NET, keep=0.3, error_feedback=True, values="fp16", **WORK)),
+    Case("localize-stitch-signs", localize_stitch(NET, mu=1.0, conflicts="elect", per="tensor", **WORK)),
+    Case("localize-stitch-silent", localize_stitch(NET, unseen_classes_vote=False, threshold_noise=0.05, **WORK)),
+    Case("localize-stitch-trained", localize_stitch(NET, keep=0.5, trained_masks=True, mask_epochs=2, **WORK)),
+    Case("localize-stitch-batchnorm", localize_stitch(Net(partial(Normed, width=16)), **{**WORK, "batch_size": 17})),
+    Case("localize-stitch-scaffold", LocalizeStitch(base=scaffold(NET, **{**WORK, "optimizer": SGD(0.3)}))),
+    Case("stitch-once", stitch_once(NET, keep=0.5, epochs_first=6, **WORK)),
+    Case("single-model", single_model(NET, epochs_first=4, **WORK), alone=True),
+    Case("fedavg-stitch", fedavg(aggregate=merging(Stitch(keep=0.7)))),
+    Case("fedavg-ties", fedavg(aggregate=merging(Ties(keep=0.7)))),
+    Case("fedavg-dare", fedavg(aggregate=merging(Dare(drop=0.3)))),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
 ]

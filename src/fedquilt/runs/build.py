@@ -39,7 +39,7 @@ def method_of(config: Config, federation: Any) -> Method:
         optimizer=made("optimizer", train.optimizer, "train.optimizer"),
         schedule=constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
         epochs=train.epochs, steps=train.steps, batch_size=train.batch_size, clip=train.clip,
-        cohort=_cohort(config), **given,
+        cohort=_cohort(config), **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}), **given,
     )  # fmt: skip
     return method
 

@@ -63,7 +63,7 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
     return create_model(f"{kind} options", __config__=ConfigDict(extra="forbid"), **taken)
 
 
-COMMON = ("optimizer", "epochs", "steps", "batch_size", "schedule", "clip", "cohort")
+COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
 
 
 def _is_plain(hint: Any) -> bool:

@@ -99,6 +99,7 @@ class Training(_Section):
     """Local work, the same for every method of a comparison."""
 
     epochs: Positive = 1
+    epochs_first: Positive | None = None
     steps: Positive | None = None
     batch_size: Positive = 32
     optimizer: Choice = Kinded(kind="sgd", lr=0.05)  # type: ignore[call-arg]
@@ -107,7 +108,7 @@ class Training(_Section):
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
-        if self.steps is not None and self.epochs != 1:
+        if self.steps is not None and (self.epochs != 1 or self.epochs_first is not None):
             raise ValueError("steps and epochs exclude each other; leave one of them out")
         return self
 
