@@ -47,10 +47,11 @@ class Reply(Generic[U]):
 
 
 class Codec(Protocol):
-    """How an upload travels. ``sent`` is the download that both sides hold.
+    """How an upload or a download travels. ``sent`` is what both sides hold: of an upload, the download before it.
 
     ``memory`` is the codec's own record at the client (a residual, say), kept with the client's state; a codec
-    without memory returns what it was given.
+    without memory returns what it was given. Of a download, ``sent`` and ``memory`` are None: a server keeps nothing
+    for each client.
     """
 
     def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
@@ -76,6 +77,7 @@ class Plain:
 
 
 plain = Plain()
+
 
 Cohort = Callable[[Any, Sequence[ClientId], Seed], Sequence[ClientId]]
 
@@ -139,6 +141,8 @@ class Exchange:
             ask the same clients.
         check: ``(server_state, upload) -> None``, raises when an upload cannot belong here (wrong names or
             shapes). The client is then left out of the round, with the reason in the ledger.
+        download: How the download travels. What ``work`` gets, and an upload's codec takes for ``sent``, is what came
+            out of it.
     """
 
     name: str
@@ -148,10 +152,31 @@ class Exchange:
     codec: Codec = plain
     cohort: Cohort = everyone
     check: Callable[[Any, Any], None] = anything
+    download: Codec = plain
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
             raise InputError(f"An exchange's name must be a Python identifier, got {self.name!r}.")
+        if getattr(self.download, "needs_memory", False):
+            raise InputError(
+                f"The codec {self.download!r} remembers what it lost, but a server keeps no memory for each client. Use it "
+                "for uploads, and a codec without memory for downloads."
+            )
+
+    def carried(self, download: Any, seed: Seed) -> tuple[Any, Any]:
+        """(what a client sees of a download, what travels)."""
+        if self.download == plain:
+            return download, download
+        wire, _ = self.download.encode(download, None, None, seed)
+        return self.download.decode(wire, None), wire
+
+    def downloaded(self, state: Any, client: ClientId, round: int, seed: Seed) -> Any:
+        """The download as a client would see it after so many rounds of the run with this seed."""
+        return self.carried(self.down(state, client), self.download_seed(round, seed))[0]
+
+    def download_seed(self, round: int, seed: Seed) -> Seed:
+        """For the randomness of the download's codec: equal downloads of one round are coded alike."""
+        return seed.fold("download", self.name, round)
 
     def training(self, **changes: Any) -> Exchange:
         """The same trip with changes of its local training: ``start``, ``objective``, ``finish``, ``only``, ..."""

@@ -1,9 +1,10 @@
-"""Records and their one wire form.
+"""Records and their frames.
 
 A record is a tree of frozen dataclasses marked with :func:`record`, tuples, lists, dicts, tensors, bytes and
 plain scalars. ``pack`` writes it as a frame: a valid safetensors file whose tensors are the tree's tensors
-and whose metadata holds the typed tree. ``unpack`` checks names, dtypes, shapes and sizes against the bytes that
-are really there before it makes a single tensor. No code is ever executed by decoding.
+and whose metadata holds the typed tree; or, for messages, the same in fewer bytes (``core/compact.py``).
+``unpack`` takes both, and checks names, dtypes, shapes and sizes against the bytes that are really there before
+it makes a single tensor. No code is ever executed by decoding.
 """
 
 from __future__ import annotations
@@ -11,66 +12,50 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeVar, cast, dataclass_transform
+from dataclasses import is_dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedquilt.core.compact import MAGIC, Parser, Writer
 from fedquilt.core.errors import FrameError, InputError
-
-T = TypeVar("T")
-
-_DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
-    "BOOL": torch.bool,
-}  # fmt: skip
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_SIZES = {code: torch.empty((), dtype=dtype).element_size() for code, dtype in _DTYPES.items()}
-_RECORDS: dict[str, type] = {}
-_FIELDS: dict[type, tuple[str, ...]] = {}
+from fedquilt.core.registered import CODES, DTYPES, RECORDS, SIZES, names, type_name
+from fedquilt.core.registered import record as record
 
 
-def _type_name(cls: type) -> str:
-    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
-    return f"{module}:{cls.__qualname__}"
-
-
-@dataclass_transform(frozen_default=True)
-def record(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass that can be packed.
-
-    Example:
-        >>> @record
-        ... class Note:
-        ...     text: str
-        >>> unpack(pack(Note("hello")))
-        Note(text='hello')
-    """
-    frozen = dataclass(frozen=True)(cls)
-    _RECORDS[_type_name(frozen)] = frozen
-    return frozen
-
-
-def pack(value: Any) -> bytes:
-    """The frame of a record."""
+def pack(value: Any, compact: bool = False) -> bytes:
+    """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels."""
     tensors: dict[str, Tensor] = {}
     tree = _write(value, "", tensors)
+    if compact:
+        writer = Writer(tensors)
+        writer.node(tree)
+        widest_first = sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
+        return b"".join([writer.header(), *map(_bytes_of, widest_first)])
     header: dict[str, Any] = {"__metadata__": {"fedquilt": json.dumps(tree, separators=(",", ":"))}}
-    widest_first = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    chunks, spans, end = [], {}, 0
-    for name, tensor in widest_first:
-        chunk = _bytes_of(tensor)
+    spans, end = {}, 0
+    by_width = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
+    chunks = [_bytes_of(tensor) for tensor in by_width.values()]
+    for name, chunk in zip(by_width, chunks, strict=True):
         spans[name] = [end, end + len(chunk)]
         end += len(chunk)
-        chunks.append(chunk)
     for name, tensor in tensors.items():
-        header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": spans[name]}
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": spans[name]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *chunks])
+
+
+def frame_bytes(value: Any, compact: bool = False) -> int:
+    """How long the frame of a record is; compact frames are not made for it."""
+    if not compact:
+        return len(pack(value))
+    tensors: dict[str, Tensor] = {}
+    writer = Writer(tensors)
+    writer.node(_write(value, "", tensors))
+    return len(writer.header()) + sum(t.numel() * t.element_size() for t in writer.tensors)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview | bytes:
@@ -91,13 +76,6 @@ def _name(key: str) -> str:
     return "" if key == "%" else key.replace("%2F", "/").replace("%25", "%")
 
 
-def _names(cls: type) -> tuple[str, ...]:
-    found = _FIELDS.get(cls)
-    if found is None:
-        found = _FIELDS[cls] = tuple(f.name for f in fields(cast(Any, cls)))
-    return found
-
-
 def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -109,10 +87,10 @@ def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         raw = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.zeros(0, dtype=torch.uint8)
         return {"B": _put(raw, path, tensors)}
     if is_dataclass(value) and not isinstance(value, type):
-        name = _type_name(type(value))
-        if _RECORDS.get(name) is None:
+        name = type_name(type(value))
+        if RECORDS.get(name) is None:
             raise InputError(f"{type(value).__name__} at '{path or 'top'}' is not a record. Mark it with @record.")
-        inner = {n: _write(getattr(value, n), f"{path}/{n}", tensors) for n in _names(type(value))}
+        inner = {n: _write(getattr(value, n), f"{path}/{n}", tensors) for n in names(type(value))}
         return {"R": name, "v": inner}
     if isinstance(value, tuple | list):
         items = [_write(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]
@@ -136,7 +114,7 @@ def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 def _put(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
     name = path.lstrip("/") or "tensor"
-    if tensor.dtype not in _CODES:
+    if tensor.dtype not in CODES:
         raise InputError(f"Tensor '{name}' has dtype {tensor.dtype}, which no frame can hold. Convert it first.")
     if name in tensors or name == "__metadata__":
         raise InputError(f"Two tensors of one record are both called '{name}'.")
@@ -160,21 +138,24 @@ def unpack(frame: bytes | bytearray) -> Any:
 
 
 def _header(buffer: bytearray) -> tuple[dict[str, Any], Any, int]:
-    if len(buffer) < 8:
-        raise FrameError(f"a frame has at least 8 bytes, got {len(buffer)}.")
-    length = int.from_bytes(buffer[:8], "little")
-    if length > len(buffer) - 8:
-        raise FrameError(f"the header claims {length} bytes, but only {len(buffer) - 8} follow. Truncated?")
-    entries = json.loads(bytes(buffer[8 : 8 + length]).decode())
-    tree = json.loads(entries.pop("__metadata__")["fedquilt"])
-    start, end = 8 + length, 0
+    if buffer[:2] == MAGIC:
+        entries, tree, start = Parser(buffer).parse()
+    else:
+        if len(buffer) < 8:
+            raise FrameError(f"a frame has at least 8 bytes, got {len(buffer)}.")
+        length = int.from_bytes(buffer[:8], "little")
+        if length > len(buffer) - 8:
+            raise FrameError(f"the header claims {length} bytes, but only {len(buffer) - 8} follow. Truncated?")
+        entries = json.loads(bytes(buffer[8 : 8 + length]).decode())
+        tree, start = json.loads(entries.pop("__metadata__")["fedquilt"]), 8 + length
+    end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
         (low, high), shape, code = entry["data_offsets"], entry["shape"], entry["dtype"]
-        if code not in _DTYPES:
+        if code not in DTYPES:
             raise FrameError(f"tensor '{name}' has unknown dtype {code!r}.")
         if not all(type(s) is int and s >= 0 for s in shape):
             raise FrameError(f"tensor '{name}' has impossible shape {shape!r}.")
-        if low != end or high - low != math.prod(shape) * _SIZES[code]:
+        if low != end or high - low != math.prod(shape) * SIZES[code]:
             raise FrameError(f"tensor '{name}': shape {shape} {code} does not fit bytes {low} to {high}.")
         end = high
     if start + end != len(buffer):
@@ -192,7 +173,7 @@ class _Reader:
         if name not in self.unread:
             raise FrameError(f"tensor '{name}' is used twice.")
         del self.unread[name]
-        shape, dtype = entry["shape"], _DTYPES[entry["dtype"]]
+        shape, dtype = entry["shape"], DTYPES[entry["dtype"]]
         count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype)
@@ -213,6 +194,11 @@ class _Reader:
             return node
         if "P" in node:
             return dict(self.params(node["P"]))
+        if "N" in node:
+            found = {_name(name): self.tensor(tensor) for name, tensor in node["N"]}
+            if len(found) < len(node["N"]):
+                raise FrameError("a name twice.")
+            return found
         if "T" in node:
             return self.tensor(node["T"])
         if "R" in node:
@@ -226,14 +212,15 @@ class _Reader:
         if "F" in node:
             return float(node["F"])
         if "B" in node:
-            return self.tensor(node["B"]).numpy().tobytes()
+            raw = node["B"]
+            return raw if isinstance(raw, bytes) else self.tensor(raw).numpy().tobytes()
         raise FrameError(f"unknown node {sorted(node)[:3]} in the tree.")
 
     def record(self, name: str, values: dict[str, Any]) -> Any:
-        cls = _RECORDS.get(name)
+        cls = RECORDS.get(name)
         if cls is None:
             raise FrameError(f"unknown record type {name!r}. Import the module that defines it, marked with @record.")
-        expected = list(_names(cls))
+        expected = list(names(cls))
         if sorted(values) != sorted(expected):
             raise FrameError(f"{name} has fields {expected}, the frame has {sorted(values)}.")
         return cls(**{k: self.read(v) for k, v in values.items()})
@@ -252,7 +239,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
         return False
     if is_dataclass(a):
-        return all(same(getattr(a, n), getattr(b, n)) for n in _names(type(a)))
+        return all(same(getattr(a, n), getattr(b, n)) for n in names(type(a)))
     if isinstance(a, tuple | list):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
@@ -265,7 +252,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif is_dataclass(value) and not isinstance(value, type):
-        for name in _names(type(value)):
+        for name in names(type(value)):
             yield from tensors_in(getattr(value, name))
     elif isinstance(value, tuple | list):
         for item in value:

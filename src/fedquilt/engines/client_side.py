@@ -130,7 +130,7 @@ class ClientSide:
         exchange, client = self.exchanges[task.exchange], task.client
         stage = "unpack"
         try:
-            sent = unpack(_given(task.down))
+            sent = exchange.download.decode(unpack(_given(task.down)), None)
             slot: Slot = self.first_slot(client) if task.slot is None else unpack(task.slot)
             site = self.source.site(client, task.round)
             seed = again_folded(self.seed.fold("work", task.exchange, task.round, client), task.again)
@@ -142,7 +142,7 @@ class ClientSide:
             memory = slot.memory.get(exchange.name)
             wire, kept = exchange.codec.encode(upload, sent, memory, turn.seed.fold("codec"))
             memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
-            frame = pack(Wire(site.examples, wire))
+            frame = pack(Wire(site.examples, wire), compact=True)
             sound = finite(tensors_in(state))
             changed = self._changed(task, slot, Slot(state, memories))
         except StageError as error:

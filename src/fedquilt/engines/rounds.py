@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
 from fedquilt.core.params import finite
-from fedquilt.core.record import pack, same, tensors_in, unpack
+from fedquilt.core.record import pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task, Wire, again_folded, one_thread
 from fedquilt.engines.engine import Engine, Lost
+from fedquilt.engines.log import Quarantine as Quarantine
+from fedquilt.engines.log import RoundLog as RoundLog
+from fedquilt.engines.log import Visit as Visit
+from fedquilt.engines.sender import Carry, Sender
+from fedquilt.engines.traffic import load_of
 
 MOST_EXAMPLES = 10**9
 
@@ -64,59 +68,6 @@ class Handles(MemorySlots):
     def digests(self) -> Mapping[ClientId, str]:
         """The sha256 of every frame kept."""
         return {client: handle.hex() for client, handle in self.frames.items()}
-
-
-@dataclass(frozen=True)
-class Visit:
-    """The record of one visit: bytes of the real frames, time, and what local training said of itself."""
-
-    exchange: str
-    client: ClientId
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    examples: int
-    steps: int | None = None
-    loss: float | None = None
-    before: Any = None
-    after: Any = None
-
-
-@dataclass(frozen=True)
-class Quarantine:
-    """A reply that was left out, and why."""
-
-    round: int
-    exchange: str
-    client: ClientId
-    reason: str
-    bytes_down: int = 0
-    bytes_up: int = 0
-
-
-@dataclass
-class RoundLog:
-    """What happened in one round."""
-
-    round: int
-    visits: list[Visit] = field(default_factory=list)
-    quarantined: list[Quarantine] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def bytes_down(self) -> int:
-        """All that was sent to clients, also to those whose replies were quarantined."""
-        return sum(v.bytes_down for v in self.visits) + sum(q.bytes_down for q in self.quarantined)
-
-    @property
-    def bytes_up(self) -> int:
-        """All that clients sent, also what was quarantined."""
-        return sum(v.bytes_up for v in self.visits) + sum(q.bytes_up for q in self.quarantined)
-
-    @property
-    def left_out(self) -> set[ClientId]:
-        """The clients whose replies were quarantined."""
-        return {q.client for q in self.quarantined}
 
 
 class Rounds:
@@ -197,7 +148,7 @@ class Rounds:
 
         def task(client: ClientId) -> Task:
             return Task(
-                exchange.name, client, self.done, sender.send(client)[1], self.slots.get(client), measure, again
+                exchange.name, client, self.done, sender.send(client).frame, self.slots.get(client), measure, again
             )
 
         def replies() -> Iterator[Reply[Any]]:
@@ -235,14 +186,18 @@ class Rounds:
         left_out = log.left_out
         return in_order([c for c in asked if c not in left_out])
 
-    def _sender(self, exchange: Exchange) -> _Sender:
-        return _Sender(partial(exchange.down, self.state), partial(self._failed, exchange, "down"))
+    def _sender(self, exchange: Exchange, carry: Carry | None = None) -> Sender:
+        seed = exchange.download_seed(self.done, self.seed)
+        return Sender(
+            partial(exchange.down, self.state), partial(carry or exchange.carried, seed=seed),
+            partial(self._failed, exchange, "down"),
+        )  # fmt: skip
 
     def _receive(
-        self, exchange: Exchange, client: ClientId, sender: _Sender, outcome: Outcome | Lost, log: RoundLog
+        self, exchange: Exchange, client: ClientId, sender: Sender, outcome: Outcome | Lost, log: RoundLog
     ) -> Reply[Any] | None:
         """The reply, once it has passed every check; only then does the client's new slot count."""
-        sent, frame = sender.done(client)
+        sent, frame, down = sender.done(client)
         try:
             if isinstance(outcome, Lost):
                 raise ValueError(outcome.reason)
@@ -265,9 +220,10 @@ class Rounds:
             return None
         if outcome.slot is not None:
             self.slots.put(client, outcome.slot)
+        up = load_of(Wire(wire.examples, upload) if upload is not wire.upload else wire, wire, outcome.upload)
         log.visits.append(
-            Visit(exchange.name, client, len(frame), len(outcome.upload), outcome.seconds,
-                  wire.examples, outcome.steps, outcome.loss, outcome.before, outcome.after)
+            Visit(exchange.name, client, down, up, outcome.seconds, wire.examples,
+                  outcome.steps, outcome.loss, outcome.before, outcome.after)
         )  # fmt: skip
         return Reply(client, wire.examples, upload)
 
@@ -296,49 +252,12 @@ class Rounds:
             exchange = self.next_exchange()
             whole = self.method.global_model(self.state) if with_global else None
             frame = None if whole is None else pack(whole)
-            sender, last = self._sender(exchange), max(self.done - 1, 0)
+            sender, last = self._sender(exchange, partial(_decoded, exchange)), max(self.done - 1, 0)
 
             def exam(client: ClientId) -> Exam:
-                return Exam(client, sender.done(client)[1], self.slots.get(client), frame, splits, last)
+                return Exam(client, sender.done(client).frame, self.slots.get(client), frame, splits, last)
 
             return dict(self.engine.exams(list(clients), exam))
-
-
-class _Sender:
-    """Packs downloads, once for all clients that are sent the very same thing.
-
-    It holds what is under way and a few recent frames, so memory does not grow with the cohort.
-    """
-
-    recent = 16
-
-    def __init__(self, down: Callable[[ClientId], Any], failed: Callable[[ClientId, Exception], Exception]) -> None:
-        self._down, self._failed = down, failed
-        self._kept: deque[tuple[Any, bytes]] = deque(maxlen=self.recent)
-        self._under_way: dict[ClientId, tuple[Any, bytes]] = {}
-
-    def send(self, client: ClientId) -> tuple[Any, bytes]:
-        """The download of a client and its frame; kept until the client is ``done``."""
-        pair = self._under_way.get(client)
-        if pair is None:
-            try:
-                pair = self._under_way[client] = self._packed(self._down(client))
-            except Exception as error:
-                raise self._failed(client, error) from error
-        return pair
-
-    def done(self, client: ClientId) -> tuple[Any, bytes]:
-        """The same, for the last time."""
-        pair = self.send(client)
-        del self._under_way[client]
-        return pair
-
-    def _packed(self, record: Any) -> tuple[Any, bytes]:
-        pair = next((kept for kept in reversed(self._kept) if same(kept[0], record)), None)
-        if pair is None:
-            pair = (record, pack(record))
-            self._kept.append(pair)
-        return pair
 
 
 def _check_cohort(asked: Sequence[ClientId], ids: Sequence[ClientId]) -> None:
@@ -351,6 +270,12 @@ def _check_cohort(asked: Sequence[ClientId], ids: Sequence[ClientId]) -> None:
         if client in seen:
             raise InputError(f"client {client!r} is asked twice.")
         seen.add(client)
+
+
+def _decoded(exchange: Exchange, download: Any, seed: Seed) -> tuple[Any, Any]:
+    """For scores: what the client would see travels as it is."""
+    seen, _ = exchange.carried(download, seed)
+    return seen, seen
 
 
 def _finite_scalars(value: Any) -> bool:

@@ -159,7 +159,7 @@ def download_of(learned: Learned, client: ClientId) -> Any:
     """What the first trip of the next round would bring."""
     exchanges = {e.name: e for e in learned.method.exchanges()}
     names = learned.method.plan(learned.state, learned.done) or tuple(exchanges)
-    return exchanges[names[0]].down(learned.state, client)
+    return exchanges[names[0]].downloaded(learned.state, client, learned.done, learned.seed)
 
 
 @dataclass(frozen=True)

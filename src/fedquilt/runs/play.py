@@ -26,6 +26,7 @@ from fedquilt.engines.rounds import RoundLog, Rounds
 from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
+from fedquilt.metrics.memory import memory
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.runs.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
@@ -34,6 +35,7 @@ from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.snapshot import Snapshot, personal_model
 from fedquilt.runs.storage import RunFolder
+from fedquilt.runs.traffic import TRAFFIC, model_bytes, traffic_rows, visit_row
 
 
 class Run:
@@ -63,7 +65,7 @@ class Run:
         self.notes: list[str] = []
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
-            "bytes_down": 0, "bytes_up": 0, "seconds": 0.0, "quarantined": 0, "last": {}, "best": {},
+            "bytes_down": 0, "bytes_up": 0, "raw_down": 0, "raw_up": 0, "seconds": 0.0, "quarantined": 0, "last": {}, "best": {},
             "energy": {},
         }  # fmt: skip
 
@@ -159,6 +161,8 @@ class Run:
             "train_loss": sum(n * v for n, v in losses) / sum(n for n, _ in losses) if losses else None,
             "bytes_down": log.bytes_down,
             "bytes_up": log.bytes_up,
+            "raw_down": log.raw_down,
+            "raw_up": log.raw_up,
             "quarantined": len(log.quarantined),
             "peak_bytes": peak_bytes(),
             **numbers,
@@ -191,7 +195,7 @@ class Run:
     def _follow(self, rounds: Rounds, metrics: dict[str, Any], due: bool) -> None:
         """Keep count, remember the best round by validation, and decide whether to stop."""
         progress = self.progress
-        for name in ("bytes_down", "bytes_up", "seconds", "quarantined"):
+        for name in ("bytes_down", "bytes_up", "raw_down", "raw_up", "seconds", "quarantined"):
             progress[name] += metrics[name]
         progress["energy"] = self.energy.state()
         if not due:
@@ -214,13 +218,13 @@ class Run:
             return
         visits = []
         for visit, spent in zip(log.visits, self.energy.of(log.visits), strict=True):
-            known = {k: v for k, v in vars(visit).items() if k not in ("before", "after")}
-            row = {"round": rounds.done, **known, **spent}
+            row = {"round": rounds.done, **visit_row(visit), **spent}
             for when in ("before", "after"):
                 if getattr(visit, when) is not None:
                     row[when] = score_row(getattr(visit, when))
             visits.append(row)
         self.folder.log("metrics/visits.jsonl", visits)
+        self.folder.log(TRAFFIC, traffic_rows(rounds.done, log.visits))
         self.folder.log("metrics/clients.jsonl", client_rows(rounds.done, exams))
         self.folder.log("ledger.jsonl", [{**asdict(q), "round": rounds.done} for q in log.quarantined])
         self.folder.log("metrics/rounds.jsonl", [metrics])
@@ -270,6 +274,8 @@ class Run:
             "digest": rounds.digest(), "rounds": rounds.done, "stopped_early": self.progress["stopped"],
             "best_round": self.progress["best_round"], "best": self.progress["best"], "last": self.progress["last"],
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
+            "raw_down": self.progress["raw_down"], "raw_up": self.progress["raw_up"],
+            "model_bytes": model_bytes(self.method), "memory": memory(),
             "seconds": self.progress["seconds"], "quarantined": self.progress["quarantined"],
             "peak_bytes": peak_bytes(), "data": self._data, "majority_class": self._majority(),
             "energy": self.energy.result(),

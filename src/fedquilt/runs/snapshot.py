@@ -69,7 +69,8 @@ def personal_model(rounds: Rounds, client: ClientId) -> Params:
     """What a client would use in the present state of a run."""
     method = rounds.method
     exchange = rounds.next_exchange()
-    return method.personal_model(exchange.down(rounds.state, client), _client_state(rounds, client))
+    download = exchange.downloaded(rounds.state, client, rounds.done, rounds.seed)
+    return method.personal_model(download, _client_state(rounds, client))
 
 
 def _client_state(rounds: Rounds, client: ClientId) -> Any:

@@ -18,7 +18,8 @@ from fedquilt.runs.files import storage, to_json, write_atomic
 from fedquilt.runs.slots import KEPT, Entries, FolderSlots, HandleSlots, entries_of, manifest
 
 LOGS = (
-    "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "metrics/clusters.jsonl", "ledger.jsonl",
+    "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "metrics/clusters.jsonl",
+    "metrics/traffic.jsonl", "ledger.jsonl",
 )  # fmt: skip
 
 

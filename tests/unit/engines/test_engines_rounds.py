@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import fedquilt.engines.rounds as module
+import fedquilt.engines.sender as module
 from fedquilt.core.errors import ExchangeError, InputError, RoundError
 from fedquilt.core.exchange import OnBase
 from fedquilt.core.params import Parts, everything_but, under
@@ -159,9 +159,9 @@ class Greeting(Wraps):
 def test_equal_downloads_are_packed_once(special, frames, monkeypatch):
     packed = []
 
-    def counting(value):
+    def counting(value, compact):
         packed.append(value)
-        return pack(value)
+        return pack(value, compact)
 
     rounds = rounds_of(Greeting(base=fedavg(), special=special), engine := Counting())
     monkeypatch.setattr(module, "pack", counting)

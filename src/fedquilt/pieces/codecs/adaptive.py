@@ -7,7 +7,6 @@ bytes of the sum of -log2 p. The decoder learns the same model from what it has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -114,9 +113,3 @@ def _last(low: int, span: int) -> tuple[int, int]:
         if last < low + span:
             return last, count
     return low, 4
-
-
-def contexts(counts: Iterable[int]) -> Any:
-    """Context 0 for so many bits, then context 1, and so on."""
-    sizes = list(counts)
-    return np.repeat(np.arange(len(sizes)), sizes)

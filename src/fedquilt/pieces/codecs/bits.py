@@ -23,16 +23,22 @@ def bytes_for(bits: int) -> int:
 
 
 def to_bits(numbers: Any, width: int) -> Bits:
-    """Numbers as bits, each of the same width."""
-    column = np.asarray(numbers, dtype=np.uint64)[:, None]
-    places = np.arange(width - 1, -1, -1, dtype=np.uint64)
-    return ((column >> places) & np.uint64(1)).astype(np.uint8).reshape(-1)
+    """Numbers of 0 or more as bits, each of the same width."""
+    numbers = np.asarray(numbers)
+    out = np.empty((len(numbers), width), dtype=np.uint8)
+    for place in range(width):
+        out[:, place] = (numbers >> (width - 1 - place)) & 1
+    return out.reshape(-1)
 
 
 def from_bits(bits: Bits, width: int) -> Any:
-    """The numbers (int64) that :func:`to_bits` wrote."""
-    weights = (1 << np.arange(width - 1, -1, -1)).astype(np.int64)
-    return bits.reshape(-1, width).astype(np.int64) @ weights
+    """The numbers (int32, or int64 if they are wide) that :func:`to_bits` wrote."""
+    columns = bits.reshape(-1, width) if width else bits.reshape(0, 0)
+    out = np.zeros(len(columns), dtype=np.int32 if width < 32 else np.int64)
+    for place in range(width):
+        out <<= 1
+        out |= columns[:, place]
+    return out
 
 
 def pack_bits(*parts: Bits) -> bytes:
@@ -48,6 +54,14 @@ def unpack_bits(raw: bytes, count: int) -> Bits:
     if bits[count:].any():
         raise FrameError(f"the filling after {count} bits is not zero.")
     return bits[:count]
+
+
+_SIGNS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32) * 2 - 1
+
+
+def plus_minus(bits: Bits, rows: int, columns: int) -> Any:
+    """1 and -1 (float32 [rows, columns]) for bits 1 and 0, eight at a time."""
+    return _SIGNS.take(np.packbits(bits), axis=0).reshape(-1)[: rows * columns].reshape(rows, columns)
 
 
 def to_float(value: float) -> bytes:

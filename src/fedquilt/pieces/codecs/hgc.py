@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,16 +12,11 @@ from torch import Tensor
 
 from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.seed import Seed
-from fedquilt.pieces.codecs.adaptive import Decoder, Encoder, contexts
-from fedquilt.pieces.codecs.bits import (
-    Bits, bytes_for, from_bits, from_float, pack_bits, to_bits, to_float, unpack_bits, width_of,
-)  # fmt: skip
+from fedquilt.pieces.codecs.bits import Bits, bytes_for, from_float, plus_minus, to_float, width_of
 from fedquilt.pieces.codecs.matrices import Matrixwise
+from fedquilt.pieces.codecs.stages import ALL, Lossless, Sections, read, write
 
 SLACK = 1e-6  # a norm this close to an edge lies on it
-MOST_ADAPTIVE = 2**20  # entries that are coded bit by bit
-_PLAIN, _DEFLATED, _ADAPTIVE = range(3)
-Lossless = Literal["none", "deflate", "adaptive", "smallest"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class hgc(Matrixwise):
         num_bins: K, from 2 to 64.
         representative: ``"midpoint"``; ``"upper"``: k_i D; ``"unbiased"``: rho_i / D rounded up or down at random such
             that the mean is rho_i.
-        lossless: What is done to the bits after R and K, kept only if it is smaller: ``"deflate"``, ``"adaptive"`` (an
+        lossless: What is done to the bits after K, kept only if it is smaller: ``"deflate"``, ``"adaptive"`` (an
             arithmetic coder with a model for each row; up to 2**20 entries), or ``"smallest"`` of these.
         bit_width: Another name for ``num_bins``.
 
@@ -60,71 +54,51 @@ class hgc(Matrixwise):
             raise InputError(f"num_bins must be from 2 to 64, got {self.num_bins}.")
         if self.representative not in ("midpoint", "upper", "unbiased"):
             raise InputError(f"representative must be midpoint, upper or unbiased, got {self.representative!r}.")
-        if self.lossless not in ("none", "deflate", "adaptive", "smallest"):
-            raise InputError(f"lossless must be none, deflate, adaptive or smallest, got {self.lossless!r}.")
+        if self.lossless not in ALL:
+            raise InputError(f"lossless must be one of {', '.join(ALL)}, got {self.lossless!r}.")
 
     def size(self, rows: int, columns: int, live: int | None = None) -> int:
         """Bytes of a matrix of which so many columns are not all zero, before any lossless stage."""
-        return bytes_for(40 + self._bits(rows, columns, columns if live is None else live))
+        alive = columns if live is None else live
+        fixed = rows * width_of(self.num_bins) + columns
+        return bytes_for(40 + fixed + (rows + self._column_bits) * alive)
 
-    def _bits(self, rows: int, columns: int, live: int) -> int:
-        return rows * width_of(self.num_bins) + columns + rows * live
+    @property
+    def _column_bits(self) -> int:
+        """How many bits tell the scale of a live column."""
+        return 0
+
+    def _column_codes(self, matrix: Tensor, live: Bits) -> Any:
+        return np.zeros(0, dtype=np.int64)
+
+    def _column_scales(self, codes: Any, alive: int) -> Any:
+        """One number for each live column, of length 1 together."""
+        return np.full(alive, 1 / math.sqrt(max(alive, 1)))
 
     def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
         """The bits of a matrix."""
+        matrix = matrix.detach()
         norms = row_norms(matrix)
-        largest = np.float32(norms.max(initial=0.0))
-        index = to_bits(self.indices(norms, float(largest), seed), width_of(self.num_bins))
+        largest = float(np.float32(norms.max(initial=0.0)))
         live = live_columns(matrix)
-        signs = sign_bits(matrix, live)
-        return to_float(float(largest)) + self._staged(index, live, signs), None
-
-    def _staged(self, index: Bits, live: Bits, signs: Bits) -> bytes:
-        """The cheapest of the stages that are allowed, with its mark."""
-        body = pack_bits(index, live, signs)
-        best = bytes([_PLAIN << 6 | self.num_bins - 1]) + body
-        if self.lossless in ("deflate", "smallest"):
-            best = min(best, bytes([_DEFLATED << 6 | self.num_bins - 1]) + deflated(body), key=len)
-        if self.lossless in ("adaptive", "smallest") and len(signs) <= MOST_ADAPTIVE:
-            rows = len(index) // width_of(self.num_bins)
-            encoder = Encoder()
-            encoder.bits(index, np.arange(len(index)))  # each with a context of its own: as it is
-            encoder.bits(live, np.zeros(len(live), dtype=np.int64))
-            encoder.bits(signs, contexts([len(signs) // max(rows, 1)] * rows))
-            best = min(best, bytes([_ADAPTIVE << 6 | self.num_bins - 1]) + encoder.finish(), key=len)
-        return best
+        sections = Sections(
+            self.indices(norms, largest, seed), live, self._column_codes(matrix, live), sign_bits(matrix, live)
+        )
+        stage, body = write(sections, width_of(self.num_bins), self._column_bits, self.lossless)
+        return to_float(largest) + bytes([stage << 6 | self.num_bins - 1]) + body, None
 
     def restore(self, part: Any, rows: int, columns: int) -> Tensor:
         """The matrix of these bits."""
-        largest, stage, body = opened(part, self.num_bins)
-        index, live, signs = self._unstaged(stage, body, rows, columns)
-        scales = self.norms(index, largest) / math.sqrt(max(int(live.sum()), 1))
-        return spread(signs, live, torch.from_numpy(scales.astype(np.float32))[:, None])
-
-    def _unstaged(self, stage: int, body: bytes, rows: int, columns: int) -> tuple[Any, Bits, Bits]:
-        width = width_of(self.num_bins)
-        fixed = rows * width + columns
-        if stage == _ADAPTIVE:
-            if rows * columns > MOST_ADAPTIVE:
-                raise FrameError(f"adaptive coding of {rows} x {columns} entries; {MOST_ADAPTIVE} are the most.")
-            decoder = Decoder(body)
-            index = decoder.bits(np.arange(rows * width))
-            live = decoder.bits(np.zeros(columns, dtype=np.int64))
-            signs = decoder.bits(contexts([int(live.sum())] * rows))
-            decoder.finish()
-        else:
-            if stage == _DEFLATED:
-                body = inflated(body, bytes_for(fixed + rows * columns))
-            if len(body) < bytes_for(fixed):
-                raise FrameError(f"{rows} rows and {columns} columns need {bytes_for(fixed)} bytes. Truncated?")
-            head = np.unpackbits(np.frombuffer(body, dtype=np.uint8, count=bytes_for(fixed)))
-            live = head[rows * width : fixed]
-            bits = unpack_bits(body, fixed + rows * int(live.sum()))
-            index, signs = bits[: rows * width], bits[fixed:]
-        steps = from_bits(index, width)
-        if len(steps) and steps.max() >= self.num_bins:
-            raise FrameError(f"row index {steps.max()} of {self.num_bins}.")
-        return steps, live, signs
+        if not isinstance(part, bytes) or len(part) < 5:
+            raise FrameError(f"a coded matrix has at least 5 bytes, got {part!r:.40}. Truncated?")
+        if part[4] & 63 != self.num_bins - 1:
+            raise FrameError(f"a matrix coded with {(part[4] & 63) + 1} bins; {self.num_bins} are expected.")
+        largest = from_float(part[:4], "the largest row norm")
+        found = read(part[4] >> 6, part[5:], rows, columns, width_of(self.num_bins), self._column_bits)
+        if rows and found.index.max() >= self.num_bins:
+            raise FrameError(f"row index {found.index.max()} of {self.num_bins}.")
+        scales = self._column_scales(found.codes, int(found.live.sum()))
+        return spread(found, self.norms(found.index, largest), scales)
 
     def indices(self, norms: Any, largest: float, seed: Seed) -> Any:
         """k_i of every row."""
@@ -145,58 +119,77 @@ class hgc(Matrixwise):
         return np.where(steps > 0, (steps - middle) * step, 0.0)
 
 
+@dataclass(frozen=True)
+class hgc_rc(hgc):
+    """:class:`hgc` with a scale for each column too: closer to the truth for a few more bits.
+
+    A live column of norm q_j travels as l_j = ceil(2**B sqrt(q_j / max q)), from 1 to 2**B; with
+    u_j = ((l_j - 1/2) / 2**B)**2 and u scaled to length 1, an entry comes back as +-b_i u_j. Wire form: that of hgc, with
+    l_j - 1 in B bits for each live column before the signs.
+
+    Args:
+        num_bins, representative, lossless, bit_width: As of :class:`hgc`.
+        column_bits: B, from 1 to 8.
+    """
+
+    column_bits: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.column_bits <= 8:
+            raise InputError(f"column_bits must be from 1 to 8, got {self.column_bits}.")
+
+    @property
+    def _column_bits(self) -> int:
+        return self.column_bits
+
+    def _column_codes(self, matrix: Tensor, live: Bits) -> Any:
+        norms = row_norms(matrix.t())[live.astype(bool)]
+        largest = norms.max(initial=0.0)
+        if not 0 < largest < math.inf:
+            return np.zeros(len(norms), dtype=np.int64)
+        levels = 1 << self.column_bits
+        return (np.clip(np.ceil(levels * np.sqrt(norms / largest) - SLACK), 1, levels) - 1).astype(np.int64)
+
+    def _column_scales(self, codes: Any, alive: int) -> Any:
+        scales = ((codes + 0.5) / (1 << self.column_bits)) ** 2
+        return scales / max(float(np.sqrt((scales**2).sum())), 1e-300)
+
+
 def row_norms(matrix: Tensor) -> Any:
-    """Euclidean norms in float64; where float32 suffices to sum squares it is used."""
-    return torch.linalg.vector_norm(matrix.detach(), dim=1, dtype=torch.float64).numpy()
+    """Euclidean norms; squares that float32 cannot hold are summed in float64."""
+    norms = torch.linalg.vector_norm(matrix, dim=1).double().numpy()
+    if len(norms) and not (1e-12 < norms.min() and norms.max() < 1e12):
+        norms = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64).numpy()
+    return norms
 
 
 def live_columns(matrix: Tensor) -> Bits:
     """1 for each column that is not all zero."""
-    found: Bits = (matrix.detach() != 0).any(dim=0).numpy().astype(np.uint8)
+    live = (matrix[:16] != 0).any(dim=0)
+    if not live.all():  # a few rows show most of the living
+        rest = (~live).nonzero().flatten()
+        live[rest] = (matrix[:, rest] != 0).any(dim=0)
+    found: Bits = live.numpy().view(np.uint8)
     return found
 
 
 def sign_bits(matrix: Tensor, live: Bits) -> Bits:
     """1 for each positive entry of the live columns, row by row."""
-    chosen = matrix.detach() if live.all() else matrix.detach()[:, torch.from_numpy(live.astype(bool))]
+    chosen = matrix if live.all() else matrix[:, torch.from_numpy(live.view(bool))]
     found: Bits = (chosen > 0).numpy().view(np.uint8).reshape(-1)
     return found
 
 
-def spread(signs: Bits, live: Bits, scales: Tensor) -> Tensor:
-    """+-scales on the live columns (given per row, or for every entry), 0 elsewhere."""
-    rows, alive = len(scales), int(live.sum())
-    values = torch.from_numpy(signs.astype(np.float32)).view(rows, alive).mul_(2).sub_(1).mul_(scales)
-    if alive == len(live):
-        return values
-    whole = torch.zeros(rows, len(live))
-    whole[:, torch.from_numpy(live.astype(bool))] = values
+def spread(found: Sections, rows: Any, columns: Any) -> Tensor:
+    """+-rows_i columns_j on the live columns, 0 elsewhere."""
+    values = plus_minus(found.signs, len(rows), len(columns))
+    if len(columns) and (columns == columns[0]).all():
+        values *= (rows * columns[0]).astype(np.float32)[:, None]
+    else:
+        values *= rows.astype(np.float32)[:, None] * columns.astype(np.float32)
+    if len(columns) == len(found.live):
+        return torch.from_numpy(values)
+    whole = torch.zeros(len(rows), len(found.live))
+    whole[:, torch.from_numpy(found.live.view(bool))] = torch.from_numpy(values)
     return whole
-
-
-def opened(part: Any, bins: int) -> tuple[float, int, bytes]:
-    """Scale, stage and the rest of a part."""
-    if not isinstance(part, bytes) or len(part) < 5:
-        raise FrameError(f"a coded matrix has at least 5 bytes, got {part!r:.40}. Truncated?")
-    stage = part[4] >> 6
-    if stage > _ADAPTIVE or part[4] & 63 != bins - 1:
-        raise FrameError(f"a matrix coded with {(part[4] & 63) + 1} bins in stage {stage}; {bins} bins are expected.")
-    return from_float(part[:4], "the largest row norm"), stage, part[5:]
-
-
-def deflated(body: bytes) -> bytes:
-    """Raw deflate at its best."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    return packer.compress(body) + packer.flush()
-
-
-def inflated(body: bytes, most: int) -> bytes:
-    """What was deflated, if it is no longer than ``most``."""
-    unpacker = zlib.decompressobj(-15)
-    try:
-        out = unpacker.decompress(body, most + 1)
-    except zlib.error as error:
-        raise FrameError(f"deflated bits are damaged: {error}.") from error
-    if len(out) > most or not unpacker.eof or unpacker.unused_data:
-        raise FrameError("deflated bits do not end where they should. Truncated or damaged?")
-    return out

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+
 from fedquilt.core.errors import InputError
-from fedquilt.core.params import Names, Params, is_weight
+from fedquilt.core.params import Names, Params, finite, is_weight
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import at_least, chosen, jittered, marked, threshold
 from fedquilt.pieces.codecs.sparse_values import Values
@@ -57,8 +59,8 @@ class localized:
         part = {n: t for n, t in upload.items() if self.only(n) and t.is_floating_point()}
         seen = part if not self.noise else jittered(part, self.noise, seed)
         groups = [list(part)] if self.per == "all" else [[n] for n in part]
-        mask: Params = {}
-        for group in groups:
+        mask = {} if finite(part.values()) else {n: torch.ones_like(t, dtype=torch.bool) for n, t in part.items()}
+        for group in groups if not mask else ():  # what is not finite goes as it is, to be refused where it arrives
             if any(part[n].numel() for n in group):
                 mask |= at_least({n: part[n] for n in group}, threshold({n: seen[n] for n in group}, keep))
         return self._wire().encode(upload | marked({n: part[n] for n in mask}, mask), sent, memory, seed)

@@ -1,0 +1,211 @@
+"""The header of a compact frame: the same typed tree as in a safetensors frame, in few bytes.
+
+A compact frame is ``MAGIC``, the tree, zeros up to a multiple of 8 if any tensor has items of more than one byte, and
+the tensors' bytes, the widest items first. Numbers are varints (7 bits to the byte, low ones first), a record is the
+mark of its type and its fields in order, and bytes stand in the tree itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fedquilt.core.errors import FrameError
+from fedquilt.core.registered import CODES, DTYPES, RECORDS, SHORT, SIZES, mark, names
+
+MAGIC = b"\xf3\x51"  # no safetensors frame begins so: its header's length is a multiple of 8
+_NONE, _TRUE, _FALSE, _INT, _NEGATIVE, _FLOAT, _TEXT, _BYTES, _TENSOR, _TUPLE, _LIST, _DICT, _PARAMS, _RECORD = range(
+    14
+)
+_SMALL = 128  # a byte from here on is a number from 0 to 127
+_CODES = tuple(DTYPES)
+
+
+class Writer:
+    """Writes a tree as :func:`fedquilt.core.record.pack` knows it; ``tensors`` are those that follow it, in order."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.out = bytearray(MAGIC)
+        self.tensors: list[Tensor] = []
+        self._all = tensors
+
+    def node(self, node: Any) -> None:
+        """Write one node of the tree."""
+        out = self.out
+        if not isinstance(node, dict):
+            self._scalar(node)
+        elif "P" in node:
+            lead = node["P"] + "/" if node["P"] else ""
+            inside = {n: t for n, t in self._all.items() if n.startswith(lead) and "/" not in n[len(lead) :]}
+            self._count(_PARAMS, len(inside))
+            for name, tensor in inside.items():
+                self._text(name[len(lead) :].encode())
+                self._tensor(tensor)
+        elif "T" in node:
+            out.append(_TENSOR)
+            self._tensor(self._all[node["T"]])
+        elif "B" in node:
+            out.append(_BYTES)
+            self._text(self._all[node["B"]].numpy().tobytes())
+        elif "R" in node:
+            cls = RECORDS[node["R"]]
+            out.append(_RECORD)
+            out += mark(cls)
+            for name in names(cls):
+                self.node(node["v"][name])
+        elif "D" in node:
+            self._count(_DICT, len(node["D"]))
+            for key, value in node["D"]:
+                self.node(key)
+                self.node(value)
+        elif "F" in node:
+            self._scalar(float(node["F"]))
+        else:
+            (items,) = node.values()
+            self._count(_TUPLE if "U" in node else _LIST, len(items))
+            for item in items:
+                self.node(item)
+
+    def _scalar(self, value: Any) -> None:
+        out = self.out
+        if value is None or isinstance(value, bool):
+            out.append(_NONE if value is None else _TRUE if value else _FALSE)
+        elif isinstance(value, int):
+            if 0 <= value < 128:
+                out.append(_SMALL + value)
+            else:
+                self._count(_NEGATIVE if value < 0 else _INT, -value - 1 if value < 0 else value)
+        elif isinstance(value, float):
+            out.append(_FLOAT)
+            out += struct.pack("<d", value)
+        else:
+            out.append(_TEXT)
+            self._text(value.encode("utf-8", "surrogatepass"))
+
+    def _count(self, tag: int, value: int) -> None:
+        self.out.append(tag)
+        self._varint(value)
+
+    def _varint(self, value: int) -> None:
+        while value > 127:
+            self.out.append(value & 127 | 128)
+            value >>= 7
+        self.out.append(value)
+
+    def _text(self, raw: bytes) -> None:
+        self._varint(len(raw))
+        self.out += raw
+
+    def _tensor(self, tensor: Tensor) -> None:
+        self.out.append(_CODES.index(CODES[tensor.dtype]) << 4 | min(tensor.dim(), 15))
+        if tensor.dim() >= 15:
+            self._varint(tensor.dim())
+        for side in tensor.shape:
+            self._varint(side)
+        self.tensors.append(tensor)
+
+    def header(self) -> bytes:
+        """The bytes before the tensors."""
+        wide = any(t.element_size() > 1 for t in self.tensors)
+        return bytes(self.out) + bytes(-len(self.out) % 8 if wide else 0)
+
+
+class Parser:
+    """Reads a compact header into the tree and the entries of a safetensors frame, so that one reader serves both."""
+
+    def __init__(self, buffer: bytearray) -> None:
+        self._raw, self._at = buffer, len(MAGIC)
+        self.entries: dict[str, Any] = {}
+
+    def parse(self) -> tuple[dict[str, Any], Any, int]:
+        """(entries, tree, where the tensors begin)."""
+        tree = self._node()
+        start = self._at
+        widths = {name: SIZES[entry["dtype"]] for name, entry in self.entries.items()}
+        if any(width > 1 for width in widths.values()):
+            start += -start % 8
+            if any(self._raw[self._at : start]):
+                raise FrameError("the filling after the tree is not zero.")
+        end = 0
+        for name in sorted(widths, key=lambda n: -widths[n]):
+            entry = self.entries[name]
+            length = widths[name]
+            for side in entry["shape"]:
+                length *= side
+            entry["data_offsets"] = [end, end + length]
+            end += length
+        return self.entries, tree, start
+
+    def _node(self) -> Any:
+        tag = self._byte()
+        if tag >= _SMALL:
+            return tag - _SMALL
+        if tag in (_NONE, _TRUE, _FALSE):
+            return {_NONE: None, _TRUE: True, _FALSE: False}[tag]
+        if tag == _FLOAT:
+            return float(struct.unpack("<d", self._take(8))[0])
+        if tag == _TENSOR:
+            return {"T": self._tensor()}
+        if tag == _RECORD:
+            return self._record(bytes(self._take(4)))
+        count = self._varint()
+        if tag in (_INT, _NEGATIVE):
+            if tag == _INT and count < 128:
+                raise FrameError("a small number in a long form.")
+            return count if tag == _INT else -count - 1
+        if tag == _TEXT:
+            return self._take(count).decode("utf-8", "surrogatepass")
+        if tag == _BYTES:
+            return {"B": bytes(self._take(count))}
+        if tag in (_TUPLE, _LIST):
+            return {"U" if tag == _TUPLE else "L": [self._node() for _ in range(count)]}
+        if tag == _DICT:
+            return {"D": [[self._node(), self._node()] for _ in range(count)]}
+        if tag == _PARAMS:
+            return {"N": [[self._take(self._varint()).decode(), self._tensor()] for _ in range(count)]}
+        raise FrameError(f"unknown tag {tag} in the tree.")
+
+    def _record(self, short: bytes) -> Any:
+        name = SHORT.get(short)
+        if name is None:
+            raise FrameError(
+                f"unknown record type {short.hex()!r}. Import the module that defines it, marked with @record; are both "
+                "sides of the same version?"
+            )
+        return {"R": name, "v": {field: self._node() for field in names(RECORDS[name])}}
+
+    def _tensor(self) -> str:
+        first = self._byte()
+        code, sides = first >> 4, first & 15
+        if code >= len(_CODES):
+            raise FrameError(f"a tensor of unknown dtype {code}.")
+        if sides == 15:
+            sides = self._varint()
+        name = str(len(self.entries))
+        self.entries[name] = {"dtype": _CODES[code], "shape": [self._varint() for _ in range(sides)]}
+        return name
+
+    def _byte(self) -> int:
+        return self._take(1)[0]
+
+    def _take(self, count: int) -> bytearray:
+        end = self._at + count
+        if end > len(self._raw):
+            raise FrameError(f"{count} bytes are missing at {self._at}. Truncated?")
+        taken = self._raw[self._at : end]
+        self._at = end
+        return taken
+
+    def _varint(self) -> int:
+        value, shift = 0, 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                if byte == 0 and shift:
+                    raise FrameError("a number is longer than it need be.")
+                return value
+            shift += 7

@@ -1,0 +1,62 @@
+"""What frames may hold: the record types known by name, and the dtypes of tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast, dataclass_transform
+
+import torch
+
+from fedquilt.core.errors import InputError
+
+T = TypeVar("T")
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
+    "BOOL": torch.bool,
+}  # fmt: skip
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+SIZES = {code: torch.empty((), dtype=dtype).element_size() for code, dtype in DTYPES.items()}
+RECORDS: dict[str, type] = {}
+SHORT: dict[bytes, str] = {}  # the names of the record types by their marks in compact frames
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def type_name(cls: type) -> str:
+    """The name of a record type in frames."""
+    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
+    return f"{module}:{cls.__qualname__}"
+
+
+def names(cls: type) -> tuple[str, ...]:
+    """The fields of a record type."""
+    found = _FIELDS.get(cls)
+    if found is None:
+        found = _FIELDS[cls] = tuple(f.name for f in fields(cast(Any, cls)))
+    return found
+
+
+def mark(cls: type) -> bytes:
+    """Four bytes that stand for a record type and its fields: a type that gained a field has another mark."""
+    return hashlib.blake2b(repr((type_name(cls), names(cls))).encode(), digest_size=4).digest()
+
+
+@dataclass_transform(frozen_default=True)
+def record(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass that can be packed.
+
+    Example:
+        >>> @record
+        ... class Note:
+        ...     text: str
+        >>> unpack(pack(Note("hello")))
+        Note(text='hello')
+    """
+    frozen = dataclass(frozen=True)(cls)
+    name = type_name(frozen)
+    if SHORT.setdefault(mark(frozen), name) != name:
+        raise InputError(f"The records {name} and {SHORT[mark(frozen)]} have the same mark. Rename one of them.")
+    RECORDS[name] = frozen
+    return frozen

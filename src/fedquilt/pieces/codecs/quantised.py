@@ -1,0 +1,144 @@
+"""A few bits per entry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import FrameError, InputError
+from fedquilt.core.seed import Seed
+from fedquilt.pieces.codecs.bits import bytes_for, from_bits, pack_bits, to_bits, unpack_bits
+from fedquilt.pieces.codecs.matrices import Matrixwise
+
+
+@dataclass(frozen=True)
+class uniform(Matrixwise):
+    """Each entry as the nearest of 2**bits evenly spaced numbers from the smallest to the largest entry.
+
+    Wire form: the smallest and the largest (float32), then ``bits`` bits per entry.
+
+    Args:
+        bits: Per entry, from 1 to 16.
+        stochastic: Round up or down at random such that the mean is right, instead of to the nearest.
+    """
+
+    bits: int = 8
+    stochastic: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= 16:
+            raise InputError(f"bits must be from 1 to 16, got {self.bits}.")
+
+    def size(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix."""
+        return 8 + bytes_for(self.bits * rows * columns)
+
+    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+        """The bytes of a matrix."""
+        flat = matrix.detach().flatten()
+        low, high = (float(flat.min()), float(flat.max())) if len(flat) else (0.0, 0.0)
+        span = high - low
+        steps = torch.zeros_like(flat)
+        if 0 < span < math.inf:
+            steps = (flat - low) * (((1 << self.bits) - 1) / span)
+            steps = _rounded(steps, seed if self.stochastic else None)
+        return np.array([low, high], dtype=">f4").tobytes() + _packed(steps, self.bits), None
+
+    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+        """The matrix of these bytes."""
+        _fits(part, self.size(rows, columns), rows, columns)
+        low, high = (float(v) for v in np.frombuffer(part, dtype=">f4", count=2))
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise FrameError(f"the range {low} to {high} must be finite. Did training diverge?")
+        step = (high - low) / ((1 << self.bits) - 1)
+        return _unpacked(part[8:], self.bits, rows * columns).mul_(step).add_(low).view(rows, columns)
+
+
+@dataclass(frozen=True)
+class qsgd(Matrixwise):
+    """QSGD: signs, and sizes in s = 2**(bits - 1) - 1 steps of their block's norm, rounded at random; unbiased.
+
+    In each block of ``block`` entries (row by row) with the Euclidean norm R, g travels as its sign and
+    l in {floor, ceil} of s |g| / R such that the mean is right, and comes back as sign R l / s.
+
+    Wire form: R of each block (float32), then ``bits`` bits per entry: the sign (1: positive) and l.
+
+    Args:
+        bits: Per entry, from 2 to 16.
+        block: How many entries share a norm.
+
+    Reference: Alistarh et al., QSGD, 2017.
+    """
+
+    bits: int = 4
+    block: int = 512
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 16:
+            raise InputError(f"bits must be from 2 to 16, got {self.bits}.")
+        if self.block < 1:
+            raise InputError(f"block must be at least 1, got {self.block}.")
+
+    def size(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix."""
+        return 4 * -(-rows * columns // self.block) + bytes_for(self.bits * rows * columns)
+
+    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+        """The bytes of a matrix."""
+        flat = matrix.detach().flatten()
+        blocks = torch.nn.functional.pad(flat, (0, -len(flat) % self.block)).view(-1, self.block)
+        norms = torch.linalg.vector_norm(blocks, dim=1)
+        usable = torch.where((norms > 0) & norms.isfinite(), norms, torch.inf)
+        most = (1 << (self.bits - 1)) - 1
+        sizes = (blocks.abs() * (most / usable)[:, None]).flatten()[: len(flat)].nan_to_num_(0, 0, 0)
+        levels = _rounded(sizes, seed).clamp_(max=most)
+        signed = levels + (flat > 0) * float(most + 1)
+        return norms.numpy().astype(">f4").tobytes() + _packed(signed, self.bits), None
+
+    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+        """The matrix of these bytes."""
+        _fits(part, self.size(rows, columns), rows, columns)
+        entries = rows * columns
+        count = -(-entries // self.block)
+        norms = torch.from_numpy(np.frombuffer(part, dtype=">f4", count=count).astype(np.float32))
+        if not bool((norms.isfinite() & (norms >= 0)).all()):
+            raise FrameError("the norm of a block is not finite or negative. Did training diverge?")
+        most = (1 << (self.bits - 1)) - 1
+        codes = _unpacked(part[4 * count :], self.bits, entries)
+        positive = codes > most
+        levels = codes.sub_(positive * float(most + 1))
+        sizes = levels * (norms / most).repeat_interleave(self.block)[:entries]
+        return torch.where(positive, sizes, -sizes).view(rows, columns)
+
+
+def _rounded(steps: Tensor, seed: Seed | None) -> Tensor:
+    """To the nearest, or with a seed up or down at random."""
+    if seed is None:
+        return steps.round_()
+    return steps.add_(torch.rand(steps.shape, generator=seed.torch())).floor_()
+
+
+def _packed(steps: Tensor, bits: int) -> bytes:
+    codes = steps.numpy().astype(np.uint16)
+    np.minimum(codes, (1 << bits) - 1, out=codes)
+    if bits in (8, 16):
+        return codes.astype(">u2" if bits == 16 else np.uint8).tobytes()
+    return pack_bits(to_bits(codes, bits))
+
+
+def _unpacked(raw: bytes, bits: int, entries: int) -> Tensor:
+    if bits in (8, 16):
+        codes = np.frombuffer(raw, dtype=">u2" if bits == 16 else np.uint8)
+    else:
+        codes = from_bits(unpack_bits(raw, entries * bits), bits)
+    return torch.from_numpy(codes.astype(np.float32))
+
+
+def _fits(part: Any, size: int, rows: int, columns: int) -> None:
+    if not isinstance(part, bytes) or len(part) != size:
+        raise FrameError(f"{rows} x {columns} entries take {size} bytes. Truncated?")

@@ -1,0 +1,129 @@
+"""A few entries of a matrix; the others come back as zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import FrameError, InputError
+from fedquilt.core.seed import Seed
+from fedquilt.pieces.codecs.bits import bytes_for, from_bits, pack_bits, to_bits, unpack_bits, width_of
+from fedquilt.pieces.codecs.matrices import Matrixwise
+
+
+def _check(share: float) -> None:
+    if not 0 < share <= 1:
+        raise InputError(f"share must be in (0, 1], got {share}.")
+
+
+def _count(share: float, entries: int) -> int:
+    return min(entries, max(1, round(share * entries)))
+
+
+@dataclass(frozen=True)
+class top_k(Matrixwise):
+    """The k = max(1, round(share n)) entries of largest size of the n of a matrix, with their places.
+
+    Wire form: the places ascending, ceil(log2 n) bits each, and the values (float32, so that ``chain`` can make them
+    smaller). Biased: use it with error feedback.
+
+    Args:
+        share: Which share of the entries travels, in (0, 1].
+
+    Reference: Aji and Heafield, Sparse Communication for Distributed Gradient Descent, 2017.
+    """
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check(self.share)
+
+    def size(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix."""
+        entries = rows * columns
+        count = _count(self.share, entries)
+        return bytes_for(count * width_of(entries)) + 4 * count
+
+    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+        """The places and the values."""
+        flat = matrix.detach().flatten()
+        count = _count(self.share, len(flat))
+        places = torch.topk(flat.abs(), count, sorted=False).indices.sort().values
+        return (pack_bits(to_bits(places.numpy(), width_of(len(flat)))), flat[places]), None
+
+    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+        """The matrix of these places and values."""
+        raw, values = _pair(part)
+        entries = rows * columns
+        count, width = _count(self.share, entries), width_of(entries)
+        if not width:  # one entry needs no place
+            places = np.zeros(count if not raw else -1, dtype=np.int64)
+        else:
+            places = from_bits(unpack_bits(raw, count * width), width).astype(np.int64)
+        if count and (places[-1] >= entries or (np.diff(places) <= 0).any()):
+            raise FrameError(f"places must ascend and be below {entries}.")
+        return _filled(torch.from_numpy(places), values, rows, columns)
+
+
+@dataclass(frozen=True)
+class random_k(Matrixwise):
+    """k = max(1, round(share n)) entries of the n of a matrix at random places, which follow from a seed.
+
+    Wire form: the seed (8 bytes) and the values (float32) in the order of their places. The places are those of the k
+    smallest of the first n numbers of PCG64.
+
+    Args:
+        share: Which share of the entries travels, in (0, 1].
+        unbiased: Come back n / k times as large, so that the mean is right. Not with error feedback, which needs a
+            codec that never makes things larger.
+
+    Reference: Konecny et al., Federated Learning: Strategies for Improving Communication Efficiency, 2016.
+    """
+
+    share: float = 0.01
+    unbiased: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self.share)
+
+    def size(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix."""
+        return 8 + 4 * _count(self.share, rows * columns)
+
+    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+        """The seed and the values."""
+        flat = matrix.detach().flatten()
+        return (seed.value.to_bytes(8, "big"), flat[self._places(seed.value, len(flat))]), None
+
+    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+        """The matrix of this seed and these values."""
+        raw, values = _pair(part)
+        if len(raw) != 8:
+            raise FrameError(f"a seed has 8 bytes, got {len(raw)}. Truncated?")
+        places = self._places(int.from_bytes(raw, "big"), rows * columns)
+        if self.unbiased and isinstance(values, Tensor) and len(places):
+            values = values * (rows * columns / len(places))
+        return _filled(places, values, rows, columns)
+
+    def _places(self, seed: int, entries: int) -> Tensor:
+        count = _count(self.share, entries)
+        drawn = np.random.PCG64(seed).random_raw(entries)
+        return torch.from_numpy(np.sort(np.argpartition(drawn, max(count - 1, 0))[:count]))
+
+
+def _pair(part: Any) -> tuple[bytes, Any]:
+    if not isinstance(part, tuple) or len(part) != 2 or not isinstance(part[0], bytes):
+        raise FrameError("a sparse matrix travels as bytes and values.")
+    return part
+
+
+def _filled(places: Tensor, values: Any, rows: int, columns: int) -> Tensor:
+    if not isinstance(values, Tensor) or values.dtype is not torch.float32 or values.shape != places.shape:
+        raise FrameError(f"{len(places)} values (float32) are needed, one for each place.")
+    whole = torch.zeros(rows * columns)
+    whole[places] = values
+    return whole.view(rows, columns)

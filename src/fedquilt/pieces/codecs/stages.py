@@ -1,0 +1,106 @@
+"""The bits of a coded matrix, plain or after a lossless stage."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedquilt.core.errors import FrameError
+from fedquilt.pieces.codecs.adaptive import Decoder, Encoder
+from fedquilt.pieces.codecs.bits import Bits, bytes_for, from_bits, pack_bits, to_bits, unpack_bits
+
+Lossless = Literal["none", "deflate", "adaptive", "smallest"]
+ALL = ("none", "deflate", "adaptive", "smallest")
+MOST_ADAPTIVE = 2**20  # entries that are coded bit by bit
+_PLAIN, _DEFLATED, _ADAPTIVE = range(3)
+
+
+@dataclass(frozen=True)
+class Sections:
+    """What is told of a matrix: a number per row, which columns are live, a number per live column (or none), signs."""
+
+    index: Any
+    live: Bits
+    codes: Any
+    signs: Bits
+
+
+def write(told: Sections, index_bits: int, code_bits: int, lossless: Lossless) -> tuple[int, bytes]:
+    """(stage, bytes): the smallest of those that are allowed."""
+    body = pack_bits(to_bits(told.index, index_bits), told.live, to_bits(told.codes, code_bits), told.signs)
+    made = [(_PLAIN, body)]
+    if lossless in ("deflate", "smallest"):
+        made.append((_DEFLATED, _deflated(body)))
+    if lossless in ("adaptive", "smallest") and len(told.index) * len(told.live) <= MOST_ADAPTIVE:
+        made.append((_ADAPTIVE, _adapted(told, index_bits, code_bits)))
+    return min(made, key=lambda one: len(one[1]))
+
+
+def read(stage: int, body: bytes, rows: int, columns: int, index_bits: int, code_bits: int) -> Sections:
+    """What :func:`write` wrote; anything else is refused."""
+    if stage == _ADAPTIVE:
+        return _unadapted(body, rows, columns, index_bits, code_bits)
+    if stage not in (_PLAIN, _DEFLATED):
+        raise FrameError(f"unknown stage {stage}.")
+    head = rows * index_bits
+    if stage == _DEFLATED:
+        body = _inflated(body, bytes_for(head + columns + (rows + code_bits) * columns))
+    if len(body) < bytes_for(head + columns):
+        raise FrameError(f"{rows} rows and {columns} columns need {bytes_for(head + columns)} bytes. Truncated?")
+    start = np.unpackbits(np.frombuffer(body, dtype=np.uint8, count=bytes_for(head + columns)))
+    live = start[head : head + columns]
+    alive = int(live.sum())
+    signs = head + columns + alive * code_bits
+    bits = unpack_bits(body, signs + rows * alive)
+    codes = from_bits(bits[head + columns : signs], code_bits)
+    return Sections(from_bits(bits[:head], index_bits), live, codes, bits[signs:])
+
+
+def _adapted(told: Sections, index_bits: int, code_bits: int) -> bytes:
+    encoder = Encoder()
+    index = to_bits(told.index, index_bits)
+    encoder.bits(index, np.arange(len(index)))  # a context for each, so each costs one bit
+    encoder.bits(told.live, np.zeros(len(told.live), dtype=np.int64))
+    for place in range(code_bits):  # the high bits of all codes first; they tell what to expect of the lower ones
+        encoder.bits((told.codes >> (code_bits - 1 - place) & 1).astype(np.uint8), told.codes >> (code_bits - place))
+    encoder.bits(told.signs, _rows(len(told.index), int(told.live.sum())))
+    return encoder.finish()
+
+
+def _unadapted(body: bytes, rows: int, columns: int, index_bits: int, code_bits: int) -> Sections:
+    if rows * columns > MOST_ADAPTIVE:
+        raise FrameError(f"adaptive coding of {rows} x {columns} entries; {MOST_ADAPTIVE} are the most.")
+    decoder = Decoder(body)
+    index = from_bits(decoder.bits(np.arange(rows * index_bits)), index_bits)
+    live = decoder.bits(np.zeros(columns, dtype=np.int64))
+    alive = int(live.sum())
+    codes = np.zeros(alive if code_bits else 0, dtype=np.int64)
+    for _ in range(code_bits):
+        codes = codes << 1 | decoder.bits(codes)
+    signs = decoder.bits(_rows(rows, alive))
+    decoder.finish()
+    return Sections(index, live, codes, signs)
+
+
+def _rows(rows: int, columns: int) -> Any:
+    """The context of each sign: its row."""
+    return np.repeat(np.arange(rows), columns)
+
+
+def _deflated(body: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(body) + packer.flush()
+
+
+def _inflated(body: bytes, most: int) -> bytes:
+    unpacker = zlib.decompressobj(-15)
+    try:
+        out = unpacker.decompress(body, most + 1)
+    except zlib.error as error:
+        raise FrameError(f"deflated bits are damaged: {error}.") from error
+    if len(out) > most or not unpacker.eof or unpacker.unused_data:
+        raise FrameError("deflated bits do not end where they should. Truncated or damaged?")
+    return out
