@@ -199,6 +199,6 @@ def test_i_one_bad_reply_equals_the_run_without_that_client(case: Case, kind: st
     spoiled = last(bad, case.federation)
     assert spoiled.digest() == last(Without(base=case.method, client=1), case.federation).digest()
     assert {q.client for q in spoiled.log.quarantined} <= {1}
-    if case.name != "fedavg-fraction":  # there, client 1 may not have been asked
+    if case.name not in ("fedavg-fraction", "stitch-once"):  # there, client 1 may not have been asked lately
         assert spoiled.digest() != reference(case.name)[0]
         assert len(spoiled.log.quarantined) == 1

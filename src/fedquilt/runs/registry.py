@@ -125,6 +125,13 @@ METHODS = _table(
           "Zhang et al. 2025"),
     Entry("fedsoft", "fedquilt.methods.fedsoft:fedsoft", "clients belong to several clusters, by shares of their rows",
           "Ruan and Joe-Wong 2022", fixed=("aggregate",)),
+    Entry("localize_stitch", "fedquilt.methods.localize_stitch:localize_stitch",
+          "only each client's largest changes, each averaged over those who made it", "He et al. 2025",
+          fixed=("aggregate",)),
+    Entry("stitch_once", "fedquilt.methods.localize_stitch:stitch_once",
+          "Localize-and-Stitch as first published: one round, without data", "He et al. 2025", fixed=("aggregate",)),
+    Entry("single_model", "fedquilt.methods.once:single_model",
+          "one model on pooled data, trained in the first round only; the upper frame of merging"),
     Entry("feddrift", "fedquilt.methods.feddrift:feddrift", "clusters open when data drift, and merge when alike",
           "Jothimurugesan et al. 2023"),
 )  # fmt: skip

@@ -167,7 +167,8 @@ SOUND = sparse().encode(DELTA, Sent(DELTA), None, SEED)[0]
     [
         {"form": "zip"}, {"values": "fp8"}, {"kept": -1}, {"kept": 10**9}, {"kept": 59}, {"kept": True},
         {"step": 10**6}, {"step": 0}, {"places": b""}, {"places": SOUND.places + b"\xff"},
-        {"numbers": SOUND.numbers[:-1]},        {"scales": b"1"}, {"layout": 7}, {"layout": b""}, {"rest": {"c": torch.zeros(1)}}, {"form": "dense"},
+        {"numbers": SOUND.numbers[:-1]},
+        {"scales": b"1"}, {"layout": 7}, {"layout": b""}, {"rest": {"c": torch.zeros(1)}}, {"form": "dense"},
         {"form": "bitmap"}, {"form": "index"},
     ],
 )  # fmt: skip
