@@ -148,7 +148,7 @@ CASES = [
     Case("lcfed", lcfed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
     Case("fedsoft", fedsoft(NET, n_clusters=2, **WORK)),
     Case("feddrift", feddrift(NET, **WORK)),
-    Case("localize-stitch", localize_stitch(NET, **WORK)),
+    Case("localize-stitch", localize_stitch(NET, remember=True, **WORK)),
     Case("localize-stitch-sparse", localize_stitch(NET, keep=0.3, error_feedback=True, values="fp16", **WORK)),
     Case("localize-stitch-signs", localize_stitch(NET, mu=1.0, conflicts="elect", per="tensor", **WORK)),
     Case("localize-stitch-silent", localize_stitch(NET, unseen_classes_vote=False, threshold_noise=0.05, **WORK)),

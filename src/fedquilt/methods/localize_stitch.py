@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import Names, Params, under
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import marked
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Objective, Trained
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.once import Once
+from fedquilt.methods.votes import Order, Stitched, Vote, seen_classes, without_rows
 from fedquilt.methods.wrapping import aggregating, innermost, rewired
 from fedquilt.pieces.codecs.around import error_feedback
 from fedquilt.pieces.codecs.fields import on
@@ -28,38 +27,9 @@ from fedquilt.pieces.codecs.sparse_values import Values
 from fedquilt.pieces.codecs.sparse_wire import sparse
 from fedquilt.pieces.merging.density import Density
 from fedquilt.pieces.merging.marked import Divide, stitch_marked
+from fedquilt.pieces.merging.standing import Standing
 from fedquilt.pieces.merging.stitch import Conflicts, Counted
 from fedquilt.pieces.merging.trained import TrainedMask
-
-
-@record
-class Stitched:
-    """The server's state: the base's, and the held-out accuracy of the merged model (None before it is known)."""
-
-    inner: Any
-    accuracy: float | None
-
-    @property
-    def shared(self) -> Params:
-        """The merged model."""
-        shared: Params = self.inner.shared
-        return shared
-
-
-@record
-class Order:
-    """What a client is sent: the base's download, and which share of its changes it may send."""
-
-    inner: Any
-    keep: float
-
-
-@record
-class Vote:
-    """What a client sends: the base's upload, and which classes it has rows of (None: all may vote)."""
-
-    inner: Any
-    seen: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +50,8 @@ class LocalizeStitch(OnBase):
         feedback: What was not sent is kept at the client and added to its next change (error feedback).
         masks: If set, masks are trained on a few rows of the client, instead of read off magnitudes.
         silent: If set, the names of the head, whose rows of classes that a client never saw do not vote.
+        remember: Keep sums and votes of the last merge in the state, so that clients can be added to it
+            (:meth:`joined`) or taken out (:meth:`left`) without the others.
 
     Reference: He et al., Localize-and-Stitch, 2025; several rounds and K_t are of the project localize-stitch-modified.
     """
@@ -93,6 +65,7 @@ class LocalizeStitch(OnBase):
     feedback: bool = False
     masks: TrainedMask | None = None
     silent: Names | None = None
+    remember: bool = False
 
     def __post_init__(self) -> None:
         if self.masks is not None and (self.feedback or self.threshold_noise or self.per != "all"):
@@ -104,6 +77,8 @@ class LocalizeStitch(OnBase):
             raise InputError(
                 "Classes that do not vote owe nothing later: use error_feedback with unseen_classes_vote = true."
             )
+        if self.remember and (self.stitch.conflicts != "mean" or self.stitch.divide != "votes"):
+            raise InputError("Only a masked mean can be remembered: conflicts = 'mean' and divide = 'votes'.")
         self._codec()
 
     def _weights(self) -> Names:
@@ -139,7 +114,12 @@ class LocalizeStitch(OnBase):
             return Order(trip.down(state.inner, client_id), self.density(state.accuracy))
 
         def up(state: Stitched, replies: Iterable[Reply[Any]], turn: Turn) -> Stitched:
-            return replace(state, inner=trip.up(state.inner, self._heard(replies) if localises else replies, turn))
+            if not localises:
+                return replace(state, inner=trip.up(state.inner, replies, turn))
+            kept = [Standing.of({n: state.shared[n] for n in self._trained(state)})] if self.remember else []
+            inner = trip.up(state.inner, self._heard(replies, kept), turn)
+            heard = kept and any(bool(v.any()) for v in kept[0].votes.values())
+            return replace(state, inner=inner, standing=kept[0] if heard else state.standing)
 
         def cohort(state: Stitched, ids: Any, seed: Seed) -> Any:
             return trip.cohort(state.inner, ids, seed)
@@ -159,8 +139,8 @@ class LocalizeStitch(OnBase):
         """The base's upload as a vote: unseen classes silent, or with a trained mask."""
         seen = None
         if self.silent is not None:
-            seen = _seen(site, upload.delta, self.silent)
-            upload = replace(upload, delta=_without(upload.delta, self.silent, seen))
+            seen = seen_classes(site, upload.delta, self.silent)
+            upload = replace(upload, delta=without_rows(upload.delta, self.silent, seen))
         if self.masks is not None:
             weights = {n: upload.delta[n] for n in self.base.net.trainable if n in upload.delta}
             loss = innermost(self.base).loss
@@ -171,11 +151,32 @@ class LocalizeStitch(OnBase):
 
     # At the server
 
-    def _heard(self, replies: Iterable[Reply[Any]]) -> Iterator[Reply[Any]]:
+    def _trained(self, state: Stitched) -> list[str]:
+        return [n for n in self.base.net.trainable if n in state.shared]
+
+    def joined(self, state: Stitched, delta: Params, examples: int = 1) -> Stitched:
+        """The state with one more client in the last merge; its change was taken from the same start, and localised."""
+        if state.standing is None:
+            raise InputError("No merge is remembered: set remember = True, and play a round.")
+        return self._moved(state, state.standing.joined(delta, examples if self.stitch.by_examples else 1))
+
+    def left(self, state: Stitched, delta: Params, examples: int = 1) -> Stitched:
+        """The state without a client that was in the last merge with this change."""
+        if state.standing is None:
+            raise InputError("No merge is remembered: set remember = True, and play a round.")
+        return self._moved(state, state.standing.left(delta, examples if self.stitch.by_examples else 1))
+
+    def _moved(self, state: Stitched, standing: Standing) -> Stitched:
+        inner = replace(state.inner, shared={**state.shared, **standing.weights()})
+        return replace(state, inner=inner, standing=standing)
+
+    def _heard(self, replies: Iterable[Reply[Any]], kept: list[Standing]) -> Iterator[Reply[Any]]:
         for reply in replies:
             upload = reply.upload.inner
             if reply.upload.seen is not None and self.silent is not None:  # a chosen 0 of a silent row is no vote
-                upload = replace(upload, delta=_without(upload.delta, self.silent, reply.upload.seen))
+                upload = replace(upload, delta=without_rows(upload.delta, self.silent, reply.upload.seen))
+            if kept:
+                kept[0] = kept[0].joined(upload.delta, reply.examples if self.stitch.by_examples else 1)
             yield replace(reply, upload=upload)
 
     def _checked(self, state: Stitched, vote: Any) -> Any:
@@ -192,7 +193,7 @@ class LocalizeStitch(OnBase):
         inner = self.base.observe(state.inner, metrics)
         names = ("global_valid_accuracy_pooled", "valid_accuracy_pooled")
         found = next((metrics[n] for n in names if n in metrics), state.accuracy)
-        return Stitched(inner, found)
+        return replace(state, inner=inner, accuracy=found)
 
     def global_model(self, state: Stitched) -> Params | None:
         """As the base."""
@@ -209,28 +210,14 @@ def _ordered(download: Order) -> Any:
     return download.inner
 
 
-def _seen(site: Site, delta: Params, head: Names) -> Tensor:
-    """Which classes the client has training rows of."""
-    rows = next(t.shape[0] for n, t in delta.items() if head(n))
-    labels = site.train.columns["y"].index_select(0, site.train.all_rows())
-    return torch.bincount(labels.long(), minlength=rows)[:rows] > 0
-
-
-def _without(delta: Params, head: Names, seen: Tensor) -> Params:
-    """The change with 0 in the head's rows of other classes."""
-    kept = {
-        n: torch.where(seen.view(-1, *[1] * (t.dim() - 1)), t, 0.0).to(t.dtype) for n, t in delta.items() if head(n)
-    }
-    return {**delta, **kept}
-
-
 def localize_stitch(
     objective: Objective | Net, k_init: float = 0.95, mu: float = 0.035, k_min: float = 0.01,
     keep: float | None = None, values: Values = "fp32", error_feedback: bool = False,
     threshold_noise: float = 0.0, per: Literal["all", "tensor"] = "all", count: Counted = "mask",
     conflicts: Conflicts = "mean", by_examples: bool = False, divide: Divide | None = None,
-    unseen_classes_vote: bool = True, head: tuple[str, ...] = ("head",), trained_masks: bool = False,
-    mask_shots: int = 64, mask_epochs: int = 10, mask_lr: float = 1e7, mask_l1: float = 1.0, **rest: Any,
+    remember: bool = False, unseen_classes_vote: bool = True, head: tuple[str, ...] = ("head",),
+    trained_masks: bool = False, mask_shots: int = 64, mask_epochs: int = 10, mask_lr: float = 1e7,
+    mask_l1: float = 1.0, **rest: Any,
 ) -> LocalizeStitch:  # fmt: skip
     """Localize-and-Stitch on FedAvg.
 
@@ -244,6 +231,7 @@ def localize_stitch(
         unseen_classes_vote: If not, the rows of ``head`` of classes that a client has no rows of are not its to change.
         trained_masks, mask_shots, mask_epochs, mask_lr, mask_l1: See
             :class:`fedquilt.pieces.merging.trained.TrainedMask`.
+        remember: Keep the last merge open for clients to join and leave; see :class:`LocalizeStitch`.
         rest: As for :class:`FedAvg`.
     """
     base = FedAvg(objective=objective, **rest)
@@ -252,7 +240,7 @@ def localize_stitch(
         stitch=stitch_marked(count, conflicts, by_examples, divide or ("clients" if error_feedback else "votes")),
         threshold_noise=threshold_noise, feedback=error_feedback,
         masks=TrainedMask(mask_shots, mask_epochs, base.batch_size, mask_lr, mask_l1) if trained_masks else None,
-        silent=None if unseen_classes_vote else base.net.under(*head),
+        silent=None if unseen_classes_vote else base.net.under(*head), remember=remember,
     )  # fmt: skip
 
 

@@ -223,7 +223,7 @@ _OTHER = [
     "stream={kind='datasets', sources=['digits'], delays=[0, 1]}",
     "data.long_tail.factor=0.1", "data.shift=rotation", "data.drop_empty=true",
     "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model=logistic", "model={kind='mlp', hidden=[7]}",
-    "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.steps=4", "train.batch_size=5",
+    "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.epochs_first=2", "train.steps=4", "train.batch_size=5",
     "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",
     "cohort.count=2", "evaluate.every=2", "evaluate.clients=2", "evaluate.local=true", "stop.patience=3",
     "stop.min_delta=0.1", "cohort.min_replies=2", "flower.classes=12",

@@ -38,14 +38,19 @@ class Report:
 
     def count(self, deltas: Sequence[Tensor], masks: Sequence[Tensor]) -> None:
         """Take in one tensor: its changes and which of them have a say."""
-        votes = sum(m.to(torch.int32) for m in masks)
-        up, down = (any_of([m & (d > 0 if sign else d < 0) for d, m in zip(deltas, masks, strict=True)])
-                    for sign in (True, False))  # fmt: skip
-        self.kept = [a + int(m.sum()) for a, m in zip(self.kept or [0] * len(masks), masks, strict=True)]
-        self.numbers += deltas[0].numel()
-        self.touched += int((votes > 0).sum())
-        self.shared += int((votes > 1).sum())
-        self.conflicts += int((up & down).sum())
+        votes = torch.zeros_like(masks[0], dtype=torch.int16)
+        up, down = torch.zeros_like(masks[0]), torch.zeros_like(masks[0])
+        kept = []
+        for delta, mask in zip(deltas, masks, strict=True):
+            votes += mask
+            up |= mask & (delta > 0)
+            down |= mask & (delta < 0)
+            kept.append(int(mask.count_nonzero()))
+        self.kept = [a + b for a, b in zip(self.kept or [0] * len(kept), kept, strict=True)]
+        self.numbers += votes.numel()
+        self.touched += int(votes.count_nonzero())
+        self.shared += int((votes > 1).count_nonzero())
+        self.conflicts += int((up & down).count_nonzero())
 
     def summary(self) -> dict[str, Any]:
         """The counts as shares."""
@@ -161,14 +166,6 @@ def weighted_sum(weights: Sequence[float], tensors: Iterable[Tensor]) -> Tensor:
     if total is None:
         raise InputError("There is nothing to add up.")
     return total
-
-
-def any_of(masks: Sequence[Tensor]) -> Tensor:
-    """Where one of the masks is set."""
-    found = masks[0]
-    for mask in masks[1:]:
-        found = found | mask
-    return found
 
 
 def check_weights(weights: Sequence[float] | None, count: int) -> list[float]:

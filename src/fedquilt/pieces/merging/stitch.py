@@ -95,7 +95,7 @@ class Tally:
         """Take in one model's change; a negative weight takes it out."""
         sides = [mask] if len(self.total) == 1 else [mask & (delta > 0), mask & (delta < 0)]
         for side, chosen in enumerate(sides):
-            self.total[side].add_(delta.double() * chosen, alpha=weight)
+            self.total[side].add_(delta.where(chosen, 0.0), alpha=weight)
             self.votes[side].add_(chosen, alpha=weight)
 
     def value(self) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
-from fedquilt.core.select import Selection, at_least, how_many, jittered, marked, threshold, thresholds
+from fedquilt.core.select import Selection, at_least, jittered, marked, threshold
 from fedquilt.pieces.merging.rule import Named
 
 Per = Literal["all", "tensor"]
@@ -51,26 +51,25 @@ def localize(delta: Named, keep: float, *, per: Per = "all", noise: float = 0.0,
     return Localized(marked(delta, mask), mask)
 
 
-def streamed_tau(delta: Named, names: Sequence[str], keep: float) -> float:
-    """tau over all these names, whose tensors are read twice and never held together."""
+def taus(deltas: Sequence[Named], names: Sequence[str], keep: float) -> list[float]:
+    """tau of each model over all these names, whose tensors are read twice and never held together."""
     if keep == 1:
-        return 0.0
-    return thresholds((delta[n] for n in names), (delta[n] for n in names), keep)
+        return [0.0] * len(deltas)
+    found = [Selection() for _ in deltas]
+    for name in names:
+        for selection, delta in zip(found, deltas, strict=True):
+            selection.look(delta[name])
+    for selection in found:
+        selection.settle(keep)
+    for name in names:
+        for selection, delta in zip(found, deltas, strict=True):
+            selection.look_closer(delta[name])
+    return [selection.value() for selection in found]
 
 
 def masks(deltas: Sequence[Named], names: Sequence[str], keep: float, per: Per) -> Callable[[int, Tensor], Tensor]:
     """The function that tells which numbers of model i's change of one tensor are kept."""
-    if not 0 < keep <= 1:
-        how_many(keep, 1)  # complains
     if per == "all":
-        taus = [streamed_tau(d, names, keep) for d in deltas]
-        return lambda i, delta: delta.abs() >= taus[i]
-    return lambda i, delta: delta.abs() >= (_own(delta, keep) if delta.numel() else 0.0)
-
-
-def _own(delta: Tensor, keep: float) -> float:
-    found = Selection()
-    found.look(delta)
-    found.settle(keep)
-    found.look_closer(delta)
-    return found.value()
+        each = taus(deltas, names, keep)
+        return lambda i, delta: delta.abs() >= each[i]
+    return lambda i, delta: delta.abs() >= (threshold({"": delta}, keep) if delta.numel() else 0.0)
