@@ -47,6 +47,7 @@ bench: $(VENV)/.stamp-demo ## Measure speed and memory
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/codecs.py
 
 clean: ## Remove .venv, caches and built files (runs/ stays)
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

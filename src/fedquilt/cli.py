@@ -194,6 +194,31 @@ def csv(folder: Annotated[Path, typer.Argument(help="The folder of a run.", meta
 
 
 @app.command()
+def traffic(folder: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+            plot: Annotated[Path | None, typer.Option(help="Where accuracy by megabytes is drawn (PNG, CSV).")] = None,
+            as_json: AsJson = False) -> None:  # fmt: skip
+    """What a run sent: by exchange, direction and tensor, as it is and as it travelled; beside plain FedAvg.
+
+    Example: [bold]fedquilt traffic runs/quick-1a2b3c4d --plot traffic.png[/bold]
+    """
+    from fedquilt.runs.traffic import drawn, summary, table
+
+    found = summary(folder)
+    if plot is not None:
+        found["plot"] = str(drawn(folder, plot))
+    _echo(found) if as_json else typer.echo(table(found))
+
+
+@app.command()
+def codecs(as_json: AsJson = False) -> None:
+    """List the codecs. Example: [bold]fedquilt codecs[/bold]"""
+    from fedquilt.runs.registry import entries
+
+    rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("codec").values()]
+    _listing(rows, as_json, "codecs")
+
+
+@app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods. Example: [bold]fedquilt methods --json[/bold]"""
     from fedquilt.runs.registry import entries

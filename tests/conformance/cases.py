@@ -14,6 +14,7 @@ from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.cfl import cfl
 from fedquilt.methods.cgpfl import cgpfl
+from fedquilt.methods.compressed import Compressed
 from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedala import fedala
@@ -54,6 +55,7 @@ from fedquilt.methods.ratio_loss import ratio_loss
 from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
+from fedquilt.pieces.codecs import chain, error_feedback, half, hgc_rc, on, power_sgd, qsgd, top_k
 from fedquilt.pieces.merging.rule import merging
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.ties import Dare, Ties
@@ -161,4 +163,7 @@ CASES = [
     Case("fedavg-ties", fedavg(aggregate=merging(Ties(keep=0.7)))),
     Case("fedavg-dare", fedavg(aggregate=merging(Dare(drop=0.3)))),
     Case("hgls", HGLS(base=fedavg(parts=HEAD))),
+    Case("codecs-both-ways", Compressed(base=fedavg(), codec=error_feedback(on("delta", top_k(0.3))), download=half())),
+    Case("codecs-chained", Compressed(base=fedper(NET, **WORK), codec=chain(power_sgd(8), half()), download=qsgd(8))),
+    Case("codecs-batchnorm", Compressed(base=fedbn(Net(partial(Normed, width=16)), **WORK), codec=hgc_rc(64))),
 ]

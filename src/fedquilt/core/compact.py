@@ -172,8 +172,8 @@ class Parser:
         name = SHORT.get(short)
         if name is None:
             raise FrameError(
-                f"unknown record type {short.hex()!r}. Import the module that defines it, marked with @record; are both "
-                "sides of the same version?"
+                f"unknown record type {short.hex()!r}. Import the module that defines it, marked with @record. Are "
+                "both sides of the same version?"
             )
         return {"R": name, "v": {field: self._node() for field in names(RECORDS[name])}}
 

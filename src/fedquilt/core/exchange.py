@@ -159,8 +159,8 @@ class Exchange:
             raise InputError(f"An exchange's name must be a Python identifier, got {self.name!r}.")
         if getattr(self.download, "needs_memory", False):
             raise InputError(
-                f"The codec {self.download!r} remembers what it lost, but a server keeps no memory for each client. Use it "
-                "for uploads, and a codec without memory for downloads."
+                f"The codec {self.download!r} remembers what it lost, but a server keeps no memory for each client. "
+                "Use it for uploads, and a codec without memory for downloads."
             )
 
     def carried(self, download: Any, seed: Seed) -> tuple[Any, Any]:

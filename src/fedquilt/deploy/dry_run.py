@@ -75,10 +75,12 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, 
 def _contents(frame: bytes) -> dict[str, Any]:
     parts = [
         {"name": name, "shape": list(t.shape), "type": str(t.dtype).removeprefix("torch."), "bytes": t.nbytes}
-        for name, t in _walk(unpack(frame), "")
         if isinstance(t, Tensor)
+        else {"name": name, "shape": [len(t)], "type": "coded", "bytes": len(t)}
+        for name, t in _walk(unpack(frame), "")
+        if isinstance(t, Tensor | bytes)
     ]
-    numbers = {name: value for name, value in _walk(unpack(frame), "") if not isinstance(value, Tensor)}
+    numbers = {name: value for name, value in _walk(unpack(frame), "") if not isinstance(value, Tensor | bytes)}
     return {"tensors": parts, "numbers": numbers, "bytes in all": len(frame)}
 
 

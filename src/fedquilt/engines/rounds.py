@@ -220,9 +220,9 @@ class Rounds:
             return None
         if outcome.slot is not None:
             self.slots.put(client, outcome.slot)
-        up = load_of(Wire(wire.examples, upload) if upload is not wire.upload else wire, wire, outcome.upload)
+        load = load_of(upload, wire.upload, outcome.upload, partial(Wire, wire.examples))
         log.visits.append(
-            Visit(exchange.name, client, down, up, outcome.seconds, wire.examples,
+            Visit(exchange.name, client, down, load, outcome.seconds, wire.examples,
                   outcome.steps, outcome.loss, outcome.before, outcome.after)
         )  # fmt: skip
         return Reply(client, wire.examples, upload)

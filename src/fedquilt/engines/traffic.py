@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -24,9 +24,9 @@ class Load:
     parts: Sizes = field(default_factory=dict)
 
 
-def load_of(plain: Any, coded: Any, frame: bytes) -> Load:
-    """The load of a message: what it means, what travelled, and its frame."""
-    raw = len(frame) if coded is plain else frame_bytes(plain, compact=True)
+def load_of(plain: Any, coded: Any, frame: bytes, wrap: Callable[[Any], Any] = lambda message: message) -> Load:
+    """The load of a message: what it means, what travelled, its frame, and the record around it."""
+    raw = len(frame) if coded is plain else frame_bytes(wrap(plain), compact=True)
     parts: Sizes = {}
     for name, before, after in _compared(plain, coded, ""):
         old = parts.get(name, (0, 0))

@@ -13,6 +13,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.train import constant
 from fedquilt.engines.engine import Engine
 from fedquilt.models.registry import net as net_called
+from fedquilt.runs.codecs import check_codecs, with_codecs
 from fedquilt.runs.config import Config, check_options, dump
 from fedquilt.runs.data import federation_of as federation_of
 from fedquilt.runs.data import made
@@ -32,8 +33,6 @@ def method_of(config: Config, federation: Any) -> Method:
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)
-    if "aggregate" in given:
-        given["aggregate"] = lookup("aggregate", given["aggregate"]).load()
     method: Method = lookup("method", config.method.kind).load()(
         objective=net,
         optimizer=made("optimizer", train.optimizer, "train.optimizer"),
@@ -41,7 +40,7 @@ def method_of(config: Config, federation: Any) -> Method:
         epochs=train.epochs, steps=train.steps, batch_size=train.batch_size, clip=train.clip,
         cohort=_cohort(config), **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}), **given,
     )  # fmt: skip
-    return method
+    return with_codecs(method, config)
 
 
 def _row_shape(federation: Any) -> tuple[int, ...]:
@@ -72,6 +71,7 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None,
     if not engine.keeps_states:
         _check_first_step(method, data)
         _check_lone_rows(method, data, config.train.batch_size)
+        check_codecs(method, data, Seed(config.seed))
     if fresh and folder.exists():
         RunFolder(folder).remove()
     if config.data.path is not None:  # the folder must be readable from anywhere

@@ -122,13 +122,30 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
     listed = _inner(raw, "compare", "methods")
     for i, item in enumerate(listed if isinstance(listed, list) else []):
         choices.append(("method", f"compare.methods.{i}", item))
+    for section in ("codec", "download_codec"):
+        choices += _codecs(section, _inner(raw, section))
     for table, path, asked in choices:
         given = named(asked)
         if isinstance(given, Mapping) and isinstance(given.get("kind"), str):
-            apart = ("kind", "shift") if table == "stream" else ("kind",)
-            options = {k: v for k, v in given.items() if k not in apart}
+            apart = _APART.get(table, ())
+            options = {k: v for k, v in given.items() if k != "kind" and k not in apart}
             problems += check_options(table, given["kind"], options, path)[1]
     return problems
+
+
+_APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
+
+
+def _codecs(section: str, asked: Any) -> list[tuple[str, str, Any]]:
+    """The codecs of a section, and those chained behind them."""
+    listed = isinstance(asked, list)
+    found: list[tuple[str, str, Any]] = []
+    for i, item in enumerate(asked if listed else [asked]):
+        path = f"{section}.{i}" if listed else section
+        found.append(("codec", path, item))
+        behind = item.get("chain") if isinstance(item, Mapping) else None
+        found += [("codec", f"{path}.chain.{j}", c) for j, c in enumerate(behind if isinstance(behind, list) else [])]
+    return found
 
 
 def _check_model(asked: Any) -> list[str]:

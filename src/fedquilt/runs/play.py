@@ -65,8 +65,8 @@ class Run:
         self.notes: list[str] = []
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
-            "bytes_down": 0, "bytes_up": 0, "raw_down": 0, "raw_up": 0, "seconds": 0.0, "quarantined": 0, "last": {}, "best": {},
-            "energy": {},
+            "bytes_down": 0, "bytes_up": 0, "raw_down": 0, "raw_up": 0, "seconds": 0.0, "quarantined": 0, "last": {},
+            "best": {}, "energy": {},
         }  # fmt: skip
 
     def __iter__(self) -> Iterator[Snapshot]:

@@ -63,6 +63,28 @@ def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any
     return rounds, accuracy, traffic
 
 
+def accuracy_by_traffic(rounds: Sequence[Mapping[str, Any]], title: str, path: Path) -> Path:
+    """Test accuracy by all megabytes sent so far, up and down: those that travelled, and what they would have been
+    without codecs; PNG and CSV."""
+    wire, raw = (np.cumsum([r[f"{k}_up"] + r[f"{k}_down"] for r in rounds]) / 1e6 for k in ("bytes", "raw"))
+    scored = [i for i, row in enumerate(rounds) if row.get("test_accuracy") is not None]
+    accuracy = [rounds[i]["test_accuracy"] for i in scored]
+    with plt.rc_context(STYLE), storage(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure, axis = plt.subplots(figsize=(6, 4), constrained_layout=True)
+        axis.plot(wire[scored], accuracy, color=COLOURS[0], marker="o", markersize=3, label="sent")
+        if (raw != wire).any():
+            axis.plot(raw[scored], accuracy, color=COLOURS[1], linestyle="--", label="the same without codecs")
+            axis.set_xscale("log")
+        axis.set(xlabel="megabytes sent up and down so far", ylabel="test accuracy, mean over clients", title=title)
+        axis.legend(loc="lower right")
+        figure.savefig(path.with_suffix(".png"))
+        plt.close(figure)
+        rows = [(rounds[i]["round"], wire[i], raw[i], a) for i, a in zip(scored, accuracy, strict=True)]
+        write_csv(path.with_suffix(".csv"), ("round", "megabytes", "megabytes_without_codecs", "test_accuracy"), rows)
+    return path.with_suffix(".png")
+
+
 def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path:
     """Clients x labels as bubbles, the size and label entropy of each client, and how far the labels of each pair of
     clients are apart (up to 1000 clients); PNG and CSV."""

@@ -21,6 +21,7 @@ class Entry:
     about: str
     reference: str = ""
     fixed: tuple[str, ...] = ()  # common options that this choice does not take
+    ready: bool = False  # the object is the choice itself, not what makes it
 
     def load(self) -> Any:
         """The object itself."""
@@ -191,13 +192,36 @@ STREAMS = _table(
     Entry("drift", "fedquilt.data.stream_kinds:Drift", "a shift that happens at a round"),
 )
 AGGREGATORS = _table(
-    Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
-    Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),
-)
+    Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples", ready=True),
+    Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same", ready=True),
+    Entry("stitch", "fedquilt.pieces.merging.aggregators:stitch", "mean over those who changed a weight much",
+          "He et al. 2025"),
+    Entry("ties", "fedquilt.pieces.merging.aggregators:ties", "trimmed, signs elected", "Yadav et al. 2023"),
+    Entry("dare", "fedquilt.pieces.merging.aggregators:dare", "most changes dropped, the rest grown",
+          "Yu et al. 2024"),
+    Entry("task_arithmetic", "fedquilt.pieces.merging.aggregators:task_arithmetic", "a scaled sum",
+          "Ilharco et al. 2023"),
+)  # fmt: skip
+CODECS = _table(
+    Entry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
+    Entry("hgc_rc", "fedquilt.pieces.codecs:hgc_rc", "signs, and the norms of rows and columns"),
+    Entry("hgc_legacy", "fedquilt.pieces.codecs:hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
+    Entry("sign", "fedquilt.pieces.codecs:sign", "signs and one scale", "Karimireddy et al. 2019"),
+    Entry("top_k", "fedquilt.pieces.codecs:top_k", "the largest entries", "Aji and Heafield 2017"),
+    Entry("random_k", "fedquilt.pieces.codecs:random_k", "random entries", "Konecny et al. 2016"),
+    Entry("qsgd", "fedquilt.pieces.codecs:qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
+    Entry("uniform", "fedquilt.pieces.codecs:uniform", "a few bits per entry, evenly spaced"),
+    Entry("half", "fedquilt.pieces.codecs:half", "16 bits per entry"),
+    Entry("power_sgd", "fedquilt.pieces.codecs:power_sgd", "two thin factors", "Vogels et al. 2019"),
+    Entry("localized", "fedquilt.pieces.codecs:localized", "the largest of all tensors, in the smallest of four forms",
+          "He et al. 2025"),
+    Entry("sparse", "fedquilt.pieces.codecs:sparse", "what is not 0, in the smallest of four forms"),
+    Entry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
+)  # fmt: skip
 _TABLES = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
     "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS, "transform": TRANSFORMS,
-    "stream": STREAMS,
+    "stream": STREAMS, "codec": CODECS,
 }  # fmt: skip
 
 

@@ -95,6 +95,27 @@ class StreamChoice(Kinded):
     shift: Choice | None = None
 
 
+class CodecChoice(Kinded):
+    """How messages travel: a codec by name, on one field or on all; what it leaves may be coded again.
+
+    ``exchange`` is the trip it is for; by default the one called 'train', or else the first.
+    """
+
+    field: str | None = None
+    chain: list[Choice] = []
+    error_feedback: bool = False
+    exchange: str | None = None
+
+
+def _listed(value: Any) -> Any:
+    """One section as a list of one."""
+    items = value if isinstance(value, list) else [value]
+    return [named(item) for item in items]
+
+
+Codecs = Annotated[list[CodecChoice], BeforeValidator(_listed)]
+
+
 class Training(_Section):
     """Local work, the same for every method of a comparison."""
 
@@ -196,6 +217,8 @@ class Config(_Section):
     model: Choice = Kinded(kind="mlp")
     method: Choice = Kinded(kind="fedavg")
     train: Training = Training()
+    codec: Codecs = []
+    download_codec: Codecs = []
     cohort: Participation = Participation()
     engine: EngineChoice = EngineChoice()
     flower: Federated = Federated()
@@ -208,6 +231,11 @@ class Config(_Section):
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
         asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
+        if asked["train"]["epochs_first"] is None:
+            del asked["train"]["epochs_first"]
+        for name in ("codec", "download_codec"):
+            if not asked[name]:
+                del asked[name]  # a run without codecs is the run it was before there were any
         if self.flower.classes is not None:  # the one setting of a federation that shapes the model
             asked["classes"] = self.flower.classes
         if self.data.path is not None:

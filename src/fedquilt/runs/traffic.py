@@ -89,6 +89,13 @@ def _fedavg(folder: Path) -> dict[str, int] | None:
     return {"up": visits * size, "down": visits * size}
 
 
+def drawn(folder: Path, path: Path) -> Path:
+    """Accuracy by all megabytes sent so far, and by those without codecs; PNG and CSV."""
+    from fedquilt.runs.plots import accuracy_by_traffic
+
+    return accuracy_by_traffic(_rows(folder / "metrics/rounds.jsonl"), folder.name, path)
+
+
 def _rows(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     return [json.loads(line) for line in lines if line.endswith("\n")]

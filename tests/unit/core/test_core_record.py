@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.record import pack, record, same, tensors_in, unpack
+from fedquilt.core.record import frame_bytes, pack, record, same, tensors_in, unpack
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -72,12 +72,20 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.parametrize("compact", [False, True])
 @given(trees)
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
-def test_unpack_undoes_pack(tree):
-    frame = pack(tree)
+def test_unpack_undoes_pack(compact, tree):
+    frame = pack(tree, compact)
     assert equal(unpack(frame), tree)
-    assert pack(unpack(frame)) == frame  # so that the hash of a frame is the hash of its record
+    assert pack(unpack(frame), compact) == frame  # so that the hash of a frame is the hash of its record
+    assert frame_bytes(tree, compact) == len(frame)
+
+
+@given(trees)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+def test_a_compact_frame_is_shorter(tree):
+    assert len(pack(tree, compact=True)) < len(pack(tree))
 
 
 @given(trees)
@@ -107,11 +115,13 @@ def blobs(value: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_and_layout(dtype):
-    """A transposed and a strided view, a scalar and an empty tensor come back contiguous and equal."""
+@pytest.mark.parametrize("compact", [False, True])
+def test_every_dtype_and_layout(dtype, compact):
+    """A transposed and a strided view, a scalar and an empty tensor come back contiguous, aligned and equal."""
     whole = torch.arange(12).reshape(3, 4).to(dtype)
     value = {"t": whole.t(), "s": whole[:, ::2], "0": whole[1, 1], "e": whole[:0]}
-    got = unpack(pack(value))
+    got = unpack(pack(value, compact))
+    assert all(t.data_ptr() % t.element_size() == 0 for t in got.values())
     assert all(torch.equal(got[n], t) and got[n].dtype == dtype and got[n].is_contiguous() for n, t in value.items())
 
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedquilt.core.compact import MAGIC
 from fedquilt.core.errors import FrameError
 from fedquilt.core.record import pack, record, tensors_in, unpack
 
@@ -23,6 +24,7 @@ class Memo:
 
 
 SMALL = pack(Memo(("x", 1.5, b"hi"), {"a": torch.tensor([1.0, 2.0]), "n": torch.tensor([[3], [4]])}))
+COMPACT = pack(unpack(SMALL), compact=True)
 SCALARS = (bool, int, float, str, bytes, type(None), torch.Tensor)
 
 
@@ -64,21 +66,68 @@ def test_the_helper_makes_good_frames():
     assert unpack(tree({"T": "a"}, bytes(8), a=entry())).tolist() == [0, 0]
 
 
-def test_every_truncation_is_refused():
-    assert not any(survives(SMALL[:n]) for n in range(len(SMALL)))
-    assert not survives(SMALL + b"\0")
+both = pytest.mark.parametrize("small", [SMALL, COMPACT], ids=["safetensors", "compact"])
+
+
+@both
+def test_every_truncation_is_refused(small):
+    assert not any(survives(small[:n]) for n in range(len(small)))
+    assert not survives(small + b"\0")
+
+
+def flipped(small: bytes) -> int:
+    """How many of all flipped bits give a record."""
+    decoded = 0
+    for place in range(len(small)):
+        for bit in range(8):
+            broken = bytearray(small)
+            broken[place] ^= 1 << bit
+            decoded += survives(bytes(broken))
+    return decoded
 
 
 def test_every_flipped_bit_is_refused_or_gives_a_record():
     """Flips in the data or in a text are not seen here (snapshots have checksums); no flip may do worse."""
-    decoded = 0
-    for place in range(len(SMALL)):
-        for bit in range(8):
-            broken = bytearray(SMALL)
-            broken[place] ^= 1 << bit
-            decoded += survives(bytes(broken))
     # 26 bytes of data: 2 floats, 2 int64, 2 bytes. Each of their 208 flips decodes, and most header flips must not.
-    assert 208 <= decoded < 8 * len(SMALL) / 2
+    assert 208 <= flipped(SMALL) < 8 * len(SMALL) / 2
+
+
+def test_every_flipped_bit_of_a_compact_frame_is_refused_or_gives_a_record():
+    # Of data: 2 floats, 2 int64, a float, 2 bytes and a letter. In names, most flips give other letters.
+    header = len(COMPACT) - 24
+    assert 8 * (24 + 8 + 2) <= flipped(COMPACT) < 8 * 24 + 8 * header / 2
+
+
+LIES_IN_FEW_BYTES = {
+    "only magic": MAGIC,
+    "unknown tag": MAGIC + bytes([99]),
+    "unknown record": MAGIC + bytes([13, 1, 2, 3, 4]),
+    "a vast tensor": MAGIC + bytes([8, 0x11, 0xFF, 0xFF, 0xFF, 0x7F]),
+    "a vast empty tensor": MAGIC + bytes([8, 0x12, 0, *[0xFF] * 9, 0x7F]),
+    "unknown dtype": MAGIC + bytes([8, 0xF0]),
+    "a vast tuple": MAGIC + bytes([9, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F]),
+    "a vast text": MAGIC + bytes([6, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F]),
+    "text that is none": MAGIC + bytes([6, 1, 0xFF]),
+    "a list as a key": MAGIC + bytes([11, 1, 10, 0, 0]),
+    "a name twice": MAGIC + bytes([12, 2, 1, 97, 0x80, 1, 97, 0x80]) + bytes(2),
+    "a number too long": MAGIC + bytes([3, 0x80, 0x80, 0]),
+    "a small number in a long form": MAGIC + bytes([3, 5]),
+    "filling that is not zero": pack(torch.ones(2), compact=True)[:5] + b"\1\0\0" + bytes(8),
+    "bytes left over": pack(3, compact=True) + b"\0",
+    "deep": MAGIC + bytes([9, 1]) * 100_000 + b"\0",
+}
+
+
+@pytest.mark.parametrize("frame", LIES_IN_FEW_BYTES.values(), ids=LIES_IN_FEW_BYTES)
+def test_a_lie_in_a_compact_frame_is_refused(frame):
+    with pytest.raises(FrameError):
+        unpack(frame)
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=500)
+def test_any_compact_bytes_are_refused_or_give_a_record(data):
+    survives(MAGIC + data)
 
 
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**12, len(SMALL) - 7])

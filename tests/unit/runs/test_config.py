@@ -167,8 +167,15 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
                                                           "them out"]),
         ({"method": {"kind": "fedprox", "mu": "big"}}, ["method.mu: input should be a valid number, unable to parse "
                                                        "string as a number, got 'big'"]),
-        ({"method": {"kind": "fedavg", "aggregate": "median"}}, ["method.aggregate: input should be 'mean' or "
-                                                                "'uniform_mean', got 'median'"]),
+        ({"method": {"kind": "fedavg", "aggregate": "median"}}, ["method.aggregate: unknown aggregate 'median'; did "
+                                                                "you mean 'mean'? (known: dare, mean, stitch, "
+                                                                "task_arithmetic, ties, uniform_mean)"]),
+        ({"method": {"kind": "fedavg", "aggregate": {"keep": 1}}}, ["method.aggregate.kind: missing"]),
+        ({"method": {"aggregate": {"kind": "mean", "keep": 1}}}, ["method.aggregate.keep: 'mean' has no options"]),
+        ({"method": {"aggregate": {"kind": "ties", "kep": 1}}}, ["method.aggregate.kep: unknown key for 'ties'; did "
+                                                                "you mean 'keep'?"]),
+        ({"method": {"aggregate": {"kind": "ties", "keep": 2}}}, ["method.aggregate: keep is the share of changes that "
+                                                                 "has a say, in (0, 1], got 2.0."]),
         ({"method": {"kind": "fedavg_noise", "aggregate": "mean"}}, ["method.aggregate: unknown key for "
                                                                     "'fedavg_noise'; known: noise"]),
         ({"method": {"kind": "fedavg", "batch_size": 3}}, ["method.batch_size: unknown key for 'fedavg'; known: "
@@ -213,6 +220,7 @@ _SAME = [
     "compare.target=0.5", "engine.nodes=2", "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
 ]  # fmt: skip
 _OTHER = [
+    "codec=half", "download_codec=half",
     "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
     "data.label=kind", "data.user=who", "data.size=32", "data.features=['age']", "data.text=body", "data.words=9",
     "data.length=5",

@@ -225,7 +225,7 @@ def test_a_sample_of_clients_is_the_same_in_every_round() -> None:
 def test_bytes_are_those_of_the_frames_and_add_up(tmp_path: Path) -> None:
     made = Run(fedavg(), points(10, 20, 30), rounds=2, engine=Local(), folder=RunFolder(tmp_path))
     total = {"bytes_up": 0, "bytes_down": 0}
-    before = pack(fedavg().down(fedavg().init_server(made.seed.fold("server")), 0))
+    before = pack(fedavg().down(fedavg().init_server(made.seed.fold("server")), 0), compact=True)
     for snapshot in made:
         for name in total:
             added = sum(getattr(v, name) for v in snapshot.log.visits)

@@ -47,6 +47,11 @@ class error_feedback:
     def __post_init__(self) -> None:
         _is_codec(self.codec, "error_feedback")
 
+    @property
+    def needs_memory(self) -> bool:
+        """It cannot do without: so not for downloads."""
+        return True
+
     def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
         """Code the upload and what is owed."""
         kept = memory if isinstance(memory, Residual) else Residual(None, None)
@@ -82,9 +87,14 @@ class chain:
             _is_codec(codec, "chain")
         if any(isinstance(codec, on | together) for codec in codecs[1:]):
             raise InputError(
-                "Only the first codec of a chain may be on(...): the others code what it left. Several fields: together."
+                "Only the first codec of a chain may be on(...): the others code what it left. For fields: together."
             )
         object.__setattr__(self, "codecs", codecs)
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether one of them does."""
+        return any(getattr(codec, "needs_memory", False) for codec in self.codecs)
 
     def __describe__(self) -> tuple[tuple[object, ...], dict[str, object]]:
         return self.codecs, {}
@@ -109,7 +119,12 @@ class chain:
 def _parts(wire: Any, depth: int) -> list[Any]:
     """What coded things hold that lie ``depth`` deep, in order."""
     found: list[Any] = []
-    swap(wire, _is_coded, lambda coded: _visit(coded, depth, lambda parts: found.append(parts) or parts))
+
+    def look(parts: Any) -> Any:
+        found.append(parts)
+        return parts
+
+    swap(wire, _is_coded, lambda coded: _visit(coded, depth, look))
     return found
 
 

@@ -34,7 +34,7 @@ def to_bits(numbers: Any, width: int) -> Bits:
 def from_bits(bits: Bits, width: int) -> Any:
     """The numbers (int32, or int64 if they are wide) that :func:`to_bits` wrote."""
     columns = bits.reshape(-1, width) if width else bits.reshape(0, 0)
-    out = np.zeros(len(columns), dtype=np.int32 if width < 32 else np.int64)
+    out: Any = np.zeros(len(columns), dtype=np.int32 if width < 32 else np.int64)
     for place in range(width):
         out <<= 1
         out |= columns[:, place]

@@ -46,6 +46,11 @@ class on:
         for name, value in (("field", field), ("codec", codec), ("like", known)):
             object.__setattr__(self, name, value)
 
+    @property
+    def needs_memory(self) -> bool:
+        """Whether the codec does."""
+        return bool(getattr(self.codec, "needs_memory", False))
+
     def __describe__(self) -> tuple[tuple[object, ...], dict[str, object]]:
         if self.like is None:
             return (self.field, self.codec), {}
@@ -79,6 +84,11 @@ class together:
         if len({codec.field for codec in codecs}) < len(codecs):
             raise InputError("together has two codecs on one field. Use chain for them.")
         object.__setattr__(self, "codecs", codecs)
+
+    @property
+    def needs_memory(self) -> bool:
+        """Whether one of them does."""
+        return any(codec.needs_memory for codec in self.codecs)
 
     def __describe__(self) -> tuple[tuple[object, ...], dict[str, object]]:
         return self.codecs, {}

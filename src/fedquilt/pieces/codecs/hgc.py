@@ -16,7 +16,7 @@ from fedquilt.pieces.codecs.bits import Bits, bytes_for, from_float, plus_minus,
 from fedquilt.pieces.codecs.matrices import Matrixwise
 from fedquilt.pieces.codecs.stages import ALL, Lossless, Sections, read, write
 
-SLACK = 1e-6  # a norm this close to an edge lies on it
+SLACK = 1e-6  # a norm this close to an edge lies on it, as a share of the largest
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,10 @@ class hgc(Matrixwise):
             return np.zeros(len(norms), dtype=np.int64)  # nothing to tell, or a scale that will be refused
         steps = norms / (largest / most)
         if self.representative == "unbiased":
-            lower = np.floor(steps + SLACK)
+            lower = np.floor(steps + SLACK * most)
             up = seed.numpy().random(len(norms)) < steps - lower
             return np.clip(lower + up, 0, most).astype(np.int64)
-        return np.where(norms > 0, np.clip(np.ceil(steps - SLACK), 1, most), 0).astype(np.int64)
+        return np.where(norms > 0, np.clip(np.ceil(steps - SLACK * most), 1, most), 0).astype(np.int64)
 
     def norms(self, steps: Any, largest: float) -> Any:
         """b_i of every row."""
@@ -124,8 +124,8 @@ class hgc_rc(hgc):
     """:class:`hgc` with a scale for each column too: closer to the truth for a few more bits.
 
     A live column of norm q_j travels as l_j = ceil(2**B sqrt(q_j / max q)), from 1 to 2**B; with
-    u_j = ((l_j - 1/2) / 2**B)**2 and u scaled to length 1, an entry comes back as +-b_i u_j. Wire form: that of hgc, with
-    l_j - 1 in B bits for each live column before the signs.
+    u_j = ((l_j - 1/2) / 2**B)**2 and u scaled to length 1, an entry comes back as +-b_i u_j. Wire form: that of hgc,
+    with l_j - 1 in B bits for each live column before the signs.
 
     Args:
         num_bins, representative, lossless, bit_width: As of :class:`hgc`.
@@ -149,7 +149,7 @@ class hgc_rc(hgc):
         if not 0 < largest < math.inf:
             return np.zeros(len(norms), dtype=np.int64)
         levels = 1 << self.column_bits
-        return (np.clip(np.ceil(levels * np.sqrt(norms / largest) - SLACK), 1, levels) - 1).astype(np.int64)
+        return (np.clip(np.ceil(levels * (np.sqrt(norms / largest) - SLACK)), 1, levels) - 1).astype(np.int64)
 
     def _column_scales(self, codes: Any, alive: int) -> Any:
         scales = ((codes + 0.5) / (1 << self.column_bits)) ** 2
@@ -159,7 +159,7 @@ class hgc_rc(hgc):
 def row_norms(matrix: Tensor) -> Any:
     """Euclidean norms; squares that float32 cannot hold are summed in float64."""
     norms = torch.linalg.vector_norm(matrix, dim=1).double().numpy()
-    if len(norms) and not (1e-12 < norms.min() and norms.max() < 1e12):
+    if len(norms) and not (norms.min() > 1e-12 and norms.max() < 1e12):
         norms = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64).numpy()
     return norms
 

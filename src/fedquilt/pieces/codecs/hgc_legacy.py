@@ -22,9 +22,9 @@ class hgc_legacy(Matrixwise):
     """Signs, and how many rows have which norm. For comparison: it mixes up rows. Use :class:`hgc`.
 
     With e_k = k r / (K - 1), where r is the largest row norm rounded up to a whole number, row i falls into bin
-    d_i = #{k : e_k <= rho_i}. Only the counts C_k of the bins travel, so the decoder deals norms out to rows 0, 1, 2, ...
-    in ascending order, whichever row they belong to, while signs keep their rows; a bin's norm is its upper edge; zeros
-    count as negative.
+    d_i = #{k : e_k <= rho_i}. Only the counts C_k of the bins travel, so the decoder deals norms out to rows 0, 1, 2,
+    ... in ascending order, whichever row they belong to, while signs keep their rows; a bin's norm is its upper edge;
+    zeros count as negative.
 
     Wire form: C (K int64), the signs (bits), r (32 bytes, as the authors count it: here a whole number and zeros),
     and a bit for each bin that is not empty. The largest norm being a whole number puts a row into bin K, which does

@@ -106,7 +106,7 @@ def read(wire: Any, sent: Any) -> Layout:
             length, at = from_varint(wire, at)
             if length > _MOST_LETTERS or at + length > len(wire):
                 raise FrameError("a name in a layout ends too early. Truncated?")
-            name, at = wire[at : at + length].decode(errors="strict"), at + length
+            name, at = _text(wire[at : at + length]), at + length
         if at + 2 > len(wire) or wire[at] >= len(_DTYPES) or wire[at + 1] > _MOST_DIMENSIONS:
             raise FrameError("a layout has an unknown dtype or too many dimensions. Truncated?")
         dtype, dimensions, at = _DTYPES[wire[at]], wire[at + 1], at + 2
@@ -123,3 +123,10 @@ def read(wire: Any, sent: Any) -> Layout:
     if layout.entries > MOST_TRAVELLING:
         raise FrameError(f"a layout of {layout.entries} entries came with the message; {MOST_TRAVELLING} are the most.")
     return layout
+
+
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise FrameError("a name in a layout is not text.") from error

@@ -18,8 +18,9 @@ from fedquilt.pieces.codecs.matrices import swap
 class lfsr:
     """Add a fixed stream of bits to all bytes that travel, for example behind ``chain(hgc(), ...)``.
 
-    **Not encryption.** Everybody who has the settings, or a few bytes of the stream, has all of it; and it makes nothing
-    smaller. What must stay secret needs TLS or secure summation. It breaks up long runs of equal bits, and that is all.
+    **Not encryption.** Everybody who has the settings, or a few bytes of the stream, has all of it; and it makes
+    nothing smaller. What must stay secret needs TLS or secure summation. It breaks up long runs of equal bits, and
+    that is all.
 
     A step of the register: f is the sum (mod 2) of its bits at ``taps``, the register becomes (register << 1 | f) mod
     2**width, and f is the next bit of the stream.
@@ -49,9 +50,8 @@ class lfsr:
 
     def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
         """All bytes, whitened."""
-        found: list[bytes] = []
-        wire = swap(upload, _is_bytes, lambda raw: found.append(raw) or self._added(raw))
-        if not found:
+        wire = swap(upload, _is_bytes, self._added)
+        if upload and not _holds_bytes(upload):
             raise InputError("lfsr whitens bytes, but there are none. Put it behind a codec: chain(hgc(), lfsr()).")
         return wire, memory
 
@@ -66,6 +66,12 @@ class lfsr:
 
 def _is_bytes(value: Any) -> bool:
     return isinstance(value, bytes)
+
+
+def _holds_bytes(value: Any) -> bool:
+    found: list[bytes] = []
+    swap(value, _is_bytes, found.append)
+    return bool(found)
 
 
 @lru_cache(maxsize=4)

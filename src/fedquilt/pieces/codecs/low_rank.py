@@ -49,7 +49,7 @@ class power_sgd(Matrixwise):
         usable = isinstance(memory, Tensor) and memory.shape == (columns, self.rank) and bool(memory.any())
         start = memory if usable else torch.randn(columns, self.rank, generator=seed.torch())
         if not bool(matrix.isfinite().all()):  # it will be refused where it arrives
-            return (matrix[:, : self.rank].contiguous(), matrix[: self.rank].t().contiguous()), memory
+            return (torch.full((rows, self.rank), torch.nan), torch.full((columns, self.rank), torch.nan)), memory
         left = torch.linalg.qr(matrix @ start).Q
         right = matrix.t() @ left
         return (left, right), right

@@ -58,7 +58,7 @@ class Matrixwise(ABC):
             return Coded(written(layout, sent), tuple(parts))
 
         wire = swap(upload, _is_tensors, one)
-        if not kept:
+        if not kept and not _may_hold(upload):
             raise InputError(
                 f"{type(self).__name__} codes matrices, but there is no float32 tensor in {_described(upload)}. "
                 "Name the field that holds tensors: on('field', codec)."
@@ -141,12 +141,18 @@ def _matrices(layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
 
 def _named(layout: Layout, matrices: list[Tensor]) -> Any:
     """The tensors of these matrices, under their names."""
-    if _one_layer(layout):
-        parts = [matrices[0][:, :-1], matrices[0][:, -1]]
-    else:
-        parts = matrices
+    parts = [matrices[0][:, :-1], matrices[0][:, -1]] if _one_layer(layout) else matrices
     shaped = [part.reshape(shape).contiguous() for part, shape in zip(parts, layout.shapes, strict=True)]
     return shaped[0] if layout.names == (None,) else dict(zip(layout.names, shaped, strict=True))
+
+
+def _may_hold(value: Any) -> bool:
+    """Whether tensors may be here at another time: there is an empty dict, list or tuple."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return any(_may_hold(getattr(value, f.name)) for f in fields(value))
+    if isinstance(value, dict | list | tuple):
+        return not value or any(map(_may_hold, value.values() if isinstance(value, dict) else value))
+    return False
 
 
 def _described(value: Any) -> str:

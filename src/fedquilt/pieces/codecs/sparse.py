@@ -97,7 +97,10 @@ class random_k(Matrixwise):
     def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
         """The seed and the values."""
         flat = matrix.detach().flatten()
-        return (seed.value.to_bytes(8, "big"), flat[self._places(seed.value, len(flat))]), None
+        values = flat[self._places(seed.value, len(flat))]
+        if not bool(flat.isfinite().all()):  # it will be refused where it arrives, whichever entries were drawn
+            values = torch.full_like(values, torch.nan)
+        return (seed.value.to_bytes(8, "big"), values), None
 
     def restore(self, part: Any, rows: int, columns: int) -> Tensor:
         """The matrix of this seed and these values."""
@@ -124,6 +127,8 @@ def _pair(part: Any) -> tuple[bytes, Any]:
 def _filled(places: Tensor, values: Any, rows: int, columns: int) -> Tensor:
     if not isinstance(values, Tensor) or values.dtype is not torch.float32 or values.shape != places.shape:
         raise FrameError(f"{len(places)} values (float32) are needed, one for each place.")
+    if not bool(values.isfinite().all()):
+        raise FrameError("a value is not finite. Did training diverge?")
     whole = torch.zeros(rows * columns)
     whole[places] = values
     return whole.view(rows, columns)

@@ -184,7 +184,8 @@ def _content(wire: SparseWire, total: int, sizes: list[int]) -> Any:
     if wire.form == "dense":
         if wire.places or (wire.values == "sign" and wire.kept != total):
             raise FrameError("a dense change has no places.")
-        return sparse_values.read(wire.numbers, wire.scales, wire.values, sizes)
+        whole = sparse_values.read(wire.numbers, wire.scales, wire.values, sizes)
+        return np.where(whole == 0, np.float32(-0.0), whole) if wire.values == "sign" else whole
     places = _places(wire, total)
     numbers = sparse_values.read(wire.numbers, wire.scales, wire.values, _runs(places, sizes))
     flat = np.zeros(total, dtype=np.float32)

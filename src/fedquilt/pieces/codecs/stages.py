@@ -1,4 +1,8 @@
-"""The bits of a coded matrix, plain or after a lossless stage."""
+"""The bits of a coded matrix, plain or after a lossless stage.
+
+The adaptive stage expects a sign by its row, and by whether a row above it is negative in the same column: the rows of
+a softmax's gradient sum to zero, so somebody must be.
+"""
 
 from __future__ import annotations
 
@@ -60,34 +64,44 @@ def read(stage: int, body: bytes, rows: int, columns: int, index_bits: int, code
 
 
 def _adapted(told: Sections, index_bits: int, code_bits: int) -> bytes:
-    encoder = Encoder()
-    index = to_bits(told.index, index_bits)
-    encoder.bits(index, np.arange(len(index)))  # a context for each, so each costs one bit
+    encoder, rows = Encoder(), len(told.index)
+    _write_numbers(encoder, told.index, index_bits)
     encoder.bits(told.live, np.zeros(len(told.live), dtype=np.int64))
-    for place in range(code_bits):  # the high bits of all codes first; they tell what to expect of the lower ones
-        encoder.bits((told.codes >> (code_bits - 1 - place) & 1).astype(np.uint8), told.codes >> (code_bits - place))
-    encoder.bits(told.signs, _rows(len(told.index), int(told.live.sum())))
+    _write_numbers(encoder, told.codes, code_bits)
+    met = np.zeros(int(told.live.sum()), dtype=np.int64)
+    for row in told.signs.reshape(rows, len(met)):
+        encoder.bits(row, met)
+        met |= row == 0
     return encoder.finish()
 
 
 def _unadapted(body: bytes, rows: int, columns: int, index_bits: int, code_bits: int) -> Sections:
-    if rows * columns > MOST_ADAPTIVE:
+    if rows * columns > MOST_ADAPTIVE or rows > MOST_ADAPTIVE or columns > MOST_ADAPTIVE:
         raise FrameError(f"adaptive coding of {rows} x {columns} entries; {MOST_ADAPTIVE} are the most.")
     decoder = Decoder(body)
-    index = from_bits(decoder.bits(np.arange(rows * index_bits)), index_bits)
+    index = _read_numbers(decoder, rows, index_bits)
     live = decoder.bits(np.zeros(columns, dtype=np.int64))
     alive = int(live.sum())
-    codes = np.zeros(alive if code_bits else 0, dtype=np.int64)
-    for _ in range(code_bits):
-        codes = codes << 1 | decoder.bits(codes)
-    signs = decoder.bits(_rows(rows, alive))
+    codes = _read_numbers(decoder, alive if code_bits else 0, code_bits)
+    signs, met = np.zeros((rows, alive), dtype=np.uint8), np.zeros(alive, dtype=np.int64)
+    for row in signs:
+        row[:] = decoder.bits(met)
+        met |= row == 0
     decoder.finish()
-    return Sections(index, live, codes, signs)
+    return Sections(index, live, codes, signs.reshape(-1))
 
 
-def _rows(rows: int, columns: int) -> Any:
-    """The context of each sign: its row."""
-    return np.repeat(np.arange(rows), columns)
+def _write_numbers(encoder: Encoder, numbers: Any, width: int) -> None:
+    """The high bits of all numbers first; they tell what to expect of the lower ones."""
+    for place in range(width - 1, -1, -1):
+        encoder.bits((numbers >> place & 1).astype(np.uint8), numbers >> (place + 1))
+
+
+def _read_numbers(decoder: Decoder, count: int, width: int) -> Any:
+    numbers = np.zeros(count, dtype=np.int64)
+    for _ in range(width):
+        numbers = numbers << 1 | decoder.bits(numbers)
+    return numbers
 
 
 def _deflated(body: bytes) -> bytes:
