@@ -190,10 +190,11 @@ class Snapshots(_Section):
 
 
 class Output(_Section):
-    """Where runs go, and whether personal models are saved."""
+    """Where runs go, whether personal models are saved at the end, and models of every round (checkpoints)."""
 
     folder: str = "runs"
     personal_models: bool = False
+    checkpoints: bool = False
 
 
 class Comparison(_Section):

@@ -216,7 +216,8 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 _SAME = [
     "engine.kind=workers", "engine.processes=3", 'engine.devices=["cuda:0"]', "snapshot.every=7", "snapshot.seconds=0",
-    "output.folder=elsewhere", "output.personal_models=true", "compare.seeds=[9]", 'compare.methods=["fedavg"]',
+    "output.folder=elsewhere", "output.personal_models=true", "output.checkpoints=true",
+    "compare.seeds=[9]", 'compare.methods=["fedavg"]',
     "compare.target=0.5", "engine.nodes=2", "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
 ]  # fmt: skip
 _OTHER = [
