@@ -106,8 +106,10 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     """One row for each method that has all the seeds that FedAvg has."""
     from scipy import stats
 
-    runs = {label: {r["seed"]: r for f in sorted(folder.glob(f"{label}-seed*.json")) for r in [json.loads(f.read_text())]}
-            for label in METHODS}  # fmt: skip
+    runs: dict[str, dict[int, Any]] = {label: {} for label in METHODS}
+    for file in sorted(folder.glob("*.json")):
+        found = json.loads(file.read_text())
+        runs[found["label"]][found["seed"]] = found
     base, rows = runs["FedAvg"], []
     for label, found in runs.items():
         seeds = sorted(set(base) & set(found))
@@ -139,9 +141,8 @@ def table(options: argparse.Namespace) -> None:
         writer.writeheader()
         writer.writerows({"data": name, **row} for name, rows in every.items() for row in rows)
     for name, rows in every.items():
-        print(
-            f"\n### {name}\n\n| method | accuracy, % | to FedAvg, points (95 %) | p | MB up | times fewer |\n|---|---|---|---|---|---|"
-        )
+        print(f"\n### {name}\n\n| method | accuracy, % | to FedAvg, points (95 %) | p | MB up | times fewer |")
+        print("|---|---|---|---|---|---|")
         for r in rows:
             gap = (
                 "" if r["method"] == "FedAvg" else f"{100 * r['difference']:+.1f} ± {100 * r['difference_half_95']:.1f}"
