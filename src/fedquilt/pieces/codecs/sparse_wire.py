@@ -14,6 +14,7 @@ from fedquilt.core.params import Names, Params, is_weight
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.pieces.codecs import sparse_places, sparse_values
+from fedquilt.pieces.codecs.bits import bytes_for, width_of
 from fedquilt.pieces.codecs.layout import Layout, layout_of, read, written
 from fedquilt.pieces.codecs.sparse_values import Values
 
@@ -119,8 +120,8 @@ class sparse:
         chosen_ones = sparse_values.size_of(self.values, len(places))
         sizes = {
             "dense": sparse_values.size_of(self.values, total),
-            "bitmap": sparse_places.bytes_for(total) + chosen_ones,
-            "index": sparse_places.bytes_for(len(places) * sparse_places.width_of(total)) + chosen_ones,
+            "bitmap": bytes_for(total) + chosen_ones,
+            "index": bytes_for(len(places) * width_of(total)) + chosen_ones,
             "coded": size + chosen_ones,
         }
         if self.values == "sign" and len(places) < total:

@@ -83,7 +83,8 @@ class RegMean:
                      for w, g, d in zip(work.weights, self.grams, deltas, strict=True)]  # fmt: skip
             total = sum(grams, torch.zeros_like(grams[0]))
             wanted = sum((g @ d.double().T for g, d in zip(grams, deltas, strict=True)), 0 * total[:, :1])
-            return torch.linalg.lstsq(total, wanted, driver="gelsd").solution.T  # also where inputs are always 0
+            solved: Tensor = torch.linalg.lstsq(total, wanted, driver="gelsd").solution  # also for inputs that are 0
+            return solved.T
 
         return change
 
