@@ -47,8 +47,10 @@ from fedquilt.methods.hgls_recipe import hgls
 from fedquilt.methods.ifca import ifca, ifca_gradient
 from fedquilt.methods.lcfed import lcfed
 from fedquilt.methods.local_only import local_only
+from fedquilt.methods.localize_stitch import LocalizeStitch, localize_stitch, stitch_once
 from fedquilt.methods.long_tail import fedavg_balanced, fedlc
 from fedquilt.methods.moon import moon
+from fedquilt.methods.once import single_model
 from fedquilt.methods.pacfl import pacfl
 from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
@@ -57,6 +59,9 @@ from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.codecs import chain, error_feedback, half, hgc_rc, on, power_sgd, qsgd, top_k
+from fedquilt.pieces.merging.rule import merging
+from fedquilt.pieces.merging.stitch import Stitch
+from fedquilt.pieces.merging.ties import Dare, Ties
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import Normed, digits
 
@@ -175,6 +180,18 @@ CASES = [
     Case("hgls-joint", hgls(NET, base="fedrep", head_epochs=2, search="joint", accept="held_out", **WORK)),
     Case("hgls-scaffold", hgls(NET, base="scaffold", own_only=True, **{**WORK, "optimizer": SGD(0.3)})),
     Case("fedper-finetune", fedper_finetune(NET, tune_epochs=1, **WORK)),
+    Case("localize-stitch", localize_stitch(NET, remember=True, **WORK)),
+    Case("localize-stitch-sparse", localize_stitch(NET, keep=0.3, error_feedback=True, values="fp16", **WORK)),
+    Case("localize-stitch-signs", localize_stitch(NET, mu=1.0, conflicts="elect", per="tensor", **WORK)),
+    Case("localize-stitch-silent", localize_stitch(NET, unseen_classes_vote=False, threshold_noise=0.05, **WORK)),
+    Case("localize-stitch-trained", localize_stitch(NET, keep=0.5, trained_masks=True, mask_epochs=2, **WORK)),
+    Case("localize-stitch-batchnorm", localize_stitch(Net(partial(Normed, width=16)), **{**WORK, "batch_size": 17})),
+    Case("localize-stitch-scaffold", LocalizeStitch(base=scaffold(NET, **{**WORK, "optimizer": SGD(0.3)}))),
+    Case("stitch-once", stitch_once(NET, keep=0.5, epochs_first=6, **WORK)),
+    Case("single-model", single_model(NET, epochs_first=4, **WORK), alone=True),
+    Case("fedavg-stitch", fedavg(aggregate=merging(Stitch(keep=0.7)))),
+    Case("fedavg-ties", fedavg(aggregate=merging(Ties(keep=0.7)))),
+    Case("fedavg-dare", fedavg(aggregate=merging(Dare(drop=0.3)))),
     Case("codecs-both-ways", Compressed(base=fedavg(), codec=error_feedback(on("delta", top_k(0.3))), download=half())),
     Case("codecs-chained", Compressed(base=fedper(NET, **WORK), codec=chain(power_sgd(8), half()), download=qsgd(8))),
     Case("codecs-batchnorm", Compressed(base=fedbn(Net(partial(Normed, width=16)), **WORK), codec=hgc_rc(64))),

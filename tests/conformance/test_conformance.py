@@ -170,7 +170,8 @@ def test_e_stop_and_resume_is_uninterrupted(case: Case, tmp_path):
 
 @every_case
 def test_f_the_order_of_completion_does_not_matter(case: Case):
-    assert last(case.method, case.federation, engine=Shuffled(1)).digest() == reference(case.name)[0]
+    again = last(case.method, case.federation, engine=Shuffled(1), score=classify)
+    assert again.digest() == reference(case.name)[0]
 
 
 def test_f_workers_finish_very_unequal_clients_in_any_order(two_workers):
@@ -198,6 +199,6 @@ def test_i_one_bad_reply_equals_the_run_without_that_client(case: Case, kind: st
     spoiled = last(bad, case.federation)
     assert spoiled.digest() == last(Without(base=case.method, client=1), case.federation).digest()
     assert {q.client for q in spoiled.log.quarantined} <= {1}
-    if case.name != "fedavg-fraction":  # there, client 1 may not have been asked
+    if case.name not in ("fedavg-fraction", "stitch-once"):  # there, client 1 may not have been asked lately
         assert spoiled.digest() != reference(case.name)[0]
         assert len(spoiled.log.quarantined) == 1

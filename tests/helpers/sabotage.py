@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,11 @@ def _shape(delta: Params) -> Params:
 
 
 def _spoil(upload: Any, change: Callable[[Params], Params]) -> Any:
-    """Change the first field: the one that holds tensors, or is one."""
+    """Change the first field: the one that holds tensors, or is one, or has such a field."""
     name = fields(upload)[0].name
     value = getattr(upload, name)
+    if is_dataclass(value):
+        return replace(upload, **{name: _spoil(value, change)})
     changed = change({name: value})[name] if isinstance(value, Tensor) else change(value)
     return replace(upload, **{name: changed})
 

@@ -140,6 +140,22 @@ class Net:
         found = module.features(*columns)
         return Scored(module.head(found), found)
 
+    def linear_inputs(self, params: Params, batch: Batch) -> Params:
+        """What enters each linear layer, under the name of its weight, when this batch is scored."""
+        module, columns = self._ready(params, batch, train=False)
+        seen: Params = {}
+        hooks = [
+            layer.register_forward_hook(partial(_keep_input, seen, f"{name}.weight" if name else "weight"))
+            for name, layer in module.named_modules()
+            if isinstance(layer, nn.Linear)
+        ]
+        try:
+            module(*columns)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return seen
+
     def _ready(self, params: Params, batch: Batch, train: bool) -> tuple[Any, list[Tensor]]:
         resident = self._resident()
         resident.bind(params)
@@ -173,6 +189,10 @@ class Net:
             )
         names = ("frozen", "channels_last", "inputs", "seed")
         return (self.build,), {n: getattr(self, n) for n in names}
+
+
+def _keep_input(seen: Params, name: str, layer: nn.Module, given: tuple[Tensor, ...], out: Any) -> None:
+    seen[name] = given[0].detach()
 
 
 Slot = tuple[dict[str, Any], str]

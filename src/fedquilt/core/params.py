@@ -65,6 +65,16 @@ def nothing(name: str) -> bool:
     return False
 
 
+def is_statistic(name: str) -> bool:
+    """Whether a name is a running statistic of BatchNorm rather than a weight."""
+    return name.rpartition(".")[2] in ("running_mean", "running_var", "num_batches_tracked")
+
+
+def is_weight(name: str) -> bool:
+    """Whether a name is none of BatchNorm's running statistics."""
+    return not is_statistic(name)
+
+
 def pick(names: Names, params: Mapping[str, Tensor]) -> Params:
     """The part of ``params`` whose names are chosen, in the same order."""
     return {n: t for n, t in params.items() if names(n)}

@@ -177,6 +177,7 @@ class Train:
         finish: ``(job, trained, client_state, site, turn) -> (client_state, upload)``. Any Python.
         optimizer: How a step is made.
         epochs: Passes over the client's training rows.
+        epochs_first: Passes in the first round of a run, if other than ``epochs``.
         steps: If set, exactly so many steps instead of passes.
         batch_size: Rows per step; the last batch of a pass may be smaller. With BatchNorm, which cannot learn from a
             single row, a last batch of one row joins the batch before it.
@@ -195,13 +196,12 @@ class Train:
     schedule: Schedule = constant
     clip: float | None = None
     only: Names = everything
+    epochs_first: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
+        for name in ("epochs", "batch_size", "steps", "epochs_first"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.steps is not None and self.steps < 1:
-            raise InputError(f"steps must be at least 1, got {self.steps}.")
 
     def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
         client, upload, _, _ = self.run(download, client, site, turn)
@@ -232,7 +232,7 @@ class Train:
         slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
         slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
         lr = self.optimizer.lr * self.schedule(turn.round) * job.rate
-        epochs = self.epochs if job.epochs is None else job.epochs
+        epochs = job.epochs or ((turn.round == 0 and self.epochs_first) or self.epochs)
         batches = site.train.batches(
             self.batch_size, epochs, turn.seed.fold("batches"), self.steps, lone=not self.objective.net.normalises
         )

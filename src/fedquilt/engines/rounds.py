@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -94,6 +94,7 @@ class Rounds:
             )
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
+        self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply that counts
         with one_thread():
             self.state = method.init_server(seed.fold("server")) if state is None else state
         engine.begin(method, source, seed, score)
@@ -156,6 +157,8 @@ class Rounds:
                 reply = self._receive(exchange, client, sender, outcome, log)
                 if reply is not None:
                     accepted.append(client)
+                    if self.heard is not None:
+                        self.heard(self.state, self.done, reply)
                     yield reply
 
         stream = replies()

@@ -76,7 +76,7 @@ class FedAvg:
         aggregate: How the changes are merged; ``mean`` weighs clients by examples.
         codec: How uploads travel.
         cohort: Who is asked each round.
-        epochs, steps, batch_size, schedule, clip, only: See :class:`fedquilt.core.train.Train`.
+        epochs, epochs_first, steps, batch_size, schedule, clip, only: See :class:`fedquilt.core.train.Train`.
 
     Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017.
     """
@@ -93,6 +93,7 @@ class FedAvg:
     schedule: Schedule = constant
     clip: float | None = None
     only: Names = everything
+    epochs_first: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, Objective | Net):
@@ -136,7 +137,7 @@ class FedAvg:
         work = Train(
             start=self.start, objective=self.loss, finish=self.finish, optimizer=self.optimizer,
             epochs=self.epochs, steps=self.steps, batch_size=self.batch_size,
-            schedule=self.schedule, clip=self.clip, only=self.only,
+            schedule=self.schedule, clip=self.clip, only=self.only, epochs_first=self.epochs_first,
         )  # fmt: skip
         return (Exchange("train", self.down, work, self.up, self.codec, self.cohort, self.check),)
 

@@ -221,9 +221,7 @@ class HCFL(FLHC):
         far = [norm(sub(e, common)) if n else math.inf for e, n in zip(own, weights, strict=True)]
         if self.sharing_by == "divergence":
             return [min(far) / d if d > 0 else 1.0 for d in far]
-        return [
-            min(1.0, v / d**2) if d > 0 else 1.0 for v, d in zip(self._variances(parts, weights), far, strict=True)
-        ]
+        return [min(1.0, v / d**2) if d > 0 else 1.0 for v, d in zip(self._variances(parts, weights), far, strict=True)]
 
     def _variances(self, parts: Sequence[Sequence[Reply[Any]]], weights: Sequence[int]) -> list[float]:
         """Of each cluster's mean embedding: s^2 sum p_i^2, with s^2 the unbiased scatter of one participant.

@@ -108,7 +108,7 @@ def _length(shape: Shape) -> dict[str, int]:
 
 
 _RESNET = ("norm", "stem", "width")
-_VIT = ("patch", "width", "depth", "heads", "mlp", "dropout", "class_token", "zero_head")
+_VIT = ("patch", "width", "depth", "heads", "mlp", "dropout", "class_token", "zero_head", "frozen")
 _CHARS = ("vocab", "width", "hidden", "layers")
 _VIT_S = partial(ViT, patch=16, width=384, depth=12, heads=6, mlp=1536)
 
@@ -145,8 +145,8 @@ MODELS = {
         "(C, H, H) with H a multiple of patch", _images(4), _image, _VIT, (3, 32, 32),
     ),
     "vit_small_patch16_224": Entry(
-        _VIT_S, "ViT-S/16: width 384, 12 layers", "(C, 224, 224)", _sides(224), _image, ("dropout",), (3, 224, 224),
-        1000,
+        _VIT_S, "ViT-S/16: width 384, 12 layers", "(C, 224, 224)", _sides(224), _image, ("dropout", "frozen"),
+        (3, 224, 224), 1000,
     ),
     "vit_cehgls": Entry(
         ViTCehgls, "ViT of CEHGLS: width 512, 6 layers, dropout 0.5, zero head",

@@ -21,17 +21,18 @@ class ViT(Split):
         dropout: After the embedding, on attention weights, and after both parts of a block.
         class_token: The feature vector is that of a token of its own; otherwise the mean over patches.
         zero_head: The head starts at zero, so every class is equally likely before training.
+        frozen: All but the head stay as they are, and never travel; for pretrained weights.
     """
 
     def __init__(
         self, classes: int = 10, channels: int = 3, size: int = 32, patch: int = 4, width: int = 192,
         depth: int = 12, heads: int = 3, mlp: int = 768, dropout: float = 0.0, class_token: bool = True,
-        zero_head: bool = False,
+        zero_head: bool = False, frozen: bool = False,
     ) -> None:  # fmt: skip
         check_counts(classes=classes, channels=channels, size=size, patch=patch, width=width, depth=depth)
         check_counts(heads=heads, mlp=mlp)
         check_share(dropout=dropout)
-        check_switch(class_token=class_token, zero_head=zero_head)
+        check_switch(class_token=class_token, zero_head=zero_head, frozen=frozen)
         if size % patch:
             raise InputError(f"The image's side must be a multiple of patch; got size {size} and patch {patch}.")
         if width % heads:
@@ -44,6 +45,8 @@ class ViT(Split):
                 nn.init.zeros_(module.bias)
         if zero_head:
             nn.init.zeros_(self.head.weight)
+        if frozen:
+            self.frozen = ("features",)
 
 
 class ViTCehgls(ViT):

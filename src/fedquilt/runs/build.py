@@ -33,14 +33,12 @@ def method_of(config: Config, federation: Any) -> Method:
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)
-    if "aggregate" in given:
-        given["aggregate"] = lookup("aggregate", given["aggregate"]).load()
     method: Method = lookup("method", config.method.kind).load()(
         objective=net,
         optimizer=made("optimizer", train.optimizer, "train.optimizer"),
         schedule=constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
         epochs=train.epochs, steps=train.steps, batch_size=train.batch_size, clip=train.clip,
-        cohort=_cohort(config), **given,
+        cohort=_cohort(config), **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}), **given,
     )  # fmt: skip
     return with_codecs(method, config)
 
@@ -84,6 +82,7 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None,
         method, data, rounds=config.rounds, seed=config.seed, engine=engine, evaluation=config.evaluate,
         stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
         identity=config.identity(), personal_models=config.output.personal_models,
+        checkpoints=config.output.checkpoints,
         min_replies=config.cohort.min_replies,
     )  # fmt: skip
 

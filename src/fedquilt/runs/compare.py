@@ -162,6 +162,14 @@ def conclude(
     curves(histories, summary["majority_class"], top / "curves")
     ends = {label: last_accuracies(logs[label]) for label in labels}
     draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
+    kinds = {c.label: c.config.method for c in done}
+    stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
+    if stitches is not None:
+        from fedquilt.runs.rounds_plot import rounds_plot
+
+        shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
+        title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
+        rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
     write_atomic(top / "table.csv", _csv(rows, summary["majority_class"]).encode())
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
     return summary

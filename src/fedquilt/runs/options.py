@@ -35,12 +35,32 @@ def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) 
             problems += check_options(table, kind, known, path)[1]
         return {}, problems
     given = {name: getattr(made, name) for name in made.model_fields_set}
+    if table == "method" and "aggregate" in given:
+        given["aggregate"], problems = _aggregator(given["aggregate"], f"{path}.aggregate")
+        if problems:
+            return {}, problems
     try:
         if table != "method":  # pieces check their own ranges when they are made
             lookup(table, kind).load()(**given)
     except (InputError, ValueError, TypeError) as error:
         return {}, [f"{path}: {error}"]
     return given, []
+
+
+def _aggregator(asked: str | dict[str, Any], path: str) -> tuple[Any, list[str]]:
+    """The aggregator of a name, or of a name with options."""
+    given = {"kind": asked} if isinstance(asked, str) else asked
+    kind, options = given.get("kind"), {k: v for k, v in given.items() if k != "kind"}
+    if not isinstance(kind, str):
+        return None, [f"{path}.kind: missing"]
+    try:
+        entry = lookup("aggregate", kind)
+    except InputError as error:
+        return None, [f"{path}: {error}"]
+    if entry.ready:
+        return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
+    made, problems = check_options("aggregate", kind, options, path)
+    return (None, problems) if problems else (entry.load()(**made), [])
 
 
 _PLAIN = (bool, int, float, str)
@@ -59,11 +79,11 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         taken[name] = (kind_of, default)
     if table == "method" and "aggregate" not in entry.fixed:
-        taken["aggregate"] = (Literal["mean", "uniform_mean"], "mean")
+        taken["aggregate"] = (str | dict[str, Any], "mean")
     return create_model(f"{kind} options", __config__=ConfigDict(extra="forbid"), **taken)
 
 
-COMMON = ("optimizer", "epochs", "steps", "batch_size", "schedule", "clip", "cohort")
+COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
 
 
 def _is_plain(hint: Any) -> bool:

@@ -20,6 +20,7 @@ from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.memory import memory
+from fedquilt.runs.checkpoints import Checkpoints
 from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
@@ -42,7 +43,7 @@ class Run:
         self, method: Method, federation: Any, *, rounds: int, seed: int = 0, engine: Engine,
         evaluation: Evaluation | None = None, stop: Stop | None = None, snapshots: Snapshots | None = None,
         folder: RunFolder | None = None, identity: str = "", score: Score | None = classify,
-        personal_models: bool = False, min_replies: int = 1, meter: Meter | None = None,
+        personal_models: bool = False, checkpoints: bool = False, min_replies: int = 1, meter: Meter | None = None,
     ) -> None:  # fmt: skip
         if rounds < 1:
             raise InputError(f"rounds must be at least 1, got {rounds}.")
@@ -55,6 +56,8 @@ class Run:
         if personal_models and engine.keeps_states:
             raise InputError("output.personal_models: clients' states stay at their sites, so the server has none.")
         self.personal_models, self.min_replies = personal_models, min_replies
+        wanted = checkpoints and folder is not None
+        self.checkpoints = Checkpoints(folder.path, method) if wanted and folder is not None else None
         self.energy = Energy(engine, meter)
         self.clusters = ClusterLog(folder, federation)
         self.notes: list[str] = []
@@ -81,12 +84,15 @@ class Run:
         if found is not None:
             self.progress |= found.progress
             self.energy.restore(self.progress["energy"])
-        return Rounds(
+        rounds = Rounds(
             self.method, self.source, self.energy.engine, self.seed, score=self.score,
             slots=self.folder.slots if self.folder is not None else None,
             state=None if found is None else found.state, done=0 if found is None else found.done,
             min_replies=self.min_replies,
         )  # fmt: skip
+        if self.checkpoints is not None:
+            rounds.heard = self.checkpoints.heard
+        return rounds
 
     @cached_property
     def _data(self) -> str:
@@ -102,6 +108,8 @@ class Run:
                 due = self._due(rounds.done + 1)
                 before = clusters_of(rounds.state)
                 log = self.energy.play(partial(rounds.play, measure=due and self.evaluation.local))
+                if self.checkpoints is not None:
+                    self.checkpoints.merged(self.method.global_model(rounds.state), rounds.done)
                 snapshot = self._record(rounds, log, due)
                 self.clusters.note(rounds, before, snapshot.exams)
                 if isinstance(self.engine, Auto):

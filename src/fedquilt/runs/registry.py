@@ -21,6 +21,7 @@ class Entry:
     about: str
     reference: str = ""
     fixed: tuple[str, ...] = ()  # common options that this choice does not take
+    ready: bool = False  # the object is the choice itself, not what makes it
 
     def load(self) -> Any:
         """The object itself."""
@@ -133,6 +134,13 @@ METHODS = _table(
           "Zhang et al. 2025"),
     Entry("fedsoft", "fedquilt.methods.fedsoft:fedsoft", "clients belong to several clusters, by shares of their rows",
           "Ruan and Joe-Wong 2022", fixed=("aggregate",)),
+    Entry("localize_stitch", "fedquilt.methods.localize_stitch:localize_stitch",
+          "only each client's largest changes, each averaged over those who made it", "He et al. 2025",
+          fixed=("aggregate",)),
+    Entry("stitch_once", "fedquilt.methods.localize_stitch:stitch_once",
+          "Localize-and-Stitch as first published: one round, without data", "He et al. 2025", fixed=("aggregate",)),
+    Entry("single_model", "fedquilt.methods.once:single_model",
+          "one model on pooled data, trained in the first round only; the upper frame of merging"),
     Entry("feddrift", "fedquilt.methods.feddrift:feddrift", "clusters open when data drift, and merge when alike",
           "Jothimurugesan et al. 2023"),
 )  # fmt: skip
@@ -192,9 +200,16 @@ STREAMS = _table(
     Entry("drift", "fedquilt.data.stream_kinds:Drift", "a shift that happens at a round"),
 )
 AGGREGATORS = _table(
-    Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples"),
-    Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same"),
-)
+    Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples", ready=True),
+    Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same", ready=True),
+    Entry("stitch", "fedquilt.pieces.merging.aggregators:stitch", "mean over those who changed a weight much",
+          "He et al. 2025"),
+    Entry("ties", "fedquilt.pieces.merging.aggregators:ties", "trimmed, signs elected", "Yadav et al. 2023"),
+    Entry("dare", "fedquilt.pieces.merging.aggregators:dare", "most changes dropped, the rest grown",
+          "Yu et al. 2024"),
+    Entry("task_arithmetic", "fedquilt.pieces.merging.aggregators:task_arithmetic", "a scaled sum",
+          "Ilharco et al. 2023"),
+)  # fmt: skip
 CODECS = _table(
     Entry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
     Entry("hgc_rc", "fedquilt.pieces.codecs:hgc_rc", "signs, and the norms of rows and columns"),
@@ -206,8 +221,11 @@ CODECS = _table(
     Entry("uniform", "fedquilt.pieces.codecs:uniform", "a few bits per entry, evenly spaced"),
     Entry("half", "fedquilt.pieces.codecs:half", "16 bits per entry"),
     Entry("power_sgd", "fedquilt.pieces.codecs:power_sgd", "two thin factors", "Vogels et al. 2019"),
+    Entry("localized", "fedquilt.pieces.codecs:localized", "the largest of all tensors, in the smallest of four forms",
+          "He et al. 2025"),
+    Entry("sparse", "fedquilt.pieces.codecs:sparse", "what is not 0, in the smallest of four forms"),
     Entry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
-)
+)  # fmt: skip
 _TABLES = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
     "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS, "transform": TRANSFORMS,

@@ -37,7 +37,7 @@ def run(
     method: Method, federation: Any, *, rounds: int, engine: str | Engine = "auto", seed: int = 0,
     folder: str | Path | None = None, evaluate_every: int = 1, evaluate_clients: int | None = None,
     evaluate_local: bool = False, patience: int | None = None, min_delta: float = 0.0, snapshot_every: int = 1,
-    processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False,
+    processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False, checkpoints: bool = False,
     score: Score | None = classify,
 ) -> Iterator[Snapshot]:  # fmt: skip
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
@@ -60,6 +60,7 @@ def run(
         processes: For all but 'local'; by default one per core.
         devices: For example ["cuda:0", "cuda:1"]; workers are mapped to them in turn.
         personal_models: With a folder: save every client's model at the end.
+        checkpoints: With a folder: save what each client sent and the merged model, every round.
         score: How a model is scored; None for no evaluation.
 
     Example:
@@ -72,7 +73,7 @@ def run(
     try:
         made = Run(
             method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,
-            stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models,
+            stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models, checkpoints=checkpoints,
             snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score,
             folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
         )  # fmt: skip

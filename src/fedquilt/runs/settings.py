@@ -125,6 +125,7 @@ class Training(_Section):
     """Local work, the same for every method of a comparison."""
 
     epochs: Positive = 1
+    epochs_first: Positive | None = None
     steps: Positive | None = None
     batch_size: Positive = 32
     optimizer: Choice = Kinded(kind="sgd", lr=0.05)  # type: ignore[call-arg]
@@ -133,7 +134,7 @@ class Training(_Section):
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
-        if self.steps is not None and self.epochs != 1:
+        if self.steps is not None and (self.epochs != 1 or self.epochs_first is not None):
             raise ValueError("steps and epochs exclude each other; leave one of them out")
         return self
 
@@ -194,10 +195,11 @@ class Snapshots(_Section):
 
 
 class Output(_Section):
-    """Where runs go, and whether personal models are saved."""
+    """Where runs go, whether personal models are saved at the end, and models of every round (checkpoints)."""
 
     folder: str = "runs"
     personal_models: bool = False
+    checkpoints: bool = False
 
 
 class Comparison(_Section):
@@ -235,6 +237,8 @@ class Config(_Section):
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
         asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
+        if asked["train"]["epochs_first"] is None:
+            del asked["train"]["epochs_first"]
         for name in ("codec", "download_codec"):
             if not asked[name]:
                 del asked[name]  # a run without codecs is the run it was before there were any

@@ -236,3 +236,26 @@ def _text(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "x".join(str(v) for v in value)
     return "" if value is None else str(value)
+
+
+def merged_models(request: Any, quiet: bool) -> dict[str, Any]:
+    """Merge saved models under a progress bar, and tell what happened."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    from fedquilt.runs.merging import card_of, merge_files
+
+    columns = (TextColumn("merging"), BarColumn(), MofNCompleteColumn(), TextColumn("numbers"), TimeRemainingColumn())
+    with Bars(*columns, console=console, disable=quiet, transient=True) as bars:
+        bar = bars.add_task("merging", total=None)
+        found = merge_files(request, lambda name, numbers: bars.advance(bar, numbers))
+    if not quiet:
+        for place, model in enumerate(found["models"]):
+            kept = f"{100 * found['density'][place]:.2f} % of its changes" if place < len(found["density"]) else ""
+            print(f"{model['path']}  {kept}")
+        print(f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
+              f"with both signs {100 * found['conflicts']:.2f} %")  # fmt: skip
+        print(f"{found['numbers']} weights in {found['tensors']} tensors, {found['seconds']:.1f} s")
+        print(f"model {found['out']}")
+        print(f"card  {card_of(request.out)}")
+    return found

@@ -167,8 +167,15 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
                                                           "them out"]),
         ({"method": {"kind": "fedprox", "mu": "big"}}, ["method.mu: input should be a valid number, unable to parse "
                                                        "string as a number, got 'big'"]),
-        ({"method": {"kind": "fedavg", "aggregate": "median"}}, ["method.aggregate: input should be 'mean' or "
-                                                                "'uniform_mean', got 'median'"]),
+        ({"method": {"kind": "fedavg", "aggregate": "median"}}, ["method.aggregate: unknown aggregate 'median'; did "
+                                                                "you mean 'mean'? (known: dare, mean, stitch, "
+                                                                "task_arithmetic, ties, uniform_mean)"]),
+        ({"method": {"kind": "fedavg", "aggregate": {"keep": 1}}}, ["method.aggregate.kind: missing"]),
+        ({"method": {"aggregate": {"kind": "mean", "keep": 1}}}, ["method.aggregate.keep: 'mean' has no options"]),
+        ({"method": {"aggregate": {"kind": "ties", "kep": 1}}}, ["method.aggregate.kep: unknown key for 'ties'; did "
+                                                                "you mean 'keep'?"]),
+        ({"method": {"aggregate": {"kind": "ties", "keep": 2}}}, ["method.aggregate: keep is the share of changes that "
+                                                                 "has a say, in (0, 1], got 2.0."]),
         ({"method": {"kind": "fedavg_noise", "aggregate": "mean"}}, ["method.aggregate: unknown key for "
                                                                     "'fedavg_noise'; known: noise"]),
         ({"method": {"kind": "fedavg", "batch_size": 3}}, ["method.batch_size: unknown key for 'fedavg'; known: "
@@ -209,7 +216,8 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 _SAME = [
     "engine.kind=workers", "engine.processes=3", 'engine.devices=["cuda:0"]', "snapshot.every=7", "snapshot.seconds=0",
-    "output.folder=elsewhere", "output.personal_models=true", "compare.seeds=[9]", 'compare.methods=["fedavg"]',
+    "output.folder=elsewhere", "output.personal_models=true", "output.checkpoints=true",
+    "compare.seeds=[9]", 'compare.methods=["fedavg"]',
     "compare.target=0.5", "engine.nodes=2", "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
 ]  # fmt: skip
 _OTHER = [
@@ -226,7 +234,7 @@ _OTHER = [
     "stream={kind='datasets', sources=['digits'], delays=[0, 1]}",
     "data.long_tail.factor=0.1", "data.shift=rotation", "data.drop_empty=true",
     "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model=logistic", "model={kind='mlp', hidden=[7]}",
-    "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.steps=4", "train.batch_size=5",
+    "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.epochs_first=2", "train.steps=4", "train.batch_size=5",
     "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",
     "cohort.count=2", "evaluate.every=2", "evaluate.clients=2", "evaluate.local=true", "stop.patience=3",
     "stop.min_delta=0.1", "cohort.min_replies=2", "flower.classes=12",

@@ -9,14 +9,16 @@ from fedquilt.pieces.codecs.hgc import hgc as hgc
 from fedquilt.pieces.codecs.hgc import hgc_rc as hgc_rc
 from fedquilt.pieces.codecs.hgc_legacy import hgc_legacy as hgc_legacy
 from fedquilt.pieces.codecs.lfsr import lfsr as lfsr
+from fedquilt.pieces.codecs.localized import localized as localized
 from fedquilt.pieces.codecs.low_rank import power_sgd as power_sgd
 from fedquilt.pieces.codecs.quantised import qsgd as qsgd
 from fedquilt.pieces.codecs.quantised import uniform as uniform
 from fedquilt.pieces.codecs.sign import sign as sign
 from fedquilt.pieces.codecs.sparse import random_k as random_k
 from fedquilt.pieces.codecs.sparse import top_k as top_k
+from fedquilt.pieces.codecs.sparse_wire import sparse as sparse
 
 __all__ = [
-    "chain", "error_feedback", "half", "hgc", "hgc_legacy", "hgc_rc", "lfsr", "on", "power_sgd", "qsgd", "random_k",
-    "sign", "together", "top_k", "uniform",
+    "chain", "error_feedback", "half", "hgc", "hgc_legacy", "hgc_rc", "lfsr", "localized", "on", "power_sgd", "qsgd",
+    "random_k", "sign", "sparse", "together", "top_k", "uniform",
 ]  # fmt: skip

@@ -1,0 +1,249 @@
+"""Localize-and-Stitch: of each client only its largest changes, and each weight averaged over those who changed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.net import Net
+from fedquilt.core.params import Names, Params, under
+from fedquilt.core.seed import Seed
+from fedquilt.core.select import marked
+from fedquilt.core.table import ClientId, Site
+from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.once import Once
+from fedquilt.methods.votes import Order, Stitched, Vote, seen_classes, without_rows
+from fedquilt.methods.wrapping import aggregating, innermost, rewired
+from fedquilt.pieces.codecs.around import error_feedback
+from fedquilt.pieces.codecs.fields import on
+from fedquilt.pieces.codecs.localized import localized
+from fedquilt.pieces.codecs.sparse_values import Values
+from fedquilt.pieces.codecs.sparse_wire import sparse
+from fedquilt.pieces.merging.density import Density
+from fedquilt.pieces.merging.marked import Divide, stitch_marked
+from fedquilt.pieces.merging.standing import Standing
+from fedquilt.pieces.merging.stitch import Conflicts, Counted
+from fedquilt.pieces.merging.trained import TrainedMask
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalizeStitch(OnBase):
+    """A round: train as the base does; send only the changes of size tau_i and more; average each over its senders.
+
+    delta_i = theta_i - theta; tau_i the k-th largest |delta_i| over all tensors, k = max(1, floor(K_t P));
+    M_i = [|delta_i| >= tau_i]; theta <- theta + sum_i w_i M_i delta_i / sum_i w_i M_i, unchanged where nobody sent.
+    Float statistics (BatchNorm) are averaged plainly, integers stay. K = 1 with w_i = 1 is the unweighted FedAvg.
+
+    Args:
+        base: Whose exchange 'train' uploads ``delta``, merged by its ``aggregate``.
+        density: K_t, by the rounds and the clients' held-out accuracy (never test rows).
+        stitch: How what was sent is merged.
+        values: How numbers travel: 'fp32', 'fp16', or 'sign' with a size for each tensor.
+        per: One tau over 'all' tensors, or one for each 'tensor'.
+        threshold_noise: Jitters tau; not private. See :func:`fedquilt.core.select.jittered`.
+        feedback: What was not sent is kept at the client and added to its next change (error feedback).
+        masks: If set, masks are trained on a few rows of the client, instead of read off magnitudes.
+        silent: If set, the names of the head, whose rows of classes that a client never saw do not vote.
+        remember: Keep sums and votes of the last merge in the state, so that clients can be added to it
+            (:meth:`joined`) or taken out (:meth:`left`) without the others.
+
+    Reference: He et al., Localize-and-Stitch, 2025; several rounds and K_t are of the project localize-stitch-modified.
+    """
+
+    base: Any
+    density: Density = Density()  # noqa: RUF009 - frozen, so it can be shared
+    stitch: stitch_marked = stitch_marked()  # noqa: RUF009
+    values: Values = "fp32"
+    per: Literal["all", "tensor"] = "all"
+    threshold_noise: float = 0.0
+    feedback: bool = False
+    masks: TrainedMask | None = None
+    silent: Names | None = None
+    remember: bool = False
+
+    def __post_init__(self) -> None:
+        if self.masks is not None and (self.feedback or self.threshold_noise or self.per != "all"):
+            raise InputError(
+                "Trained masks choose by the loss: error_feedback, threshold_noise and thresholds per tensor do not "
+                "go with them. Leave those out."
+            )
+        if self.silent is not None and self.feedback:
+            raise InputError(
+                "Classes that do not vote owe nothing later: use error_feedback with unseen_classes_vote = true."
+            )
+        if self.remember and (self.stitch.conflicts != "mean" or self.stitch.divide != "votes"):
+            raise InputError("Only a masked mean can be remembered: conflicts = 'mean' and divide = 'votes'.")
+        self._codec()
+
+    def _weights(self) -> Names:
+        return under(*(n for n in self.base.net.trainable))
+
+    def _codec(self) -> Any:
+        if self.masks is not None:
+            return sparse(self.values, only=self._weights())
+        chosen = localized(None, self.values, only=self._weights(), per=self.per, noise=self.threshold_noise)
+        return error_feedback(chosen) if self.feedback else chosen
+
+    def init_server(self, seed: Seed) -> Stitched:
+        """As the base; nothing is known of its accuracy."""
+        return Stitched(self.base.init_server(seed), None)
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trips; in 'train' changes are localised by the codec and stitched."""
+        merging = aggregating(self.base, replace(self.stitch, only=self._weights()))
+        trips = merging.exchanges()
+        if "train" not in [t.name for t in trips]:
+            raise InputError(f"Localize-and-Stitch needs an exchange 'train', {type(self.base).__name__} has none.")
+        return tuple(self._trip(t) for t in trips)
+
+    def plan(self, state: Stitched, round: int) -> tuple[str, ...]:
+        """As the base."""
+        names: tuple[str, ...] = self.base.plan(state.inner, round)
+        return names
+
+    def _trip(self, trip: Exchange) -> Exchange:
+        localises = trip.name == "train"
+
+        def down(state: Stitched, client_id: ClientId) -> Any:
+            return Order(trip.down(state.inner, client_id), self.density(state.accuracy))
+
+        def up(state: Stitched, replies: Iterable[Reply[Any]], turn: Turn) -> Stitched:
+            if not localises:
+                return replace(state, inner=trip.up(state.inner, replies, turn))
+            kept = [Standing.of({n: state.shared[n] for n in self._trained(state)})] if self.remember else []
+            inner = trip.up(state.inner, self._heard(replies, kept), turn)
+            heard = kept and any(bool(v.any()) for v in kept[0].votes.values())
+            return replace(state, inner=inner, standing=kept[0] if heard else state.standing)
+
+        def cohort(state: Stitched, ids: Any, seed: Seed) -> Any:
+            return trip.cohort(state.inner, ids, seed)
+
+        def check(state: Stitched, upload: Any) -> None:
+            trip.check(state.inner, self._checked(state, upload) if localises else upload)
+
+        work = rewired(trip.work, _ordered, self._finishing if localises else None)
+        codec = on("inner.delta", self._codec()) if localises else trip.codec
+        return replace(trip, down=down, work=work, up=up, cohort=cohort, check=check, codec=codec)
+
+    # At the client
+
+    def _finishing(
+        self, job: Job, trained: Trained, client: Any, upload: Any, site: Site, turn: Turn, order: Order
+    ) -> Any:
+        """The base's upload as a vote: unseen classes silent, or with a trained mask."""
+        seen = None
+        if self.silent is not None:
+            seen = seen_classes(site, upload.delta, self.silent)
+            upload = replace(upload, delta=without_rows(upload.delta, self.silent, seen))
+        if self.masks is not None:
+            weights = {n: upload.delta[n] for n in self.base.net.trainable if n in upload.delta}
+            loss = innermost(self.base).loss
+            mask = self.masks(lambda params, batch: loss(params, job.fixed, batch), job.params, weights, order.keep,
+                              site.train, turn.seed.fold("masks"))  # fmt: skip
+            upload = replace(upload, delta={**upload.delta, **marked(weights, mask)})
+        return Vote(upload, seen)
+
+    # At the server
+
+    def _trained(self, state: Stitched) -> list[str]:
+        return [n for n in self.base.net.trainable if n in state.shared]
+
+    def joined(self, state: Stitched, delta: Params, examples: int = 1) -> Stitched:
+        """The state with one more client in the last merge; its change was taken from the same start, and localised."""
+        if state.standing is None:
+            raise InputError("No merge is remembered: set remember = True, and play a round.")
+        return self._moved(state, state.standing.joined(delta, examples if self.stitch.by_examples else 1))
+
+    def left(self, state: Stitched, delta: Params, examples: int = 1) -> Stitched:
+        """The state without a client that was in the last merge with this change."""
+        if state.standing is None:
+            raise InputError("No merge is remembered: set remember = True, and play a round.")
+        return self._moved(state, state.standing.left(delta, examples if self.stitch.by_examples else 1))
+
+    def _moved(self, state: Stitched, standing: Standing) -> Stitched:
+        inner = replace(state.inner, shared={**state.shared, **standing.weights()})
+        return replace(state, inner=inner, standing=standing)
+
+    def _heard(self, replies: Iterable[Reply[Any]], kept: list[Standing]) -> Iterator[Reply[Any]]:
+        for reply in replies:
+            upload = reply.upload.inner
+            if reply.upload.seen is not None and self.silent is not None:  # a chosen 0 of a silent row is no vote
+                upload = replace(upload, delta=without_rows(upload.delta, self.silent, reply.upload.seen))
+            if kept:
+                kept[0] = kept[0].joined(upload.delta, reply.examples if self.stitch.by_examples else 1)
+            yield replace(reply, upload=upload)
+
+    def _checked(self, state: Stitched, vote: Any) -> Any:
+        if not isinstance(vote, Vote):
+            raise InputError("this is no vote of Localize-and-Stitch.")
+        if vote.seen is not None:
+            rows = next((t.shape[0] for n, t in state.shared.items() if self.silent is not None and self.silent(n)), 0)
+            if vote.seen.dtype != torch.bool or vote.seen.shape != (rows,):
+                raise InputError(f"the classes that vote should be {rows} truth values.")
+        return vote.inner
+
+    def observe(self, state: Stitched, metrics: Mapping[str, float]) -> Stitched:
+        """Remember the merged model's accuracy on the clients' held-out rows, every row counting the same."""
+        inner = self.base.observe(state.inner, metrics)
+        names = ("global_valid_accuracy_pooled", "valid_accuracy_pooled")
+        found = next((metrics[n] for n in names if n in metrics), state.accuracy)
+        return replace(state, inner=inner, accuracy=found)
+
+    def global_model(self, state: Stitched) -> Params | None:
+        """As the base."""
+        model: Params | None = self.base.global_model(state.inner)
+        return model
+
+    def personal_model(self, download: Order, client: Any) -> Params:
+        """As the base."""
+        model: Params = self.base.personal_model(download.inner, client)
+        return model
+
+
+def _ordered(download: Order) -> Any:
+    return download.inner
+
+
+def localize_stitch(
+    objective: Objective | Net, k_init: float = 0.95, mu: float = 0.035, k_min: float = 0.01,
+    keep: float | None = None, values: Values = "fp32", error_feedback: bool = False,
+    threshold_noise: float = 0.0, per: Literal["all", "tensor"] = "all", count: Counted = "mask",
+    conflicts: Conflicts = "mean", by_examples: bool = False, divide: Divide | None = None,
+    remember: bool = False, unseen_classes_vote: bool = True, head: tuple[str, ...] = ("head",),
+    trained_masks: bool = False, mask_shots: int = 64, mask_epochs: int = 10, mask_lr: float = 1e7,
+    mask_l1: float = 1.0, **rest: Any,
+) -> LocalizeStitch:  # fmt: skip
+    """Localize-and-Stitch on FedAvg.
+
+    Args:
+        objective: The network, or an objective.
+        k_init, mu, k_min, keep: See :class:`fedquilt.pieces.merging.density.Density`; ``keep`` fixes K.
+        values, threshold_noise, per: See :class:`LocalizeStitch`.
+        error_feedback: What was not sent is added to the client's next change; then sums are divided by all clients.
+        count, conflicts, by_examples, divide: See :class:`fedquilt.pieces.merging.marked.stitch_marked`; ``divide`` is
+            by 'votes', with error feedback by 'clients', unless said otherwise.
+        unseen_classes_vote: If not, the rows of ``head`` of classes that a client has no rows of are not its to change.
+        trained_masks, mask_shots, mask_epochs, mask_lr, mask_l1: See
+            :class:`fedquilt.pieces.merging.trained.TrainedMask`.
+        remember: Keep the last merge open for clients to join and leave; see :class:`LocalizeStitch`.
+        rest: As for :class:`FedAvg`.
+    """
+    base = FedAvg(objective=objective, **rest)
+    return LocalizeStitch(
+        base=base, density=Density(k_init, mu, k_min, keep), values=values, per=per,
+        stitch=stitch_marked(count, conflicts, by_examples, divide or ("clients" if error_feedback else "votes")),
+        threshold_noise=threshold_noise, feedback=error_feedback,
+        masks=TrainedMask(mask_shots, mask_epochs, base.batch_size, mask_lr, mask_l1) if trained_masks else None,
+        silent=None if unseen_classes_vote else base.net.under(*head), remember=remember,
+    )  # fmt: skip
+
+
+def stitch_once(objective: Objective | Net, keep: float = 0.05, **rest: Any) -> Once:
+    """Localize-and-Stitch as first published, without data: K fixed, one round, and no more."""
+    return Once(base=localize_stitch(objective, keep=keep, **rest))

@@ -1,0 +1,210 @@
+"""Sparse changes on the wire: few numbers and where they are, in the smallest of four forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedquilt.core.errors import FrameError, InputError
+from fedquilt.core.params import Names, Params, is_weight
+from fedquilt.core.record import record
+from fedquilt.core.seed import Seed
+from fedquilt.pieces.codecs import sparse_places, sparse_values
+from fedquilt.pieces.codecs.bits import bytes_for, width_of
+from fedquilt.pieces.codecs.layout import Layout, layout_of, read, written
+from fedquilt.pieces.codecs.sparse_values import Values
+
+FORMS = ("dense", "bitmap", "index", "coded")
+Form = Literal["smallest", "dense", "bitmap", "index", "coded"]
+
+
+@record
+class SparseWire:
+    """Named tensors of which most numbers are 0.
+
+    Args:
+        layout: Names and shapes, or which of those that both sides hold.
+        form: 'dense' holds every number; 'bitmap', 'index' and 'coded' hold the chosen ones and where they are.
+        values: How a number is written.
+        kept: How many were chosen.
+        step: Of the Golomb code; negative if it tells who was not chosen, 0 in other forms.
+        places, numbers, scales: The content.
+        rest: Tensors that are no weights, as they are.
+    """
+
+    layout: int | bytes
+    form: str
+    values: str
+    kept: int
+    step: int
+    places: bytes
+    numbers: bytes
+    scales: bytes
+    rest: Params
+
+
+@dataclass(frozen=True)
+class sparse:
+    """What is not 0 travels, and where it is. A chosen 0 is -0.0, see :func:`fedquilt.core.select.marked`.
+
+    With fp32 numbers, nnz chosen of P: dense 32 P bits, bitmap P + 32 nnz, index nnz (ceil(log2 P) + 32), and coded
+    nearly P H(nnz / P) + 32 nnz (a Golomb code of the gaps). The smallest is taken.
+
+    Args:
+        values: 'fp32' is exact; 'fp16' halves the numbers, scaled by a power of two; 'sign' is one bit for each and the
+            mean size of each tensor's chosen numbers.
+        form: To insist on one form.
+        only: The names that are sparse; others travel as they are.
+    """
+
+    values: Values = "fp32"
+    form: Form = "smallest"
+    only: Names = is_weight
+
+    def __post_init__(self) -> None:
+        sparse_values.check(self.values)
+        if self.form not in ("smallest", *FORMS):
+            raise InputError(f"form must be smallest or one of {', '.join(FORMS)}, got {self.form!r}.")
+
+    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+        """The wire form."""
+        names = self._names(layout_of(upload))
+        flat = _flat(upload, names)
+        places = np.flatnonzero(_bits(flat))
+        runs = _runs(places, [upload[n].numel() for n in names])
+        form, step = self._choose(places, len(flat))
+        numbers = flat if form == "dense" and self.values != "sign" else flat[places]
+        body, scales = sparse_values.write(numbers, self.values, runs)
+        if form == "dense" and self.values == "fp16":
+            body = _still_chosen(body, places)
+        where = _where(form, places, len(flat), step)
+        rest = {n: t for n, t in upload.items() if n not in set(names)}
+        made = (written(layout_of(upload), sent), form, self.values, len(places), step, where, body, scales, rest)
+        return SparseWire(*made), memory
+
+    def decode(self, wire: Any, sent: Any) -> Params:
+        """Named tensors again."""
+        if not isinstance(wire, SparseWire) or wire.form not in FORMS or wire.values not in sparse_values.KINDS:
+            raise FrameError("this is no sparse change of a known form.")
+        layout = read(wire.layout, sent)
+        names = self._names(layout)
+        sizes = [_size(layout, n) for n in names]
+        flat = _content(wire, sum(sizes), sizes)
+        found, at = dict(wire.rest), 0
+        for name, size in zip(names, sizes, strict=True):
+            found[name] = torch.from_numpy(flat[at : at + size]).reshape(_shape(layout, name)).clone()
+            at += size
+        if set(found) != set(layout.names):
+            raise FrameError("the tensors that came are not those of the layout.")
+        return {str(n): found[str(n)] for n in layout.names}
+
+    def _names(self, layout: Layout) -> list[str]:
+        """The sparse names: weights in float32."""
+        found = []
+        for name, dtype in zip(layout.names, layout.dtypes, strict=True):
+            if name is None:
+                raise InputError("sparse takes named tensors, got one alone.")
+            if self.only(name) and dtype.is_floating_point:
+                if dtype != torch.float32:
+                    raise InputError(f"sparse carries float32 numbers, but '{name}' is {dtype}.")
+                found.append(name)
+        return found
+
+    def _choose(self, places: Any, total: int) -> tuple[str, int]:
+        inverted = 2 * len(places) > total
+        step, size = sparse_places.golomb_step(_others(places, total) if inverted else places, total)
+        chosen_ones = sparse_values.size_of(self.values, len(places))
+        sizes = {
+            "dense": sparse_values.size_of(self.values, total),
+            "bitmap": bytes_for(total) + chosen_ones,
+            "index": bytes_for(len(places) * width_of(total)) + chosen_ones,
+            "coded": size + chosen_ones,
+        }
+        if self.values == "sign" and len(places) < total:
+            del sizes["dense"]  # one bit has no room for 'not chosen'
+        if self.form != "smallest":
+            if self.form not in sizes:
+                raise InputError("form 'dense' with values 'sign' needs every number to be chosen.")
+            sizes = {self.form: sizes[self.form]}
+        form = min(sizes, key=lambda f: (sizes[f], FORMS.index(f)))
+        return form, (-step if inverted else step) if form == "coded" else 0
+
+
+def _flat(params: Params, names: list[str]) -> Any:
+    parts: list[Tensor] = [params[n].detach().flatten() for n in names]
+    return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
+
+
+def _bits(flat: Any) -> Any:
+    return flat.view(np.uint32)  # only +0.0 is all zeros
+
+
+def _runs(places: Any, sizes: list[int]) -> list[int]:
+    ends = np.searchsorted(places, np.cumsum(sizes))
+    return [int(n) for n in np.diff(ends, prepend=0)]
+
+
+def _others(places: Any, total: int) -> Any:
+    mask = np.ones(total, dtype=bool)
+    mask[places] = False
+    return np.flatnonzero(mask)
+
+
+def _where(form: str, places: Any, total: int, step: int) -> bytes:
+    if form == "dense":
+        return b""
+    if form == "bitmap":
+        return sparse_places.write_bitmap(places, total)
+    if form == "index":
+        return sparse_places.write_list(places, total)
+    return sparse_places.write_gaps(_others(places, total) if step < 0 else places, abs(step))
+
+
+def _places(wire: SparseWire, total: int) -> Any:
+    if wire.form == "bitmap":
+        found = sparse_places.read_bitmap(wire.places, total)
+    elif wire.form == "index":
+        found = sparse_places.read_list(wire.places, wire.kept, total)
+    else:
+        inverted = wire.step < 0
+        count = total - wire.kept if inverted else wire.kept
+        found = sparse_places.read_gaps(wire.places, count, abs(wire.step), total)
+        found = _others(found, total) if inverted else found
+    if len(found) != wire.kept:
+        raise FrameError(f"{wire.kept} numbers were announced, {len(found)} places came.")
+    return found
+
+
+def _content(wire: SparseWire, total: int, sizes: list[int]) -> Any:
+    if type(wire.kept) is not int or not 0 <= wire.kept <= total or type(wire.step) is not int:
+        raise FrameError(f"{wire.kept!r} of {total} numbers were chosen.")
+    if wire.form == "dense":
+        if wire.places or (wire.values == "sign" and wire.kept != total):
+            raise FrameError("a dense change has no places.")
+        whole = sparse_values.read(wire.numbers, wire.scales, wire.values, sizes)
+        return np.where(whole == 0, np.float32(-0.0), whole) if wire.values == "sign" else whole
+    places = _places(wire, total)
+    numbers = sparse_values.read(wire.numbers, wire.scales, wire.values, _runs(places, sizes))
+    flat = np.zeros(total, dtype=np.float32)
+    flat[places] = np.where(numbers == 0, np.float32(-0.0), numbers)
+    return flat
+
+
+def _still_chosen(body: bytes, places: Any) -> bytes:
+    """Chosen numbers that half precision rounded to 0 stay chosen."""
+    halves = np.frombuffer(body, dtype="<u2").copy()
+    vanished = places[halves[places] == 0]
+    halves[vanished] = 0x8000
+    return halves.tobytes()
+
+
+def _size(layout: Layout, name: str) -> int:
+    return int(np.prod(_shape(layout, name), dtype=np.int64))
+
+
+def _shape(layout: Layout, name: str) -> tuple[int, ...]:
+    return layout.shapes[layout.names.index(name)]

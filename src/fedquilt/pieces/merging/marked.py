@@ -1,0 +1,87 @@
+"""Stitching changes that clients have localised themselves, one reply after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.params import Mean, Names, Params, is_weight
+from fedquilt.core.select import chosen
+from fedquilt.pieces.merging.rule import moved
+from fedquilt.pieces.merging.stitch import Conflicts, Counted, Tally, stitched
+
+Divide = Literal["votes", "clients"]
+
+
+@dataclass(frozen=True)
+class stitch_marked:
+    """theta + sum w_i v_i / sum w_i M_i over changes that tell which of their numbers were chosen.
+
+    Weights are stitched, float statistics averaged plainly over clients, integers stay as they are.
+
+    Args:
+        count, conflicts: As for :class:`fedquilt.pieces.merging.stitch.Stitch`.
+        by_examples: w_i are examples instead of 1.
+        divide: By the 'votes' for each weight, or by all 'clients' that replied, which is right when what was not sent
+            comes later (error feedback).
+        only: Which names are weights.
+    """
+
+    count: Counted = "mask"
+    conflicts: Conflicts = "mean"
+    by_examples: bool = False
+    divide: Divide = "votes"
+    only: Names = is_weight
+
+    def __post_init__(self) -> None:
+        if self.divide not in ("votes", "clients"):
+            raise InputError(f"divide must be 'votes' or 'clients', got {self.divide!r}.")
+        if self.divide == "clients" and self.conflicts != "mean":
+            raise InputError(f"conflicts = {self.conflicts!r} divides by votes; divide = 'clients' needs 'mean'.")
+
+    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+        names = [n for n, t in current.items() if self.only(n) and t.is_floating_point()]
+        rest = {n: t for n, t in current.items() if n not in set(names)}
+        changes, statistics = _Changes(self, {n: current[n] for n in names}), Mean()
+        for reply in replies:
+            delta = reply.upload.delta
+            changes.add({n: delta[n] for n in names}, float(reply.examples) if self.by_examples else 1.0)
+            statistics.add({n: delta[n] for n, t in rest.items() if t.is_floating_point()}, 1)
+        if not statistics.weight:
+            return current
+        means = statistics.value()
+        stitched_ones = {n: moved(current[n], changes.value(n)) for n in names}
+        others = {n: moved(t, means[n]) if n in means else t for n, t in rest.items()}
+        return {n: stitched_ones[n] if n in stitched_ones else others[n] for n in current}
+
+
+class _Changes:
+    """What came in so far: sums, or for medians all of it."""
+
+    def __init__(self, rule: stitch_marked, like: Params) -> None:
+        self.rule, self.weight = rule, 0.0
+        self.kept: list[Params] = []
+        self.tallies = {n: Tally.empty(t, rule.conflicts == "elect") for n, t in like.items()}
+
+    def add(self, delta: Params, weight: float) -> None:
+        """Take in one client."""
+        self.weight += weight
+        if self.rule.conflicts == "median":
+            self.kept.append(delta)
+            return
+        masks = chosen(delta) if self.rule.count == "mask" else {n: t != 0 for n, t in delta.items()}
+        for name, tensor in delta.items():
+            self.tallies[name].add(tensor, masks[name], weight)
+
+    def value(self, name: str) -> torch.Tensor:
+        """The change of one tensor."""
+        if self.rule.conflicts == "median":
+            deltas = [d[name] for d in self.kept]
+            return stitched(deltas, [chosen({name: d})[name] for d in deltas], conflicts="median")
+        tally = self.tallies[name]
+        return tally.total[0] / self.weight if self.rule.divide == "clients" else tally.value()

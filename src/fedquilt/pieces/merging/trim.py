@@ -1,0 +1,75 @@
+"""Localising: which of a model's changes have a say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.params import Params
+from fedquilt.core.seed import Seed
+from fedquilt.core.select import Selection, at_least, jittered, marked, threshold
+from fedquilt.pieces.merging.rule import Named
+
+Per = Literal["all", "tensor"]
+
+
+@dataclass(frozen=True)
+class Localized:
+    """A task vector: the values that are kept (0 elsewhere; see :func:`fedquilt.core.select.marked`), and the mask."""
+
+    values: Params
+    mask: Params
+
+    @property
+    def density(self) -> float:
+        """The share that is really kept; ties can make it more than was asked for."""
+        return sum(int(m.sum()) for m in self.mask.values()) / sum(m.numel() for m in self.mask.values())
+
+
+def localize(delta: Named, keep: float, *, per: Per = "all", noise: float = 0.0, seed: Seed | None = None) -> Localized:
+    """v = M * delta with M = [|delta| >= tau], tau the k-th largest |delta| and k = max(1, floor(keep * P)).
+
+    Args:
+        delta: What changed, weights only.
+        keep: The density, in (0, 1].
+        per: One tau over 'all' tensors together, or one for each 'tensor'.
+        noise: N(0, (noise * std(|delta|))^2) is added to the magnitudes, only to choose tau; the mask and the values
+            are of the clean changes. It jitters the density a little and protects nothing.
+        seed: For the noise.
+    """
+    seen = delta if not noise else jittered(delta, noise, seed or Seed(0))
+    if per == "all":
+        tau = threshold(seen, keep)
+        mask = at_least(delta, tau)
+    else:
+        mask = {n: t.abs() >= threshold({n: seen[n]}, keep) for n, t in delta.items() if t.numel()}
+        mask |= {n: torch.ones_like(t, dtype=torch.bool) for n, t in delta.items() if not t.numel()}
+    return Localized(marked(delta, mask), mask)
+
+
+def taus(deltas: Sequence[Named], names: Sequence[str], keep: float) -> list[float]:
+    """tau of each model over all these names, whose tensors are read twice and never held together."""
+    if keep == 1:
+        return [0.0] * len(deltas)
+    found = [Selection() for _ in deltas]
+    for name in names:
+        for selection, delta in zip(found, deltas, strict=True):
+            selection.look(delta[name])
+    for selection in found:
+        selection.settle(keep)
+    for name in names:
+        for selection, delta in zip(found, deltas, strict=True):
+            selection.look_closer(delta[name])
+    return [selection.value() for selection in found]
+
+
+def masks(deltas: Sequence[Named], names: Sequence[str], keep: float, per: Per) -> Callable[[int, Tensor], Tensor]:
+    """The function that tells which numbers of model i's change of one tensor are kept."""
+    if per == "all":
+        each = taus(deltas, names, keep)
+        return lambda i, delta: delta.abs() >= each[i]
+    return lambda i, delta: delta.abs() >= (threshold({"": delta}, keep) if delta.numel() else 0.0)
