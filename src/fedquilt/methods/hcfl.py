@@ -110,10 +110,10 @@ class HCFL(FLHC):
         sharing: lambda(t).
         sharing_by: 'same' lambda for all; 'size': lambda_k = lambda (1 - share of cluster k in the participants'
             examples), so that small clusters borrow more; 'divergence': lambda_k = lambda min_j d_j / d_k with
-            d_k = |A_k.embedding - P|, so that far clusters borrow less; 'shrinkage': lambda_k = lambda min(1, V_k / d_k^2)
-            with V_k the variance of the average A_k.embedding, estimated from the scatter of the cluster's participants:
-            a cluster borrows as much as its own average is uncertain beside its distance from the common one (the
-            positive part of James and Stein's estimator), and nothing once the clusters really differ.
+            d_k = |A_k.embedding - P|, so that far clusters borrow less; 'shrinkage': lambda_k = lambda
+            min(1, V_k / d_k^2) with V_k the variance of the average A_k.embedding, estimated from the scatter of the
+            cluster's participants: a cluster borrows as much as its own average is uncertain beside its distance from
+            the common one (the positive part of James and Stein's estimator), and nothing once clusters really differ.
         stop_sharing: If set, sharing ends for good once the held-out loss of the clients' models has not improved in
             so many evaluations after the discovery.
         start_at: 'cluster' begins local training at W_k; 'global' at P with the head of the warm-up, a stale start
