@@ -128,7 +128,7 @@ def test_the_worked_wire() -> None:
 
 def test_localized_takes_its_density_from_the_download() -> None:
     delta = {"w": torch.tensor([1.0, -4, 2, 3]), "bn.running_mean": torch.ones(2), "n": torch.tensor(3)}
-    codec = on("delta", localized())
+    codec = on("delta", localized(keep=None))
     wire, _ = codec.encode({"delta": delta}, Sent(delta, 0.5), None, SEED)
     found = codec.decode(unpack(pack(wire)), Sent(delta, 0.5))["delta"]
     assert found["w"].tolist() == [0, -4, 0, 3]
@@ -137,7 +137,7 @@ def test_localized_takes_its_density_from_the_download() -> None:
     wire, _ = localized(keep=0.25).encode(delta, Sent(delta), None, SEED)
     assert localized(keep=0.25).decode(wire, Sent(delta))["w"].tolist() == [0, -4, 0, 0]
     with pytest.raises(InputError, match="no keep"):
-        localized().encode(delta, None, None, SEED)
+        localized(keep=None).encode(delta, None, None, SEED)
 
 
 def test_localized_in_each_tensor_and_with_a_jittered_threshold() -> None:

@@ -32,7 +32,7 @@ class localized:
         >>> codec = on("delta", localized(keep=0.05))
     """
 
-    keep: float | None = None
+    keep: float | None = 0.05
     values: Values = "fp32"
     form: Form = "smallest"
     only: Names = is_weight
