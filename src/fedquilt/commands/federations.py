@@ -1,4 +1,4 @@
-"""The commands of real federations. As in ``fedquilt.cli``, heavy libraries are imported by those that need them."""
+"""The commands of real federations. Heavy libraries are imported by those that need them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from fedquilt.commands.options import AsJson, Overrides, Recipe
 from fedquilt.core.errors import InputError
 
-Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Settings to change, for example rounds=5.", metavar="KEY=VALUE")
-]
 KeyFolder = Annotated[Path | None, typer.Option("--keys", help="The key folder (fedquilt keys).", metavar="DIR")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, without keys; only on this machine.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
 def keys(

@@ -1,4 +1,4 @@
-"""The command ``fedquilt audit``. As in ``fedquilt.cli``, heavy libraries are imported when it runs."""
+"""The command ``fedquilt audit``. Heavy libraries are imported when it runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Settings to change, for example model.kind=lenet5.", metavar="KEY=VALUE")
-]
+from fedquilt.commands.options import AsJson, Overrides, Recipe, echo
 
 
 def audit(
@@ -33,7 +30,7 @@ def audit(
     restarts: Annotated[int, typer.Option(help="Random starts of each search; the best counts.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Of the rows, the noise and the searches.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="Where the table and the pictures go.", metavar="DIR")] = Path("audit"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Attack what the clients of a recipe really send, and tell how much of their data comes back.
 
@@ -45,7 +42,6 @@ def audit(
     from fedquilt.audit.report import show, write
     from fedquilt.runs.build import federation_of
     from fedquilt.runs.config import load
-    from fedquilt.runs.files import to_json
     from fedquilt.runs.show import Progress
 
     plan = Plan(
@@ -63,7 +59,7 @@ def audit(
             bar.title = f"audit {cell.config.method.kind}, {cell.codec}, {cell.defence}"
             bar.round(done, {})
     found = write(findings, plan, out)
-    typer.echo(to_json(found)) if as_json else show(found)
+    echo(found) if as_json else show(found)
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The commands about long tails. As in ``fedquilt.cli``, heavy libraries are imported by those that need them."""
+"""The commands about long tails. Heavy libraries are imported by those that need them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedquilt.commands.options import AsJson, Folder, echo
+
 if TYPE_CHECKING:
     from fedquilt.pieces.realign import Realign
 
-Folder = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Kappa = Annotated[float | None, typer.Option(help="The norm of realigned rows; by default the run's, or 1.7.")]
 Tau = Annotated[float | None, typer.Option(help="How far rows are realigned: 1 wholly, 0 not at all.")]
 Personal = Annotated[
@@ -62,7 +62,6 @@ def predict(
 
     Example: [bold]fedquilt predict runs/digits_lt-1a2b3c4d new.npz --mode personal --client 3[/bold]
     """
-    from fedquilt.runs.files import to_json
     from fedquilt.runs.predict import predict as answer
     from fedquilt.runs.predict import save
 
@@ -72,7 +71,7 @@ def predict(
     counts = found.classes.bincount().tolist()
     told = {"rows": len(found.names), "answers": counts, "accuracy": found.accuracy, "file": str(to)}
     if as_json:
-        typer.echo(to_json(told))
+        echo(told)
         return
     right = "" if found.accuracy is None else f", {100 * found.accuracy:.1f} % right"
     typer.echo(f"{told['rows']} rows{right}; per class {counts}: {to}")
@@ -91,13 +90,12 @@ def _rule(folder: Path, given: dict[str, Any]) -> Realign | None:
 
 
 def _show(found: dict[str, Any], to: Path, as_json: bool) -> None:
-    from fedquilt.runs.files import to_json
     from fedquilt.runs.tail_plots import pictures
     from fedquilt.runs.tail_view import tails_tables
 
     drawn = [str(path) for path in pictures(found, to)]
     if as_json:
-        typer.echo(to_json({**found, "pictures": drawn}))
+        echo({**found, "pictures": drawn})
         return
     tails_tables(found)
     typer.echo("\n".join([f"picture {path}" for path in drawn] + [f"models {to}"] * ("files" in found)))

@@ -1,0 +1,1 @@
+"""The commands of ``fedquilt``, by what they are about; ``fedquilt.cli`` puts them together."""

@@ -1,0 +1,83 @@
+"""Commands that tell what there is. Heavy libraries are imported by the commands that need them, never for --help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedquilt.commands.options import AsJson, echo, listing
+
+
+def methods(as_json: AsJson = False) -> None:
+    """List the methods. Example: [bold]fedquilt methods --json[/bold]"""
+    from fedquilt.runs.registry import entries
+
+    rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("method").values()]
+    listing(rows, as_json, "methods")
+
+
+def codecs(as_json: AsJson = False) -> None:
+    """List the codecs. Example: [bold]fedquilt codecs[/bold]"""
+    from fedquilt.runs.registry import entries
+
+    rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("codec").values()]
+    listing(rows, as_json, "codecs")
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(help="A model, to see more of it.", metavar="NAME")] = None,
+    options: Annotated[list[str] | None, typer.Argument(help="Options of the model.", metavar="KEY=VALUE")] = None,
+    shape: Annotated[str | None, typer.Option(help="The shape of one input, for example 3,32,32.")] = None,
+    classes: Annotated[int | None, typer.Option(help="The number of classes.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models, or look at one: its size, and what one row costs.
+
+    Example: [bold]fedquilt models resnet18 norm=batch --shape 3,32,32 --classes 100[/bold]
+    """
+    from fedquilt.runs.models import detail, in_words, overview
+
+    found = overview() if name is None else detail(name, shape, classes, options or [])
+    if as_json:
+        echo(found)
+    else:
+        listing(in_words(found), False, name or "models")
+
+
+def datasets(name: Annotated[str | None, typer.Argument(help="One data set.", metavar="NAME")] = None,
+             as_json: AsJson = False,
+             download: Annotated[str | None, typer.Option(help="Download this one.", metavar="NAME")] = None,
+             via: Annotated[str, typer.Option(help="Where from: official, or hf for Hugging Face.")] = "official",
+             verify: Annotated[str | None, typer.Option(help="Check the files of this one.", metavar="NAME")] = None,
+             clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Remove decoded copies.")] = False,
+             ) -> None:  # fmt: skip
+    """List the data sets, tell about one, download it, check its files, or clear the cache of decoded ones.
+
+    Example: [bold]fedquilt datasets cifar10[/bold] or [bold]fedquilt datasets --download cifar10[/bold]
+    """
+    from fedquilt.runs import datasets as actions
+
+    if clear_cache:
+        listing(actions.cleared(), as_json, "removed from the cache")
+    elif download is not None:
+        listing(actions.downloaded(download, via, quiet=as_json), as_json, f"{download}: files")
+        if not as_json:
+            typer.echo(actions.rest(download))
+    elif verify is not None:
+        rows = actions.verified(verify)
+        listing(rows, as_json, f"{verify}: files")
+        if any(row["ok"] is False for row in rows) or not any(row["here"] for row in rows):
+            raise typer.Exit(2)
+    else:
+        actions.tell(name, echo if as_json else None)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check this machine: versions, cores, memory, worker processes, data. Example: [bold]fedquilt doctor[/bold]"""
+    from fedquilt.runs.doctor import checks
+
+    found = checks()
+    listing(found, as_json, "doctor")
+    if any(row["state"] == "fails" for row in found):
+        raise typer.Exit(5)

@@ -1,0 +1,95 @@
+"""Commands that look at runs and divisions. Heavy libraries are imported by those that need them, never for --help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedquilt.commands.options import AsJson, Folder, Overrides, Recipe, echo, listing
+
+
+def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
+              plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
+              ) -> None:  # fmt: skip
+    """Look at how a recipe divides its data: who has which labels, and how much.
+
+    Example: [bold]fedquilt partition recipes/demo.toml data.partition.alpha=0.1 --plot split.png[/bold]
+    """
+    from fedquilt.data import Stream
+    from fedquilt.runs.build import federation_of
+    from fedquilt.runs.config import load
+    from fedquilt.runs.division import looked_at, stream_looked_at
+    from fedquilt.runs.show import partition_table, stream_tables
+
+    config = load(recipe, overrides or [])
+    federation = federation_of(config)
+    how = "by user" if config.data.by_user else config.data.partition.kind
+    title = f"{config.data.source or config.data.path}, {how}"
+    if isinstance(federation, Stream):
+        found = stream_looked_at(federation, title, plot)
+        echo(found) if as_json else stream_tables(federation, found)
+    else:
+        found = looked_at(federation, title, plot)
+        echo(found) if as_json else partition_table(federation, Path(found["plot"]))
+
+
+def clusters(folder: Folder,
+             to: Annotated[Path | None, typer.Option(help="Where pictures go; by default RUN/clusters.")] = None,
+             as_json: AsJson = False) -> None:  # fmt: skip
+    """Look at the clusters that a run found: table, tree with its cut, likeness, moves over rounds (PNG, SVG, CSV).
+
+    Example: [bold]fedquilt clusters runs/groups-1a2b3c4d[/bold]
+    """
+    from fedquilt.runs.cluster_view import clusters_table, viewed
+
+    found = viewed(folder, to)
+    echo(found) if as_json else clusters_table(found)
+
+
+def assign(folder: Folder,
+           data: Annotated[Path, typer.Option(help="The new client's rows: an .npz with x and y.")],
+           as_json: AsJson = False) -> None:  # fmt: skip
+    """Tell which cluster of a run a new client belongs to, from the run's folder and the client's rows.
+
+    Example: [bold]fedquilt assign runs/groups-1a2b3c4d --data new.npz[/bold]
+    """
+    from dataclasses import asdict
+
+    from fedquilt.runs.assign import assign as place
+
+    found = asdict(place(folder, data))
+    short = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+    echo(found) if as_json else listing([short], False, f"{data}")
+
+
+def csv(folder: Folder,
+        to: Annotated[Path, typer.Option(help="The folder that the files go to.")],
+        as_json: AsJson = False) -> None:  # fmt: skip
+    """Write a run's numbers as server_metrics.csv, cluster_metrics.csv and client_ID/metrics.csv.
+
+    Example: [bold]fedquilt csv runs/groups-1a2b3c4d --to tables[/bold]
+    """
+    from fedquilt.runs.csv_export import export_csv
+
+    found = export_csv(folder, to)
+    if as_json:
+        echo(found)
+    else:
+        typer.echo(f"{found['rounds']} rounds, {found['clients']} clients: {found['folder']}")
+
+
+def traffic(folder: Folder,
+            plot: Annotated[Path | None, typer.Option(help="Where accuracy by megabytes is drawn (PNG, CSV).")] = None,
+            as_json: AsJson = False) -> None:  # fmt: skip
+    """What a run sent: by exchange, direction and tensor, as it is and as it travelled; beside plain FedAvg.
+
+    Example: [bold]fedquilt traffic runs/quick-1a2b3c4d --plot traffic.png[/bold]
+    """
+    from fedquilt.runs.traffic import drawn, summary, table
+
+    found = summary(folder)
+    if plot is not None:
+        found["plot"] = str(drawn(folder, plot))
+    echo(found) if as_json else typer.echo(table(found))

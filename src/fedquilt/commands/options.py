@@ -1,0 +1,33 @@
+"""What commands share: arguments that many take, and how results are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Settings to change, for example rounds=5 method.mu=0.1.", metavar="KEY=VALUE"),
+]
+Folder = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+def listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
+    """Print rows as a table, or as JSON."""
+    from fedquilt.runs.show import listing as table
+
+    if as_json:
+        echo(rows)
+    else:
+        table(rows, title)
+
+
+def echo(value: Any) -> None:
+    """Print a value as JSON."""
+    from fedquilt.runs.files import to_json
+
+    typer.echo(to_json(value))

@@ -1,0 +1,121 @@
+"""Commands that run methods. Heavy libraries are imported by the commands that need them, never for --help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedquilt.commands.options import AsJson, Folder, Overrides, Recipe, echo
+from fedquilt.core.errors import InputError
+
+if TYPE_CHECKING:
+    from fedquilt.runs.config import Config
+
+
+def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
+        fresh: Annotated[bool, typer.Option(help="Start anew even if this run exists.")] = False) -> None:  # fmt: skip
+    """Run one method and keep everything about it in a folder.
+
+    Example: [bold]fedquilt run recipes/quick.toml rounds=10 method.kind=fedprox method.mu=0.1[/bold]
+    """
+    from fedquilt.runs.config import load
+
+    config = load(recipe, overrides or [])
+    _run(config, Path(config.output.folder) / config.folder_name, as_json, fresh)
+
+
+def resume(folder: Folder,
+           as_json: AsJson = False) -> None:  # fmt: skip
+    """Go on with a run that was interrupted; the result is the same to the last bit.
+
+    Example: [bold]fedquilt resume runs/quick-1a2b3c4d[/bold]
+    """
+    from fedquilt.runs.afterwards import config_in
+
+    _run(config_in(folder), folder, as_json, fresh=False)
+
+
+def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Compare several methods over several seeds on one federation.
+
+    Runs that are finished are kept, so an interrupted comparison goes on where it stopped.
+
+    Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
+    """
+    from fedquilt.runs.compare import cells
+    from fedquilt.runs.compare import compare as compare_all
+    from fedquilt.runs.comparison_view import comparison_table
+    from fedquilt.runs.config import load
+    from fedquilt.runs.show import Progress
+
+    config = load(recipe, overrides or [])
+    _, todo = cells(config)
+    with Progress(quiet=as_json) as progress:
+        bar = progress.bar("comparison", config.rounds * len(todo))
+        summary = compare_all(
+            config, lambda cell, snapshot: bar.update(snapshot, f"{cell.label} seed {cell.config.seed}")
+        )
+    if as_json:
+        echo(summary)
+    else:
+        comparison_table(summary)
+    if summary["failed"]:
+        raise typer.Exit(3)
+
+
+def newcomers(folder: Folder,
+              epochs: Annotated[int, typer.Option(help="Passes over a newcomer's own rows.", min=1)] = 5,
+              as_json: AsJson = False) -> None:  # fmt: skip
+    """Score the clients that a run held out (data.newcomers): as it is, after fine-tuning, and tuning the head only.
+
+    Example: [bold]fedquilt newcomers runs/quick-1a2b3c4d --epochs 2[/bold]
+    """
+    from fedquilt.runs.afterwards import config_in, newcomers_of
+    from fedquilt.runs.data import federations_of
+    from fedquilt.runs.show import newcomers_table
+
+    config = config_in(folder)
+    federation, new = federations_of(config)
+    if new is None:
+        raise InputError(f"The recipe of '{folder}' holds nobody out; run it with data.newcomers=5, say.")
+    found = newcomers_of(config, folder, federation, new, epochs)
+    if as_json:
+        echo(found)
+    else:
+        newcomers_table(found)
+
+
+def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
+    from fedquilt.runs.afterwards import newcomers_of
+    from fedquilt.runs.build import engine_of, result_for, result_of, run_of
+    from fedquilt.runs.data import federations_of
+    from fedquilt.runs.show import Progress, newcomers_table, result_table
+
+    federation, new = federations_of(config)
+    found, notes = None if fresh else result_for(folder, federation), list[str]()
+    if found is None:
+        engine = engine_of(config)
+        try:
+            made = run_of(config, engine, folder, federation, fresh)
+            with Progress(quiet=as_json) as progress:
+                bar = progress.bar(folder.name, config.rounds)
+                told = 0
+                for snapshot in made:
+                    for note in made.notes[told:]:
+                        progress.note(note)
+                    told = len(made.notes)
+                    bar.update(snapshot)
+        finally:
+            engine.close()
+        found, notes = result_of(folder) or {}, made.notes
+    elif not as_json:
+        typer.echo(f"This run is finished already; --fresh runs it anew. Folder: {folder}")
+    scores = None if new is None else newcomers_of(config, folder, federation, new)
+    if as_json:
+        echo({"folder": str(folder), "notes": notes, **found, **({} if scores is None else {"newcomers": scores})})
+        return
+    result_table(folder, found)
+    if scores is not None:
+        newcomers_table(scores)
