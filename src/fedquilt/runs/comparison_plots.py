@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 from fedquilt.runs.plots import COLOURS, STYLE, save, write_csv
 
@@ -46,6 +47,7 @@ def accuracy_curves(histories: Histories, majority: float, path: Path) -> Path:
             rows += [(label, int(r), m, s) for r, m, s in zip(rounds, mean, std, strict=True)]
         axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
         axis.set(xlabel="round", ylabel="test accuracy", title="Mean ± one standard deviation over clients")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         low, high = axis.get_ylim()
         axis.set_ylim(max(low, 0.0), min(high, 1.02))
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -64,6 +66,7 @@ def loss_curves(histories: Histories, path: Path) -> Path:
             )
             rows += [(label, int(r), m) for r, m in zip(rounds, mean, strict=True)]
         axis.set(xlabel="round", ylabel="test loss", title="Cross-entropy per row, mean over clients")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         return save(figure, path, ("method", "round", "mean_loss"), rows)
 

@@ -45,6 +45,7 @@ def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], major
         for axis in (left, right):
             axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
         left.set(xlabel="round", ylabel="test accuracy, mean over clients", title="Accuracy by round")
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
         right.set(xlabel="megabytes sent up and down", title="Accuracy by traffic")
         left.legend(loc="lower right")
         figure.savefig(path.with_suffix(".png"))
