@@ -138,23 +138,27 @@ def conclude(
     folders = {label: [c.folder for c in done if c.label == label] for label in labels}
     results = {label: [result_of(folder) or {} for folder in folders[label]] for label in labels}
     logs = {label: [_log(folder, "metrics/clients.jsonl") for folder in folders[label]] for label in labels}
-    pairs = versus({
+    scores = {
         label: [accuracies_at(log, r["best_round"]) for log, r in zip(logs[label], results[label], strict=True)]
         for label in labels
-    })  # fmt: skip
+    }
+    majority = federation.majority().clients
+    constant = {c: v for c, v in zip(federation.examined, majority.tolist(), strict=True) if not math.isnan(v)}
+    pairs = versus(scores)
+    constants = versus({"": [constant] * len(scores[labels[0]]), **scores})
     rows = [
         row(label, results[label])
         | clusters_found([_log(folder, LOG) for folder in folders[label]])
         | {f"versus_first_{name}": value for name, value in pairs.get(label, _FIRST).items()}
+        | {f"versus_majority_{name}": value for name, value in constants[label].items()}
         for label in labels
     ]
-    majority = federation.majority()
     summary: dict[str, Any] = {
         "folder": str(top),
         "seeds": config.compare.seeds,
         "clients": len(federation.ids),
         "chosen_on": "validation" if config.data.valid > 0 else "last round (there are no validation rows)",
-        "majority_class": float(np.nanmean(majority.clients)),
+        "majority_class": float(np.nanmean(majority)),
         "rows": rows,
         "failed": list(failed),
     }

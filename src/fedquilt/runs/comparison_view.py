@@ -49,7 +49,7 @@ def _beside(summary: Mapping[str, Any]) -> None:
     title = f"against {first['method']}, client by client" if others else None
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", overflow="fold")
-    for name in ("difference", "p", "seeds better", "clusters", "ARI", "updates"):
+    for name in ("difference", "p", "seeds", "majority", "clusters", "ARI", "updates"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in summary["rows"]:
         known = row is not first
@@ -59,6 +59,7 @@ def _beside(summary: Mapping[str, Any]) -> None:
             _percent(span) + (" *" if row["versus_first_significant"] else "  ") if known else "",
             f"{row['versus_first_p']:.2g}" if known else "",
             f"{row['versus_first_seeds_better']}/{row['versus_first_seeds']}" if known else "",
+            f"{100 * row['versus_majority_difference']:.1f}" + (" *" if row["versus_majority_significant"] else "  "),
             "" if row["clusters"] is None else f"{row['clusters']:.3g}",
             "" if row["ari"] is None else f"{row['ari']:.2f}",
             "" if math.isnan(row["updates"]) else f"{row['updates']:.0f}",
@@ -68,7 +69,8 @@ def _beside(summary: Mapping[str, Any]) -> None:
         print(
             "difference: mean over clients of accuracy minus the first method's, ± 95 % over clients; p: Wilcoxon's "
             "test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, "
-            "agree. updates: local trainings per run."
+            "agree; seeds: in how many it is better. majority: the same difference from always answering the "
+            "client's commonest label. updates: local trainings per run."
         )
 
 
