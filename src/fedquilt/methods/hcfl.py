@@ -228,8 +228,9 @@ class HCFL(FLHC):
 
         A lone participant shows no scatter; it is taken to be that of the others, 0 where all are alone.
         """
+        heard = [[r for r in part if r.examples > 0] for part in parts]
         scatter: list[float | None] = []
-        for part, n in zip(parts, weights, strict=True):
+        for part, n in zip(heard, weights, strict=True):
             shares = [r.examples / n for r in part]
             deltas = [self.embedding(r.upload.delta) for r in part]
             centre = weighted_mean(zip(shares, deltas, strict=True))
@@ -239,7 +240,7 @@ class HCFL(FLHC):
         usual = sum(s * n for s, n in known) / max(sum(n for _, n in known), 1)
         return [
             (usual if s is None else s) * _squares([r.examples / n for r in part])
-            for s, part, n in zip(scatter, parts, weights, strict=True)
+            for s, part, n in zip(scatter, heard, weights, strict=True)
         ]
 
     def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:

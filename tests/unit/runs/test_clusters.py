@@ -246,7 +246,7 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
 def test_how_strongly_clusters_share_is_in_the_tables(recipe: Path, tmp_path: Path) -> None:
     """HCFL: lambda(t) = 1 / (1 + t/10) from the discovery on, here before round 2; and every score beside accuracy."""
     asked = ["model.kind=mlp", "method.kind=hcfl", "method.initial_rounds=1", "method.n_clusters=2"]
-    asked += ["method.lambda_0=1.0", "method.lambda_alpha=0.1", "method.lambda_p=1.0"]
+    asked += ["method.lambda_0=1.0", "method.lambda_alpha=0.1", "method.lambda_p=1.0", "method.sharing_by=same"]
     said = fedquilt("run", recipe, *asked, "--json")
     assert said.code == 0, said
     fedquilt("csv", said.json["folder"], "--to", tmp_path / "tables")

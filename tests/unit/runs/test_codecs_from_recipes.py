@@ -23,7 +23,7 @@ from helpers.command import SMALL as RECIPE
 from helpers.command import fedquilt, lines, small
 from helpers.toy import fedavg, last, points
 
-SMALL: dict[str, Any] = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [8]}}
+SMALL: dict[str, Any] = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [12]}}
 
 
 @pytest.mark.parametrize("kind", sorted(METHODS.keys() - {"fedbn"}))

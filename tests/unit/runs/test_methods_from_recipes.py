@@ -12,7 +12,7 @@ from fedquilt.runs.build import federation_of, method_of
 from fedquilt.runs.config import parse
 from fedquilt.runs.registry import METHODS
 
-SMALL = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [8]}}
+SMALL = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [12]}}
 
 
 @pytest.mark.parametrize("kind", sorted(METHODS.keys() - {"fedbn"}))
