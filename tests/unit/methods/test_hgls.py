@@ -18,7 +18,7 @@ from fedquilt.core.net import Net
 from fedquilt.core.params import Params, under
 from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import Slot
+from fedquilt.engines.client_side import Slot, one_thread
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.compressed import Compressed
@@ -438,7 +438,8 @@ def test_tuning_the_head_goes_on_from_the_new_body():
     alone = train.training(only=HEAD, epochs=2).work
     for client, before in clients(plain).items():
         turn = Turn(0, client, Seed(0).fold("work", "tune", 0, client))
-        after = alone.run(train.down(plain.state, client), before, TOY.site(client, 0), turn)[3].params
+        with one_thread():  # as engines do
+            after = alone.run(train.down(plain.state, client), before, TOY.site(client, 0), turn)[3].params
         assert equal(clients(tuned)[client].private, {n: t for n, t in after.items() if HEAD(n)})
     with pytest.raises(InputError, match="at least 1"):
         fedper_finetune(NET, tune_epochs=0)
