@@ -5,13 +5,12 @@ It reads PFLlib's dataset folders, takes its arguments, and writes its .h5 resul
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedquilt.compat.arguments import parsed
-from fedquilt.core.errors import FedquiltError
+from fedquilt.compat.entry import told
 
 
 def run(words: Sequence[str] | None = None) -> list[Path]:
@@ -73,14 +72,8 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """The entry point; errors are one message and an exit code, as of the command fedquilt."""
-    try:
-        run()
-    except FedquiltError as error:
-        print(f"fedquilt: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    """The entry point."""
+    told(run)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 import io
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.compat.entry import told
+from fedquilt.core.errors import InputError
 from fedquilt.core.table import Table
 from fedquilt.runs.config import load
 from fedquilt.runs.data import federation_of
@@ -65,11 +65,7 @@ def run(words: Sequence[str] | None = None) -> None:
 
 def main() -> None:
     """The entry point."""
-    try:
-        run()
-    except FedquiltError as error:
-        print(f"fedquilt: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    told(run)
 
 
 if __name__ == "__main__":

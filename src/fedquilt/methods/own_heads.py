@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import OnBase
 from fedquilt.core.net import Net
-from fedquilt.core.params import Names, Params, at_home, under
+from fedquilt.core.params import Params, at_home, either, under
 from fedquilt.core.table import Table
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.head_search import Rows
@@ -19,17 +19,6 @@ from fedquilt.pieces.head_search import Rows
 WEIGHT, BIAS = "head.weight", "head.bias"
 BLOCK = 32  # rows at a time: what fits a cache is fastest
 is_head = under("head")
-
-
-@dataclass(frozen=True)
-class either:
-    """The names that one choice or the other takes."""
-
-    one: Names
-    other: Names
-
-    def __call__(self, name: str) -> bool:
-        return self.one(name) or self.other(name)
 
 
 def with_own_heads(base: Any, method: str) -> Any:

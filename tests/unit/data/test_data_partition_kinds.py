@@ -77,7 +77,7 @@ def test_noise_is_given_away_and_shared_evenly():
 
 
 def test_per_client_draws_keep_sizes_close():
-    # clustered.md 2.10: 50 clients, alpha 0.1, 60 000 rows of 10 classes: sizes 759 to 1800, mean 1200
+    # CFLA's split, measured: 50 clients, alpha 0.1, 60 000 rows of 10 classes: sizes 759 to 1800, mean 1200
     y = np.repeat(np.arange(10), 6000)
     sizes = [len(p) for p in DirichletPerClient(0.1)(y, 50, Seed(0))]
     assert 400 < min(sizes) < max(sizes) < 3000
@@ -121,7 +121,7 @@ def test_dirichlet_sizes_grow_even_with_alpha():
 
 
 def tail(classes, largest, factor):
-    """The labels of a long-tailed set: fedloge.md 2.6."""
+    """The labels of a long-tailed set, as FedLoGe makes it."""
     return np.repeat(np.arange(classes), [int(largest * factor ** (c / (classes - 1))) for c in range(classes)])
 
 
@@ -152,7 +152,7 @@ def test_fedloge_o4_small_has_an_empty_client():
 
 
 def test_cuts_equal_the_published_description():
-    """localize-and-stitch.md 2.7, transcribed: shuffle, draw, cut at floor(cumsum(p) * n)."""
+    """Localize-and-Stitch's split, transcribed: shuffle, draw, cut at floor(cumsum(p) * n)."""
     draw, y = np.random.default_rng(42), np.tile(np.arange(10), 600)
     expected = [[] for _ in range(5)]
     for label in range(10):
