@@ -24,7 +24,7 @@ demo: $(VENV)/.stamp-demo ## Compare methods on a small federation and write a r
 	$(BIN)/fedquilt compare recipes/demo.toml
 
 test: $(VENV)/.stamp-dev ## Run the quick tests (others: .venv/bin/pytest -m slow)
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.stamp-dev ## Check style and formatting
 	$(BIN)/ruff check .

@@ -1,12 +1,14 @@
-"""What all tests share: helpers that worker processes can import, and two engines that stay open."""
+"""What all tests share: helpers that worker processes can import, two engines that stay open, and who runs what."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).parent))  # engines hand sys.path on to their workers
 
@@ -25,3 +27,16 @@ def two_workers() -> Iterator[Workers]:
     """An engine with two processes."""
     with Workers(2) as engine:
         yield engine
+
+
+class _ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """A file's tests stay together, but for long files whose tests share nothing."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        alone = ("tests/docs/", "tests/conformance/test_conformance.py")
+        return nodeid if nodeid.startswith(alone) else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
+    """The scheduler of every parallel run."""
+    return _ByFile(config, log)

@@ -111,9 +111,10 @@ class HCFL(FLHC):
         sharing_by: 'same' lambda for all; 'size': lambda_k = lambda (1 - share of cluster k in the participants'
             examples), so that small clusters borrow more; 'divergence': lambda_k = lambda min_j d_j / d_k with
             d_k = |A_k.embedding - P|, so that far clusters borrow less; 'shrinkage': lambda_k = lambda
-            min(1, V_k / d_k^2) with V_k the variance of the average A_k.embedding, estimated from the scatter of the
-            cluster's participants: a cluster borrows as much as its own average is uncertain beside its distance from
-            the common one (the positive part of James and Stein's estimator), and nothing once clusters really differ.
+            min(1, (1 - n_k / n) V_k / |U_k - U|^2) with U_k and U the mean updates of the embedding in the cluster and
+            over all, n_k / n the cluster's share in the examples, and V_k the variance of U_k, estimated from the
+            scatter of the cluster's participants: a cluster borrows as much as its way from the others is chance (the
+            shrinkage of least expected error), almost nothing once clusters really differ.
         stop_sharing: If set, sharing ends for good once the held-out loss of the clients' models has not improved in
             so many evaluations after the discovery.
         start_at: 'cluster' begins local training at W_k; 'global' at P with the head of the warm-up, a stale start
@@ -218,30 +219,36 @@ class HCFL(FLHC):
             return [1.0] * len(own)
         if self.sharing_by == "size":
             return [1 - n / max(sum(weights), 1) for n in weights]
+        if self.sharing_by == "shrinkage":
+            return self._noise(parts, weights)
         far = [norm(sub(e, common)) if n else math.inf for e, n in zip(own, weights, strict=True)]
-        if self.sharing_by == "divergence":
-            return [min(far) / d if d > 0 else 1.0 for d in far]
-        return [min(1.0, v / d**2) if d > 0 else 1.0 for v, d in zip(self._variances(parts, weights), far, strict=True)]
+        return [min(far) / d if d > 0 else 1.0 for d in far]
 
-    def _variances(self, parts: Sequence[Sequence[Reply[Any]]], weights: Sequence[int]) -> list[float]:
-        """Of each cluster's mean embedding: s^2 sum p_i^2, with s^2 the unbiased scatter of one participant.
+    def _noise(self, parts: Sequence[Sequence[Reply[Any]]], weights: Sequence[int]) -> list[float]:
+        """How much of each cluster's way from the common update is chance: (1 - share of cluster k) V_k / |U_k - U|^2.
 
-        A lone participant shows no scatter; it is taken to be that of the others, 0 where all are alone.
+        V_k = s^2 sum p_i^2 is the variance of the cluster's mean update U_k, with s^2 the unbiased scatter of one
+        participant. A lone participant shows no scatter; it is taken to be that of the others, 0 where all are alone.
         """
         heard = [[r for r in part if r.examples > 0] for part in parts]
+        means: list[Params] = []
         scatter: list[float | None] = []
         for part, n in zip(heard, weights, strict=True):
             shares = [r.examples / n for r in part]
             deltas = [self.embedding(r.upload.delta) for r in part]
-            centre = weighted_mean(zip(shares, deltas, strict=True))
-            apart = sum(p * norm(sub(d, centre)) ** 2 for p, d in zip(shares, deltas, strict=True))
+            means.append(weighted_mean(zip(shares, deltas, strict=True)))
+            apart = sum(p * norm(sub(d, means[-1])) ** 2 for p, d in zip(shares, deltas, strict=True))
             scatter.append(apart / (1 - _squares(shares)) if len(part) > 1 else None)
         known = [(s, n) for s, n in zip(scatter, weights, strict=True) if s is not None]
         usual = sum(s * n for s, n in known) / max(sum(n for _, n in known), 1)
-        return [
-            (usual if s is None else s) * _squares([r.examples / n for r in part])
-            for s, part, n in zip(scatter, heard, weights, strict=True)
-        ]
+        whole = sum(weights)
+        common = weighted_mean((n, u) for n, u in zip(weights, means, strict=True) if n > 0)
+        found: list[float] = []
+        for part, n, u, s in zip(heard, weights, means, scatter, strict=True):
+            far = norm(sub(u, common)) ** 2 if part else 0.0
+            spread = (usual if s is None else s) * _squares([r.examples / n for r in part])
+            found.append(min(1.0, (1 - n / whole) * spread / far) if far > 0 else 1.0)
+        return found
 
     def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
         """Hear the held-out loss, and perhaps end the sharing."""
