@@ -6,6 +6,7 @@ w* = (c_i + mu W) / (1 + mu); the tables below follow from it in 64 bit.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,11 +41,15 @@ def close(values: list[float]) -> Any:
     return pytest.approx(values, abs=2e-6)
 
 
-def blend(examples: tuple[int, ...], t: int, sharing_by: str = "same", **settings: Any) -> list[list[float]]:
+def blend(
+    examples: tuple[int, ...], t: int, sharing_by: str = "same", stable: float | None = None, **settings: Any
+) -> list[list[float]]:
     """One round's end: places [1,0|1], [3,0|3], [0,4|10] in clusters {0,1} and {2}."""
     method = hcfl(LOSS, initial_rounds=0, n_clusters=2, sharing_by=sharing_by, **settings)
     zero = {"body": torch.zeros(2), "head": torch.zeros(1)}
-    state = Blended((zero, zero), from_labels({0: 0, 1: 0, 2: 1}, None, "given"))
+    clusters = from_labels({0: 0, 1: 0, 2: 1}, None, "given")
+    clusters = clusters if stable is None else replace(clusters, measures={"stable_ari": stable})
+    state = Blended((zero, zero), clusters)
     places = [([1.0, 0.0], [1.0]), ([3.0, 0.0], [3.0]), ([0.0, 4.0], [10.0])]
     replies = [
         Reply(i, n, Upload({"body": torch.tensor(b), "head": torch.tensor(h)}))
@@ -78,24 +83,21 @@ def test_o3_sharing_by_size_and_by_divergence():
 
 
 def test_sharing_by_shrinkage():
-    """Cluster 0: the moves 1 and 3 scatter by 2, their mean by 1, at a squared distance of 5 from the common move, and
-    it has half of the examples: 1/2 * 1/5 of lambda = 1/2. Cluster 1 is one client, whose scatter is taken to be the
-    same 2: 1/2 * 2/5 of 1/2. By 3 : 1 examples the scatter is 3/4 / (3/8) = 2 again, and the mean's 2 * 10/16."""
-    assert blend((1, 1, 2), 10, sharing_by="shrinkage") == [close([1.95, 0.1, 2]), close([0.1, 3.8, 10])]
-    share = 0.5 * 0.5 * 1.25 / (1.25**2 + 4)  # from [2.5, 0] towards [1.25, 2]
+    """Cluster 0: the places 1 and 3 scatter by 2, their mean by 1, at a squared distance of 5 from P: 1/5 of lambda =
+    1/2. Cluster 1 is one client, whose scatter is taken to be the same 2: 2/5 of 1/2. By 3 : 1 examples the scatter is
+    3/4 / (3/8) = 2 again, and the mean's 2 * 10/16."""
+    assert blend((1, 1, 2), 10, sharing_by="shrinkage") == [close([1.9, 0.2, 2]), close([0.2, 3.6, 10])]
+    share = 0.5 * 1.25 / (1.25**2 + 4)  # from [2.5, 0] towards [1.25, 2]
     assert blend((1, 3, 4), 10, sharing_by="shrinkage")[0] == close([2.5 - 1.25 * share, 2 * share, 2.5])
 
 
-def test_shrinkage_asks_how_clusters_move_and_not_how_far_they_are():
-    """Clusters that stand 100 apart and move alike, but for the members' scatter, are drawn together at once."""
-    method = hcfl(LOSS, initial_rounds=0, n_clusters=2, sharing_by="shrinkage")
-    models = tuple({"body": torch.tensor([x, 0.0]), "head": torch.zeros(1)} for x in (0.0, 100.0))
-    state = Blended(models, from_labels({0: 0, 1: 0, 2: 1, 3: 1}, None, "given"))
-    moves = ([0.0, 1.0], [0.0, 3.0], [0.0, 1.0], [0.0, 3.5])
-    replies = [Reply(i, 1, Upload({"body": torch.tensor(b), "head": torch.zeros(1)})) for i, b in enumerate(moves)]
-    found = method.merged(state, replies, Turn(0, None, Seed(0), 4))
-    assert [coordinates(m)[:2] for m in found.models] == [close([50, 2.125])] * 2
-    assert found.lambdas == (1.0, 1.0)
+@pytest.mark.parametrize(("stable", "like"), [(0.79, "same"), (0.8, "shrinkage"), (None, "shrinkage")])
+def test_sharing_by_stability(stable: float | None, like: str):
+    """Clusters that do not come back among fewer clients share as published; others, and where it was not measured,
+    by shrinkage."""
+    found = blend((1, 1, 2), 10, sharing_by="stability", stable=stable)
+    assert found == blend((1, 1, 2), 10, sharing_by=like)
+    assert blend((1, 1, 2), 10) != blend((1, 1, 2), 10, sharing_by="shrinkage")
 
 
 def test_shrinkage_leaves_clusters_alone_where_nobody_scatters():

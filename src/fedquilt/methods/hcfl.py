@@ -21,9 +21,10 @@ from fedquilt.methods.fedavg import Download, FedAvg, net_of
 from fedquilt.methods.flhc import FLHC, Criterion, Linkage, Metric, blur_of, retest_of
 from fedquilt.methods.grouped import Groups, Welcome, inside, split
 from fedquilt.pieces.aggregators import mean
-from fedquilt.pieces.clustering.result import unknown
+from fedquilt.pieces.clustering.result import ClusterResult, unknown
 
-Sharing = Literal["same", "size", "divergence", "shrinkage"]
+Sharing = Literal["same", "size", "divergence", "shrinkage", "stability"]
+STABLE = 0.8  # agreement below which clusters are taken to be chance
 
 
 @record
@@ -111,10 +112,11 @@ class HCFL(FLHC):
         sharing_by: 'same' lambda for all; 'size': lambda_k = lambda (1 - share of cluster k in the participants'
             examples), so that small clusters borrow more; 'divergence': lambda_k = lambda min_j d_j / d_k with
             d_k = |A_k.embedding - P|, so that far clusters borrow less; 'shrinkage': lambda_k = lambda
-            min(1, (1 - n_k / n) V_k / |U_k - U|^2) with U_k and U the mean updates of the embedding in the cluster and
-            over all, n_k / n the cluster's share in the examples, and V_k the variance of U_k, estimated from the
-            scatter of the cluster's participants: a cluster borrows as much as its way from the others is chance (the
-            shrinkage of least expected error), almost nothing once clusters really differ.
+            min(1, V_k / d_k^2) with V_k the variance of the average A_k.embedding, estimated from the scatter of the
+            cluster's participants: a cluster borrows as much as its own average is uncertain beside its distance from
+            the common one (the positive part of James and Stein's estimator), and nothing once clusters really differ;
+            'stability': as 'same' if the clusters do not come back when they are sought among fewer clients (measure
+            ``stable_ari`` below 0.8), which means that they are chance; otherwise as 'shrinkage'.
         stop_sharing: If set, sharing ends for good once the held-out loss of the clients' models has not improved in
             so many evaluations after the discovery.
         start_at: 'cluster' begins local training at W_k; 'global' at P with the head of the warm-up, a stale start
@@ -127,7 +129,7 @@ class HCFL(FLHC):
     criterion: Criterion = "auto"
     mu: float = 1.0
     sharing: fading = fading()
-    sharing_by: Sharing = "shrinkage"
+    sharing_by: Sharing = "stability"
     stop_sharing: int | None = None
     start_at: Literal["cluster", "global"] = "cluster"
 
@@ -192,7 +194,7 @@ class HCFL(FLHC):
             return after
         own = [self.embedding(m) for m in after.models]
         top = self.sharing(turn.round - self.initial_rounds) if after.sharing else 0.0
-        factors = [top * share for share in self._shares(own, common, weights, parts)]
+        factors = [top * share for share in self._shares(state.clusters, own, common, weights, parts)]
         models = (
             {**m, **lerp(e, common, f)} if part else m
             for m, e, f, part in zip(after.models, own, factors, parts, strict=True)
@@ -213,42 +215,38 @@ class HCFL(FLHC):
         return weighted_mean(means)
 
     def _shares(
-        self, own: Sequence[Params], common: Params, weights: Sequence[int], parts: Sequence[Any]
-    ) -> list[float]:
-        if self.sharing_by == "same":
+        self, clusters: ClusterResult, own: Sequence[Params], common: Params, weights: Sequence[int],
+        parts: Sequence[Any],
+    ) -> list[float]:  # fmt: skip
+        chance = self.sharing_by == "stability" and clusters.measures.get("stable_ari", 1.0) < STABLE
+        if self.sharing_by == "same" or chance:
             return [1.0] * len(own)
         if self.sharing_by == "size":
             return [1 - n / max(sum(weights), 1) for n in weights]
-        if self.sharing_by == "shrinkage":
-            return self._noise(parts, weights)
         far = [norm(sub(e, common)) if n else math.inf for e, n in zip(own, weights, strict=True)]
-        return [min(far) / d if d > 0 else 1.0 for d in far]
+        if self.sharing_by == "divergence":
+            return [min(far) / d if d > 0 else 1.0 for d in far]
+        return [min(1.0, v / d**2) if d > 0 else 1.0 for v, d in zip(self._variances(parts, weights), far, strict=True)]
 
-    def _noise(self, parts: Sequence[Sequence[Reply[Any]]], weights: Sequence[int]) -> list[float]:
-        """How much of each cluster's way from the common update is chance: (1 - share of cluster k) V_k / |U_k - U|^2.
+    def _variances(self, parts: Sequence[Sequence[Reply[Any]]], weights: Sequence[int]) -> list[float]:
+        """Of each cluster's mean embedding: s^2 sum p_i^2, with s^2 the unbiased scatter of one participant.
 
-        V_k = s^2 sum p_i^2 is the variance of the cluster's mean update U_k, with s^2 the unbiased scatter of one
-        participant. A lone participant shows no scatter; it is taken to be that of the others, 0 where all are alone.
+        A lone participant shows no scatter; it is taken to be that of the others, 0 where all are alone.
         """
         heard = [[r for r in part if r.examples > 0] for part in parts]
-        means: list[Params] = []
         scatter: list[float | None] = []
         for part, n in zip(heard, weights, strict=True):
             shares = [r.examples / n for r in part]
             deltas = [self.embedding(r.upload.delta) for r in part]
-            means.append(weighted_mean(zip(shares, deltas, strict=True)))
-            apart = sum(p * norm(sub(d, means[-1])) ** 2 for p, d in zip(shares, deltas, strict=True))
+            centre = weighted_mean(zip(shares, deltas, strict=True))
+            apart = sum(p * norm(sub(d, centre)) ** 2 for p, d in zip(shares, deltas, strict=True))
             scatter.append(apart / (1 - _squares(shares)) if len(part) > 1 else None)
         known = [(s, n) for s, n in zip(scatter, weights, strict=True) if s is not None]
         usual = sum(s * n for s, n in known) / max(sum(n for _, n in known), 1)
-        whole = sum(weights)
-        common = weighted_mean((n, u) for n, u in zip(weights, means, strict=True) if n > 0)
-        found: list[float] = []
-        for part, n, u, s in zip(heard, weights, means, scatter, strict=True):
-            far = norm(sub(u, common)) ** 2 if part else 0.0
-            spread = (usual if s is None else s) * _squares([r.examples / n for r in part])
-            found.append(min(1.0, (1 - n / whole) * spread / far) if far > 0 else 1.0)
-        return found
+        return [
+            (usual if s is None else s) * _squares([r.examples / n for r in part])
+            for s, part, n in zip(scatter, heard, weights, strict=True)
+        ]
 
     def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
         """Hear the held-out loss, and perhaps end the sharing."""
@@ -270,7 +268,7 @@ def hcfl(
     criterion: Criterion = "auto", distance_threshold: float = 0.5, n_clusters: int | None = None,
     clustering_metric: Metric = "cosine", linkage: Linkage | None = None, whole_update: bool = False, mu: float = 1.0,
     lambda_0: float = 1.0, lambda_alpha: float = 0.1, lambda_p: float = 1.0, anneal_last: int = 0,
-    cluster_rounds: int | None = None, sharing_by: Sharing = "shrinkage",
+    cluster_rounds: int | None = None, sharing_by: Sharing = "stability",
     stop_sharing: int | None = None, start_at: Literal["cluster", "global"] = "cluster",
     sketch_size: int | None = None, min_size: int = 1, max_exact: int = 5000, recluster_every: int | None = None,
     retest_every: int | None = None, retest_margin: float = 0.1, retest_patience: int = 2,
