@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -155,6 +156,16 @@ class Net:
             for hook in hooks:
                 hook.remove()
         return seen
+
+    @contextmanager
+    def side_by_side(self) -> Iterator[None]:
+        """Inside, it is called by ``torch.func.vmap``: with the ordinary memory layout, and nothing stays bound."""
+        resident = self._resident()
+        last, resident.channels_last = resident.channels_last, False
+        try:
+            yield
+        finally:
+            resident.channels_last, resident.bound = last, None
 
     def _ready(self, params: Params, batch: Batch, train: bool) -> tuple[Any, list[Tensor]]:
         resident = self._resident()

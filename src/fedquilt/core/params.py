@@ -249,3 +249,11 @@ class Parts:
                     f"Parts leave '{name}' in no part. Add it to shared or private, "
                     "for example Parts(shared=everything_but(under('head')), private=under('head'))."
                 )
+
+
+def learns(weight: Tensor) -> bool:
+    """Whether a weight is being trained, for terms of an objective; also inside ``torch.func.vmap``, where
+    ``requires_grad`` does not say so."""
+    while torch._C._functorch.is_batchedtensor(weight):
+        weight = torch._C._functorch.get_unwrapped(weight)
+    return weight.requires_grad

@@ -88,6 +88,14 @@ class Table:
         for low in range(0, count, size):
             yield self.rows(rows if count <= size else rows[low : low + size])
 
+    def steps(self, size: int, epochs: int, steps: int | None = None, lone: bool = True) -> int:
+        """How many :meth:`batches` there are."""
+        count = len(self)
+        if steps is not None:
+            return steps if count else 0
+        joined = not lone and count > size and count % size == 1
+        return epochs * (-(-count // size) - joined)
+
     def batches(
         self, size: int, epochs: int, seed: Seed, steps: int | None = None, lone: bool = True
     ) -> Iterator[Batch]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -80,6 +81,20 @@ class Trained:
     loss: float
     lr: float
     memory: Memory
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A training that is ready to descend: which, from where, on whose rows, when."""
+
+    train: Train
+    job: Job
+    site: Site
+    turn: Turn
+
+
+Visited = tuple[Any, Any, Job, Trained]  # the client's new state, the upload, and both ends of the training
+Play = Generator[Descent, Trained, Visited]
 
 
 def scores(net: Net, params: Params, batch: Batch) -> Any:
@@ -207,39 +222,52 @@ class Train:
         client, upload, _, _ = self.run(download, client, site, turn)
         return client, upload
 
-    def run(
-        self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None
-    ) -> tuple[Any, Any, Job, Trained]:
+    def run(self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None) -> Visited:
         """As calling it, and also what it began with and what it left behind, for engines that measure."""
-        stage = "start"
-        try:
+        return _played(self.play(download, client, site, turn), device)
+
+    def play(self, download: Any, client: Any, site: Site, turn: Turn) -> Play:
+        """The same with the descent left to whoever plays it: what is yielded is to be descended, and sent back."""
+        with _stage("start"):
             job = self.start(download, client, site, turn)
-            stage = "objective"
-            trained = self._descend(job, site, turn, device)
-            stage = "finish"
+        trained = yield Descent(self, job, site, turn)
+        with _stage("finish"):
             client, upload = self.finish(job, trained, client, site, turn)
-        except Exception as error:
-            raise StageError(stage) from error
         return client, upload, job, trained
 
-    def _descend(self, job: Job, site: Site, turn: Turn, device: torch.device | None) -> Trained:
+    def rate(self, job: Job, turn: Turn) -> float:
+        """The learning rate of a visit."""
+        return self.optimizer.lr * self.schedule(turn.round) * job.rate
+
+    def trains(self, params: Params) -> list[str]:
+        """The names of a job's params that are trained."""
+        return [n for n in self.objective.trainable if n in params and self.only(n)]
+
+    def passes(self, job: Job, turn: Turn) -> int:
+        """How often a visit passes over the rows, unless ``steps`` says how many steps it makes."""
+        return job.epochs or ((turn.round == 0 and self.epochs_first) or self.epochs)
+
+    def batches(self, job: Job, site: Site, turn: Turn) -> Iterator[Batch]:
+        """The batches of a visit, one for each step."""
+        lone, seed = not self.objective.net.normalises, turn.seed.fold("batches")
+        return site.train.batches(self.batch_size, self.passes(job, turn), seed, self.steps, lone)
+
+    def descend(self, descent: Descent, device: torch.device | None = None) -> Trained:
+        """Step by step down the objective."""
+        job, site, turn = descent.job, descent.site, descent.turn
         params = self.objective.net.own(job.params, device)
         fixed = job.fixed if device is None or device.type == "cpu" else _moved(job.fixed, device)
-        names = [n for n in self.objective.trainable if n in params and self.only(n)]
+        names = self.trains(params)
         weights = [params[n].requires_grad_() for n in names]
         bare = [w.detach() for w in weights]  # the same memory, seen without autograd
         memory = job.memory or Memory()
         slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
         slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
-        lr = self.optimizer.lr * self.schedule(turn.round) * job.rate
-        epochs = job.epochs or ((turn.round == 0 and self.epochs_first) or self.epochs)
-        batches = site.train.batches(
-            self.batch_size, epochs, turn.seed.fold("batches"), self.steps, lone=not self.objective.net.normalises
-        )
+        lr = self.rate(job, turn)
         losses: list[Tensor] = []
         grads: list[Tensor] = []
         with turn.seed.fold("ambient").ambient():
-            for batch in batches:
+            for batch in self.batches(job, site, turn):
                 if device is not None and device.type != "cpu":
                     batch = Batch({n: c.to(device, non_blocking=True) for n, c in batch.columns.items()})
                 loss = self.objective(params, fixed, batch)
@@ -269,20 +297,44 @@ class InTurn:
         client, upload, _, _ = self.run(download, client, site, turn)
         return client, upload
 
-    def run(
-        self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None
-    ) -> tuple[Any, Any, Job, Trained]:
+    def run(self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None) -> Visited:
         """As :meth:`Train.run`, with the job of the training that uploads."""
+        return _played(self.play(download, client, site, turn), device)
+
+    def play(self, download: Any, client: Any, site: Site, turn: Turn) -> Play:
+        """As :meth:`Train.play`."""
         found = []
         for i, work in enumerate(self.works):
             here = turn if i == 0 else replace(turn, seed=turn.seed.fold("then", i))
-            client, *rest = work.run(download, client, site, here, device)
+            client, *rest = yield from work.play(download, client, site, here)
             if rest[0] is not None:
                 found.append(rest)
         if len(found) != 1:
             raise InputError(f"Of the trainings in turn exactly one must upload something, but {len(found)} did.")
         ((upload, job, trained),) = found
         return client, upload, job, trained
+
+
+def _played(play: Play, device: torch.device | None) -> Visited:
+    """Play it here, one descent after another."""
+    try:
+        descent = next(play)
+        while True:
+            with _stage("objective"):
+                trained = descent.train.descend(descent, device)
+            descent = play.send(trained)
+    except StopIteration as end:
+        found: Visited = end.value
+        return found
+
+
+@contextmanager
+def _stage(name: str) -> Iterator[None]:
+    """What fails inside failed in this stage."""
+    try:
+        yield
+    except Exception as error:
+        raise StageError(name) from error
 
 
 def in_turn(*works: Any) -> InTurn:

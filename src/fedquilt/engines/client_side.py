@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,11 +17,12 @@ from fedquilt.core.exchange import Exchange, Method, Turn
 from fedquilt.core.params import Params, finite
 from fedquilt.core.record import pack, record, same, tensors_in, unpack
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import Batch, ClientId, Source, Table
-from fedquilt.core.train import InTurn, Train
+from fedquilt.core.table import Batch, ClientId, Site, Source, Table
+from fedquilt.core.train import InTurn, Job, Train, Trained, Visited
 
 Predict = Callable[[Params, Batch], Tensor]
 Score = Callable[[Predict, Params, Table], Any]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @record
@@ -86,6 +88,19 @@ class Exam:
     round: int = 0
 
 
+@dataclass(frozen=True)
+class Visit:
+    """A visit under way: what was asked, what came, and what the client has."""
+
+    task: Task
+    exchange: Exchange
+    sent: Any
+    slot: Slot
+    site: Site
+    turn: Turn
+    began: float
+
+
 def again_folded(seed: Seed, again: int) -> Seed:
     """A seed of its own for every further trip of the same exchange in one round."""
     return seed.fold("again", again) if again else seed
@@ -126,32 +141,54 @@ class ClientSide:
 
     def visit(self, task: Task) -> Outcome:
         """Do the client's part of an exchange."""
-        began = time.perf_counter()
-        exchange, client = self.exchanges[task.exchange], task.client
-        stage = "unpack"
-        try:
+        visit = self.open(task)
+        work = visit.exchange.work
+        with self.at("work", task), visit.turn.seed.fold("elsewhere").ambient():  # also for code that forgot turn.seed
+            if not isinstance(work, Train | InTurn):
+                return self.close(visit, *work(visit.sent, visit.slot.state, visit.site, visit.turn))
+            found = work.run(visit.sent, visit.slot.state, visit.site, visit.turn, self.device)
+        return self.close_trained(visit, found)
+
+    def open(self, task: Task) -> Visit:
+        """Unpack what came, and find the client's rows."""
+        began, exchange, client = time.perf_counter(), self.exchanges[task.exchange], task.client
+        with self.at("unpack", task):
             sent = exchange.download.decode(unpack(_given(task.down)), None)
             slot: Slot = self.first_slot(client) if task.slot is None else unpack(task.slot)
             site = self.source.site(client, task.round)
             seed = again_folded(self.seed.fold("work", task.exchange, task.round, client), task.again)
-            turn = Turn(task.round, client, seed)
-            stage = "work"
-            with turn.seed.fold("elsewhere").ambient():  # also for code that forgot to ask turn.seed
-                state, upload, notes = self._work(exchange, sent, slot.state, site, turn, task.measure)
-            stage = "encode"
+        return Visit(task, exchange, sent, slot, site, Turn(task.round, client, seed), began)
+
+    def close_trained(self, visit: Visit, found: Visited) -> Outcome:
+        """As :meth:`close`, after a training, which is measured if the task asks for it."""
+        state, upload, job, trained = found
+        with self.at("work", visit.task):
+            notes = self._measured(visit, job, trained)
+        return self.close(visit, state, upload, notes)
+
+    def close(self, visit: Visit, state: Any, upload: Any, notes: Mapping[str, Any] = NOTHING) -> Outcome:
+        """Pack the upload and what the client keeps."""
+        exchange, slot, task = visit.exchange, visit.slot, visit.task
+        with self.at("encode", task):
             memory = slot.memory.get(exchange.name)
-            wire, kept = exchange.codec.encode(upload, sent, memory, turn.seed.fold("codec"))
+            wire, kept = exchange.codec.encode(upload, visit.sent, memory, visit.turn.seed.fold("codec"))
             memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
-            frame = pack(Wire(site.examples, wire), compact=True)
+            frame = pack(Wire(visit.site.examples, wire), compact=True)
             sound = finite(tensors_in(state))
             changed = self._changed(task, slot, Slot(state, memories))
+        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - visit.began, sound=sound, **notes)
+
+    @contextmanager
+    def at(self, stage: str, task: Task) -> Iterator[None]:
+        """What fails inside is told with method, exchange, stage, client and round."""
+        try:
+            yield
         except StageError as error:
             raise self._failed(task, error.stage, error.__cause__ or error) from error.__cause__
         except ExchangeError:
             raise
         except Exception as error:
             raise self._failed(task, stage, error) from error
-        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - began, sound=sound, **notes)
 
     def _changed(self, task: Task, before: Slot, after: Slot) -> bytes | None:
         """The frame of the new slot, or None when it is what it was."""
@@ -161,19 +198,14 @@ class ClientSide:
         known = pack(before) if task.slot is None else task.slot  # a first slot is stored only once it differs
         return None if frame == known else frame
 
-    def _work(
-        self, exchange: Exchange, sent: Any, state: Any, site: Any, turn: Turn, measure: bool
-    ) -> tuple[Any, Any, dict[str, Any]]:
-        if not isinstance(exchange.work, Train | InTurn):
-            state, upload = exchange.work(sent, state, site, turn)
-            return state, upload, {}
-        state, upload, job, trained = exchange.work.run(sent, state, site, turn, self.device)
+    def _measured(self, visit: Visit, job: Job, trained: Trained) -> dict[str, Any]:
         notes: dict[str, Any] = {"steps": trained.steps, "loss": trained.loss}
+        turn, measure = visit.turn, visit.task.measure
         test = self.source.exam(turn.client, "test", turn.round) if measure and turn.client is not None else None
         if test is not None and self.score is not None:
             notes["before"] = self.score(self.method.predict, job.params, test)
             notes["after"] = self.score(self.method.predict, trained.params, test)
-        return state, upload, notes
+        return notes
 
     def exam(self, exam: Exam) -> dict[str, Any]:
         """Scores of the client's deployed model, and of the global one, on its own held-out rows."""

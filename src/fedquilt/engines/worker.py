@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 import types
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedquilt.core.errors import ExchangeError, FedquiltError
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.engines.client_side import ClientSide, Exam, Task
+from fedquilt.engines.lanes import visit_together
 from fedquilt.engines.pipe import Pipe, mapped
 
 
@@ -48,6 +50,14 @@ class Job:
 
 
 @record
+class Together:
+    """Visits to make side by side; a download equal to the first one's is left out."""
+
+    down: bytes | None
+    tasks: tuple[Task, ...]
+
+
+@record
 class Done:
     """The result of a job."""
 
@@ -64,6 +74,13 @@ class Failed:
     reason: str
     trace: str
     told: bool
+    client: Any = None
+
+
+def together(tasks: Sequence[Task]) -> Together:
+    """These visits as one job."""
+    first = tasks[0].down
+    return Together(first, tuple(replace(t, down=None) if t.down is first else t for t in tasks))
 
 
 def serve(pipe: Pipe) -> None:
@@ -124,10 +141,13 @@ def answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) 
         if isinstance(what, Task):
             task = replace(what, down=down)
             return Done(job.number, side.visit(task))
+        if isinstance(what, Together):
+            tasks = [replace(t, down=down) if t.down is None else t for t in what.tasks]
+            return Done(job.number, visit_together(side, tasks))
         exam = Exam(what.client, down, what.slot, None if what.whole is None else whole, what.splits, what.round)
         return Done(job.number, side.exam(exam))
     except ExchangeError as error:
-        return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False)
+        return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False, error.client)
     except Exception as error:
         told = isinstance(error, FedquiltError)
         text = str(error) if told else f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fedquilt.core.describe import describe
@@ -20,11 +20,13 @@ from fedquilt.core.errors import ExchangeError, FedquiltError, FrameError, Input
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.client_side import Exam, Outcome, Score, Task
+from fedquilt.engines.client_side import ClientSide, Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Lost
+from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
 from fedquilt.engines.pipe import Pipe, SharedTensors
-from fedquilt.engines.worker import Begin, Done, Failed, Job
+from fedquilt.engines.worker import Begin, Done, Failed, Job, Together, together
 
+T = TypeVar("T")
 _WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
 _shared: WeakKeyDictionary[Any, SharedTensors] = WeakKeyDictionary()
 
@@ -56,7 +58,7 @@ class _Worker:
         self.pipe.send_descriptor(descriptor)
         self.down = self.whole = self.job = None
 
-    def give(self, number: int, what: Task | Exam) -> None:
+    def give(self, number: int, what: Task | Exam | Together) -> None:
         """Send a job, leaving out the parts this worker already has."""
         known, self.down = what.down is self.down, what.down
         if isinstance(what, Exam) and what.whole is not None:
@@ -88,12 +90,15 @@ class Workers:
     Args:
         processes: How many; by default one per core.
         devices: For example ["cuda:0", "cuda:1"]; workers are mapped to them round-robin.
+        width: How many clients a worker trains at once, side by side, as :class:`fedquilt.engines.lanes.Lanes`; None
+            finds the fastest. With more than 1, equal to ``local`` but for rounding.
     """
 
-    name = "workers"
     keeps_states = False
 
-    def __init__(self, processes: int | None = None, devices: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, processes: int | None = None, devices: Sequence[str] | None = None, width: int | None = 1
+    ) -> None:
         count = processes if processes is not None else cores()
         if count < 1:
             raise InputError(f"The workers engine needs at least 1 process, got {processes}.")
@@ -102,18 +107,24 @@ class Workers:
         refuse_in_worker()
         self.devices = list(devices or [])
         self.count = count
+        self.width = checked_width(width)
+        self.name = "workers" if width == 1 else "lanes"
         self._workers: list[_Worker] = []
         self._begin: Begin | None = None
         self._data: SharedTensors | None = None
         self._source: Source | None = None
-        self._method = ""
+        self._method: type = type(None)
+        self._here: ClientSide | None = None
 
     def _device(self, place: int) -> str | None:
         return self.devices[place % len(self.devices)] if self.devices else None
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """Start the processes, if they are not there yet, and tell them what this run is."""
-        self._method, self._source = type(method).__name__, source
+        self._method, self._source, self._here = type(method), source, None
+        if self.width != 1:
+            refuse(method)
+            self._here = ClientSide(method, source, seed)
         share = getattr(source, "columns_for_sharing", None)
         if share is None:
             raise InputError(f"The workers engine cannot share a {type(source).__name__}. Use engine='local'.")
@@ -163,13 +174,34 @@ class Workers:
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """Visits by all workers; outcomes in the order of ``clients``."""
+        if self._here is not None and clients and trains(self._here, task(clients[0])):
+            yield from self._together(self._here, clients, task)
+            return
         for client, result in self._jobs(clients, task, self._size):
-            if isinstance(result, Failed):
-                asked = task(client)
-                raise ExchangeError(
-                    self._method, asked.exchange, result.stage, client, asked.round, result.reason, result.trace
-                )
+            self._raise_failed(result, task(client) if isinstance(result, Failed) else None)
             yield client, result
+
+    def _together(
+        self, here: ClientSide, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """Visits in groups, each by one worker."""
+        if self.width is None:
+            self.width = best_width(here, [task(c) for c in clients[: WIDTHS[-1]]])
+        for window in windows(clients, self.width * self.count):
+            groups = list(by_size(window, here.source, self.width))
+            found: dict[ClientId, Outcome | Lost] = {}
+            for group, result in self._jobs(groups, lambda g: together([task(c) for c in g]), lambda g: 0):
+                self._raise_failed(result, task(group[0]) if isinstance(result, Failed) else None)
+                each = [result] * len(group) if isinstance(result, Lost) else result
+                found.update(zip(group, each, strict=True))
+            yield from ((client, found[client]) for client in window)
+
+    def _raise_failed(self, result: Any, asked: Task | None) -> None:
+        if asked is not None:
+            client = asked.client if result.client is None else result.client
+            raise ExchangeError(
+                self._method.__name__, asked.exchange, result.stage, client, asked.round, result.reason, result.trace
+            )
 
     def exams(
         self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
@@ -183,8 +215,8 @@ class Workers:
             yield client, result
 
     def _jobs(
-        self, clients: Sequence[ClientId], what: Callable[[ClientId], Any], size: Callable[[ClientId], int]
-    ) -> Iterator[tuple[ClientId, Any]]:
+        self, clients: Sequence[T], what: Callable[[T], Any], size: Callable[[T], int]
+    ) -> Iterator[tuple[T, Any]]:
         """Give out jobs within a window, larger clients first; hand back results in order."""
         results: dict[int, Any] = {}
         waiting: list[tuple[int, int]] = []
@@ -274,7 +306,7 @@ class Workers:
                 worker.pipe.send(None)
                 peaks.append(worker.pipe.receive().result["peak_bytes"])
         facts = {"engine": self.name, "processes": self.count, "peak_bytes_of_workers": peaks}
-        return {**facts, "devices": self.devices or ["cpu"]}
+        return {**facts, "devices": self.devices or ["cpu"], **({} if self.width == 1 else {"width": self.width})}
 
     def close(self) -> None:
         """End the processes."""

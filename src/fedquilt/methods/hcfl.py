@@ -12,7 +12,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net, logits_of
-from fedquilt.core.params import Names, Params, everything, everything_but, lerp, norm, pick, sub, weighted_mean
+from fedquilt.core.params import Names, Params, everything, everything_but, learns, lerp, norm, pick, sub, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
@@ -90,7 +90,7 @@ class pull:
     def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
         total = logits_of(out).new_zeros(())
         for name, w in fixed["centre"].items():
-            if params[name].requires_grad:
+            if learns(params[name]):
                 total = total + (params[name] - w).square().sum()
         return self.mu / 2 * total
 

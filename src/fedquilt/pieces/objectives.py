@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net, logits_of
-from fedquilt.core.params import Params
+from fedquilt.core.params import Params, learns
 from fedquilt.core.table import Batch, Table
 
 
@@ -128,7 +128,7 @@ class prox:
 
     def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
         pulls = [
-            (params[n] - w).square().sum() for n, w in fixed[self.to].items() if params[n].requires_grad
+            (params[n] - w).square().sum() for n, w in fixed[self.to].items() if learns(params[n])
         ]  # private names have no anchor; buffers are not trained
         total = logits_of(out).new_zeros(())
         for pull in pulls:

@@ -61,7 +61,7 @@ def _cohort(config: Config) -> Cohort:
 def engine_of(config: Config) -> Engine:
     """The engine the settings ask for."""
     chosen = config.engine
-    return make_engine(chosen.kind, chosen.processes, chosen.devices, chosen.nodes)
+    return make_engine(chosen.kind, chosen.processes, chosen.devices, chosen.nodes, chosen.width)
 
 
 def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None, fresh: bool = False) -> Run:

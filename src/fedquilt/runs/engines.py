@@ -9,29 +9,36 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.engine import Engine
+from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
 
 
 def make_engine(
-    engine: str | Engine, processes: int | None = None, devices: Sequence[str] = (), nodes: int | None = None
-) -> Engine:
-    """An engine by name: 'auto', 'local', 'workers' or 'flower-simulation'."""
+    engine: str | Engine, processes: int | None = None, devices: Sequence[str] = (), nodes: int | None = None,
+    width: int | None = None,
+) -> Engine:  # fmt: skip
+    """An engine by name: 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'."""
     if not isinstance(engine, str):
         return engine
     if engine == "flower-simulation":
         return _simulation(nodes, processes, devices)
     if nodes is not None:
         raise InputError(f"engine.nodes is for kind = 'flower-simulation', not {engine!r}. Leave it out.")
+    if width is not None and engine != "lanes":
+        raise InputError(f"engine.width is for kind = 'lanes', not {engine!r}. Leave it out.")
     for device in devices:
         _check_device(device)
+    if engine == "lanes":
+        alone = (processes or 1) == 1 and len(devices) < 2
+        return Lanes(width, devices[0] if devices else None) if alone else Workers(processes, devices, width)
     if engine == "auto" and not devices:
         return Auto(processes)
     if engine == "local":
         return Local(devices[0] if devices else None)
     if engine in ("workers", "auto"):
         return Workers(processes, devices)
-    raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local', 'workers' or 'flower-simulation'.")
+    raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'.")
 
 
 def _simulation(nodes: int | None, processes: int | None, devices: Sequence[str]) -> Engine:

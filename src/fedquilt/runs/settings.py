@@ -154,12 +154,13 @@ class Participation(_Section):
 
 
 class EngineChoice(_Section):
-    """Where clients' work runs. Results do not depend on it."""
+    """Where clients' work runs. Results do not depend on it, but for rounding with 'lanes'."""
 
-    kind: Literal["auto", "local", "workers", "flower-simulation"] = "auto"
+    kind: Literal["auto", "local", "workers", "lanes", "flower-simulation"] = "auto"
     processes: Positive | None = None
     devices: list[str] = []
     nodes: Positive | None = None
+    width: Positive | None = None
 
 
 class Federated(_Section):

@@ -1,0 +1,182 @@
+"""The engine for small models and GPUs: several clients at once, side by side in stacked tensors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Method
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Source
+from fedquilt.core.train import Descent, InTurn, Play, Train, Trained, Visited
+from fedquilt.engines.client_side import ClientSide, Outcome, Score, Task, Visit
+from fedquilt.engines.engine import Lost
+from fedquilt.engines.local import Local
+from fedquilt.engines.stacked import REMEDY, alike, descend
+
+WINDOW = 4  # so many times the width of clients are sorted by size, that lanes may have like lengths
+TUNE_STEPS = 3
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class _Lane:
+    """One visit whose descents are made together with others'."""
+
+    def __init__(self, visit: Visit) -> None:
+        self.visit = visit
+        self.found: Visited | None = None
+        work: Any = visit.exchange.work
+        self._play: Play = work.play(visit.sent, visit.slot.state, visit.site, visit.turn)
+        self._chance = visit.turn.seed.fold("elsewhere").torch().get_state()
+
+    def go_on(self, trained: Trained | None) -> Descent | None:
+        """To the next descent, or to the end."""
+        try:
+            with self._ambient():
+                return next(self._play) if trained is None else self._play.send(trained)
+        except StopIteration as end:
+            self.found = end.value
+            return None
+
+    @contextmanager
+    def _ambient(self) -> Iterator[None]:
+        """torch's default generator as it would be if this visit were alone."""
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._chance)
+        try:
+            yield
+        finally:
+            self._chance = torch.get_rng_state()
+            torch.set_rng_state(before)
+
+
+def visit_together(side: ClientSide, tasks: Sequence[Task]) -> list[Outcome]:
+    """The outcomes of these visits, which are of one exchange; descents that are alike are made side by side."""
+    lanes = [_Lane(side.open(task)) for task in tasks]
+    waiting: dict[int, Descent] = {}
+
+    def go_on(number: int, trained: Trained | None) -> None:
+        with side.at("work", tasks[number]):
+            descent = lanes[number].go_on(trained)
+        if descent is not None:
+            waiting[number] = descent
+
+    for number in range(len(lanes)):
+        go_on(number, None)
+    while waiting:
+        for group in alike(waiting):
+            descents = [waiting.pop(number) for number in group]
+            with side.at("objective", tasks[group[0]]):
+                found = descend(descents, side.device)
+            for number, trained in zip(group, found, strict=True):
+                go_on(number, trained)
+    outcomes = []
+    for lane in lanes:
+        assert lane.found is not None
+        outcomes.append(side.close_trained(lane.visit, lane.found))
+    return outcomes
+
+
+def best_width(side: ClientSide, tasks: Sequence[Task]) -> int:
+    """The width at which a step costs least per client, by making a few steps that nobody keeps."""
+    descents = {i: d for i, task in enumerate(tasks) if (d := _Lane(side.open(task)).go_on(None)) is not None}
+    if not descents:
+        return 1
+    group = max(alike(descents), key=len)
+    best, least, worse = 1, float("inf"), 0
+    for width in (w for w in WIDTHS if w <= len(group)):
+        chosen = [descents[i] for i in group[:width]]
+        descend(chosen, side.device, limit=1)
+        began = time.perf_counter()
+        descend(chosen, side.device, limit=TUNE_STEPS)
+        spent = (time.perf_counter() - began) / width
+        best, least, worse = (width, spent, 0) if spent < least else (best, least, worse + 1)
+        if worse == 2:
+            break
+    return best
+
+
+def refuse(method: Method) -> None:
+    """Say which parts of a method cannot go side by side."""
+    for exchange in method.exchanges():
+        works = exchange.work.works if isinstance(exchange.work, InTurn) else (exchange.work,)
+        for work in works:
+            if isinstance(work, Train) and work.objective.net.normalises:
+                norms = ", ".join(work.objective.net.norms[:3])
+                raise InputError(
+                    f"The lanes engine cannot train {type(method).__name__}: its network learns statistics of batches "
+                    f"({norms}), one set for each client. Use a network with GroupNorm or LayerNorm. {REMEDY}"
+                )
+
+
+class Lanes(Local):
+    """Trains up to ``width`` clients at once; equal to ``local`` but for rounding.
+
+    What is not local training (an exchange with work of its own) is done one after another, as on ``local``. Networks
+    and objectives that ``torch.func.vmap`` cannot take are refused by name: BatchNorm in training, dropout, recurrent
+    layers, shapes that depend on the data.
+
+    Args:
+        width: How many clients at once; None finds the fastest in the first exchange that trains, and records it.
+        device: Where local training runs; None is the CPU.
+    """
+
+    name = "lanes"
+
+    def __init__(self, width: int | None = None, device: str | None = None) -> None:
+        super().__init__(device)
+        self.width = checked_width(width)
+
+    def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
+        """Get ready for a run."""
+        refuse(method)
+        super().begin(method, source, seed, score)
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """In groups of like size; outcomes in the order of ``clients``."""
+        if not clients or not trains(self.side, task(clients[0])):
+            yield from super().visits(clients, task)
+            return
+        if self.width is None:
+            self.width = best_width(self.side, [task(c) for c in clients[: WIDTHS[-1]]])
+        for window in windows(clients, self.width):
+            found: dict[ClientId, Outcome] = {}
+            for group in by_size(window, self.side.source, self.width):
+                found.update(zip(group, visit_together(self.side, [task(c) for c in group]), strict=True))
+            yield from ((client, found[client]) for client in window)
+
+    def facts(self) -> dict[str, Any]:
+        """One process, and the width."""
+        return {**super().facts(), "width": self.width}
+
+
+def checked_width(width: int | None) -> int | None:
+    """A width that can be used."""
+    if width is not None and width < 1:
+        raise InputError(f"engine.width must be at least 1, got {width}. Leave it out to find the fastest.")
+    return width
+
+
+def trains(side: ClientSide, task: Task) -> bool:
+    """Whether a visit is local training, which can go side by side."""
+    return isinstance(side.exchanges[task.exchange].work, Train | InTurn)
+
+
+def windows(clients: Sequence[ClientId], width: int) -> Iterator[Sequence[ClientId]]:
+    """Stretches of clients whose outcomes may wait for each other; they bound memory."""
+    for low in range(0, len(clients), width * WINDOW):
+        yield clients[low : low + width * WINDOW]
+
+
+def by_size(clients: Sequence[ClientId], source: Source, width: int) -> Iterator[list[ClientId]]:
+    """Groups of at most ``width``, larger clients first."""
+    order = sorted(clients, key=source.size, reverse=True)
+    for low in range(0, len(order), width):
+        yield order[low : low + width]
