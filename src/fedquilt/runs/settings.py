@@ -255,8 +255,9 @@ class Config(_Section):
 
     def weight_files(self) -> dict[str, str]:
         """The options of the model that name files or folders on this machine; a name on a hub is none."""
-        given = {n: v for n, v in self.model.options.items() if n in ("weights", "folder") and isinstance(v, str)}
-        return {n: v for n, v in given.items() if n == "weights" or Path(v).is_dir()}
+        files = ("weights", "pretrained", "folder")
+        given = {n: v for n, v in self.model.options.items() if n in files and isinstance(v, str)}
+        return {n: v for n, v in given.items() if n != "folder" or Path(v).is_dir()}
 
     @property
     def folder_name(self) -> str:
