@@ -296,19 +296,24 @@ class TestBank:
         assert len(bank) == 1
         assert tally.cos_min == pytest.approx(least)
         assert "center = true" in collapsed(bank, tally.arrived)
-        centre = moved(no_rows(64), [(rows[:5].sum(0), 5), (rows[5:].sum(0), 15)])
+        centre = moved(no_rows(64), [(rows[:5], torch.ones(5)), (rows[5:].mean(0, keepdim=True), torch.tensor([15]))])
         assert torch.allclose(centre.mean, rows.mean(0), atol=1e-6)
         assert cosines(rows - centre.mean)[2] < 0.5
         bank, _ = feed(MergeOrAdd(), rows - centre.mean)
         assert len(bank) == 20
         assert collapsed(bank, 20) is None
 
-    def test_the_centre_is_the_mean_of_all_rounds(self):
-        one = moved(no_rows(2), [(torch.tensor([2.0, 4.0]), 2)])
-        two = moved(one, [(torch.tensor([9.0, 0.0]), 1), (torch.tensor([1.0, 0.0]), 1)])
-        assert (two.mean.tolist(), two.rows) == ([3.0, 1.0], 4)
-        assert moved(two, []) is not None
-        assert moved(no_rows(2), []).rows == 0
+    def test_the_centre_is_the_mean_of_all_rounds_or_forgets_older_ones(self):
+        one = moved(no_rows(2), [(torch.tensor([[1.0, 2.0]]), torch.tensor([2]))])
+        now = [(torch.tensor([[9.0, 0.0], [1.0, 0.0]]), torch.tensor([1, 1]))]
+        assert (moved(one, now).mean.tolist(), moved(one, now).weight) == ([3.0, 1.0], 4.0)
+        assert moved(one, now, keep=0.0).mean.tolist() == [5.0, 0.0]
+        assert moved(no_rows(2), []).weight == 0
+
+    def test_what_has_no_direction_is_dropped(self):
+        bank, tally = feed(MergeOrAdd(), [[0.0, 0.0], [1.0, 0.0]])
+        assert (len(bank), tally.arrived, tally.dropped) == (1, 2, 1)
+        assert len(feed(MergeOrAdd(), [[0.0, 0.0]])[0]) == 0
 
     def test_means_by_counts(self):
         """Two rows behind the first, one behind the second: (2 a + b) / 3, at length 1."""

@@ -139,6 +139,13 @@ class Net:
         resident.mode(train)
         return method(*tensors)
 
+    def fact(self, name: str) -> Any:
+        """What the module says about itself under this name, for example its ``width``."""
+        module = self._resident().module
+        if not hasattr(module, name):
+            raise InputError(f"{type(module).__name__} has no {name!r}, which is asked for here.")
+        return getattr(module, name)
+
     def split(self, params: Params, batch: Batch, train: bool = False) -> Scored:
         """As calling it, and also the features: for modules with the parts ``features`` and ``head``."""
         module, columns = self._ready(params, batch, train)

@@ -14,7 +14,7 @@ from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.record import record
-from fedquilt.core.table import Batch, Site
+from fedquilt.core.table import Batch, Site, Table
 
 Term = Callable[[Any, Params, Mapping[str, Any], Batch], Tensor]
 Schedule = Callable[[int], float]
@@ -162,6 +162,11 @@ class OnLoss:
         return self.net.trainable
 
 
+def labelled(site: Site) -> Table:
+    """The rows most methods train on: those with labels."""
+    return site.train
+
+
 def constant(round: int) -> float:
     """The schedule that changes nothing."""
     return 1.0
@@ -184,6 +189,7 @@ class Train:
         schedule: Factor on the learning rate by round.
         clip: Largest Euclidean norm of a step's gradient over all tensors, or None.
         only: Which parameters are trained here; the others stay as they are.
+        rows: ``site -> table``, what is trained on.
     """
 
     start: Callable[[Any, Any, Site, Turn], Job]
@@ -197,6 +203,7 @@ class Train:
     clip: float | None = None
     only: Names = everything
     epochs_first: int | None = None
+    rows: Callable[[Site], Table] = labelled
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "steps", "epochs_first"):
@@ -233,7 +240,7 @@ class Train:
         slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
         lr = self.optimizer.lr * self.schedule(turn.round) * job.rate
         epochs = job.epochs or ((turn.round == 0 and self.epochs_first) or self.epochs)
-        batches = site.train.batches(
+        batches = self.rows(site).batches(
             self.batch_size, epochs, turn.seed.fold("batches"), self.steps, lone=not self.objective.net.normalises
         )
         losses: list[Tensor] = []

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
@@ -20,9 +21,9 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.masked import all_rows, features, reconstruction, width_of
 from fedquilt.methods.podfcssv_records import Anchored, Anchors, Keeper, Learned, Seen
 from fedquilt.pieces.clustering.private import Blur
-from fedquilt.pieces.prototypes.bank import Arrivals, Bank, MergeOrAdd, collapsed, no_prototypes
+from fedquilt.pieces.prototypes.bank import Arrivals, MergeOrAdd, collapsed, no_prototypes
 from fedquilt.pieces.prototypes.centre import moved, no_rows
-from fedquilt.pieces.prototypes.spherical import Clusters, Reseed, spherical_kmeans
+from fedquilt.pieces.prototypes.spherical import Reseed, spherical_kmeans
 
 Begin = Literal["warm", "random", "++"]
 
@@ -57,19 +58,24 @@ class Clustering:
             raise InputError(f"k_init_prototypes must be >= 0 and min_cluster >= 1, got {self.k} and {self.least}.")
         if self.begin not in get_args(Begin) or self.reseed not in get_args(Reseed):
             given = f"{self.begin!r} and {self.reseed!r}"
-            raise InputError(f"kmeans_init must be one of {', '.join(get_args(Begin))}, reseed random or farthest: {given}.")
+            raise InputError(
+                f"kmeans_init must be one of {', '.join(get_args(Begin))}, reseed random or farthest: {given}."
+            )
 
-    def found(self, z: Tensor, own: Tensor, seed: Seed) -> Clusters:
-        """The clusters of these features."""
+    def found(self, z: Tensor, own: Tensor, seed: Seed) -> tuple[Tensor, Tensor]:
+        """Directions [K, D] of these features, and which of them each row is nearest to."""
+        if self.live and len(own):
+            return own, (normalize(z, dim=1) @ own.T).argmax(1)
         warm = self.begin == "warm" and len(own) > 0
         init: Any = own if warm else "random" if self.begin == "warm" else self.begin
-        return spherical_kmeans(
+        clusters = spherical_kmeans(
             z, self.k, seed, init=init, iterations=self.iterations, tolerance=self.tolerance, reseed=self.reseed
         )
+        return clusters.centroids, clusters.labels
 
     def shown(self, prototypes: Tensor, counts: Tensor, seed: Seed) -> tuple[Tensor, Tensor]:
         """What leaves the client: large enough clusters, perhaps blurred."""
-        enough = counts >= self.least
+        enough = counts >= self.least  # and so never of no rows
         rows, counts = prototypes[enough], counts[enough]
         if self.blur is not None and len(rows):
             rows = torch.stack([self.blur(row, seed.fold(i)) for i, row in enumerate(rows)])
@@ -80,18 +86,19 @@ class Clustering:
 class PODFCSSV(OnBase):
     """Federated continual self-supervised vision.
 
-    A round: (A) every client gets the adapters and the bank; (B) trains the adapters to guess hidden patches, anchored
-    to the bank (:class:`Anchoring`), its own prototypes following; (C) clusters the features of its rows; (D) the server
-    averages the adapters and merges the prototypes into the bank; (E) both are the next round's. The backbone is
-    frozen: neither trained nor sent.
+    A round: (A) every client gets the adapters and the bank; (B) it trains the adapters to guess hidden patches,
+    anchored to the bank (:class:`Anchoring`), its own prototypes following; (C) it clusters the features of its rows;
+    (D) the server averages the adapters and merges the prototypes into the bank; (E) both are the next round's. The
+    backbone is frozen: neither trained nor sent.
 
     Args:
         base: FedAvg over the adapters: who is asked, local work, how changes are averaged.
         loss: The local loss.
         clustering: How prototypes are made.
         merge: How the bank takes them in.
-        center: Subtract a running mean of all clients' features before they are compared. Before the first round one
-            more trip asks for it; later it comes with the uploads.
+        center: Subtract a running mean of all clients' features before they are compared. Clients then send means of
+            features as they are, from which the server has the mean at no further cost, and centres what it keeps.
+        center_keep: How much earlier rounds count in that mean, for every round gone by; 1 for as much as the last.
         server_ema: If set, from the second round on w <- (1 - e) w + e mean instead of the mean.
         bootstrap_every: If set, every so many rounds (those of a task) one more trip brings prototypes of the new data
             into the bank before anybody trains on them.
@@ -102,9 +109,10 @@ class PODFCSSV(OnBase):
 
     base: FedAvg
     loss: Anchoring
-    clustering: Clustering = Clustering()  # noqa: RUF009 - frozen, so it can be shared
+    clustering: Clustering = Clustering()
     merge: MergeOrAdd = MergeOrAdd()  # noqa: RUF009
     center: bool = False
+    center_keep: float = 0.9
     server_ema: float | None = None
     bootstrap_every: int | None = None
     pools_data: bool = False
@@ -116,6 +124,8 @@ class PODFCSSV(OnBase):
             raise InputError(f"lambda_proto must be >= 0, got {self.loss.lambda_proto}.")
         if self.server_ema is not None and not 0 < self.server_ema <= 1:
             raise InputError(f"server_ema must be in (0, 1], got {self.server_ema}.")
+        if not 0 <= self.center_keep <= 1:
+            raise InputError(f"center_keep must be in [0, 1], got {self.center_keep}.")
         if self.bootstrap_every is not None and self.bootstrap_every < 1:
             raise InputError(f"bootstrap_every must be at least 1, got {self.bootstrap_every}.")
 
@@ -132,22 +142,18 @@ class PODFCSSV(OnBase):
         return Keeper(self.base.init_client(seed).private, none, none)
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """``centre`` and ``look``, if wanted, and ``train``."""
+        """``look``, if wanted, and ``train``."""
         (train,) = self.base.exchanges()
         train = replace(train, down=self.down, up=self.up, check=self.check)
         train = train.training(start=self.start, objective=self.loss, finish=self.finish, rows=all_rows)
-        trips = [train]
-        if self.bootstrap_every is not None:
-            trips.insert(0, Exchange("look", self.down, self.look, self.up, cohort=train.cohort, check=self.check))
-        if self.center:
-            trips.insert(0, Exchange("centre", self.down, self.sum_up, self.up, cohort=train.cohort, check=self.check))
-        return tuple(trips)
+        if self.bootstrap_every is None:
+            return (train,)
+        return Exchange("look", self.down, self.look, self.up, cohort=train.cohort, check=self.check), train
 
     def plan(self, state: Anchors, round: int) -> tuple[str, ...]:
-        """The mean is asked for once, new data are looked at when they come."""
-        first = ("centre",) if self.center and round == 0 else ()
+        """New data are looked at when they come."""
         new = self.bootstrap_every is not None and round % self.bootstrap_every == 0
-        return (*first, *(("look",) if new else ()), "train")
+        return ("look", "train") if new else ("train",)
 
     def down(self, state: Anchors, client_id: ClientId) -> Anchored:
         """The same for everyone."""
@@ -159,11 +165,13 @@ class PODFCSSV(OnBase):
             same_names(state.shared, upload.delta, "upload")
         rows, counts, width = upload.prototypes, upload.counts, state.bank.rows.shape[1]
         if rows.dim() != 2 or rows.shape[1] != width or not rows.is_floating_point() or counts.shape != rows.shape[:1]:
-            raise InputError(f"upload: prototypes {tuple(rows.shape)} with {tuple(counts.shape)} counts, width {width}.")
+            raise InputError(
+                f"upload: prototypes {tuple(rows.shape)} with {tuple(counts.shape)} counts, width {width}."
+            )
         if len(rows) and (float(rows.norm(dim=1).min()) < 1e-6 or int(counts.min()) < 1):
             raise InputError("upload: a prototype of length zero, or of no rows.")
-        if upload.total.shape not in ((0,), (width,)) or not 0 < upload.rows <= 10**9:
-            raise InputError(f"upload: a sum of shape {tuple(upload.total.shape)} over {upload.rows!r} rows.")
+        if isinstance(upload, Learned) and not 0 < upload.rows <= 10**9:
+            raise InputError(f"upload: trained on {upload.rows!r} rows.")
 
     def up(self, state: Anchors, replies: Iterable[Reply[Any]], turn: Turn) -> Anchors:
         """Average adapters, merge prototypes in ascending client id, move the mean."""
@@ -181,17 +189,17 @@ class PODFCSSV(OnBase):
         if self.server_ema is not None and turn.round > 0:
             shared = lerp(state.shared, shared, self.server_ema)
         arriving = [(upload.prototypes, upload.counts) for upload in heard]
-        bank, arrivals = self.merge(state.bank, arriving, turn.round, turn.seed)
-        centre = moved(state.centre, ((u.total, u.rows) for u in heard if len(u.total)))
+        centre = moved(state.centre, arriving, self.center_keep) if self.center else state.centre
+        bank, arrivals = self.merge(state.bank, [(p - centre.mean, n) for p, n in arriving], turn.round, turn.seed)
         return Anchors(shared, bank, centre, arrivals, state.arrived + arrivals.arrived)
 
     # The clients
 
     def start(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> Job:
         """Begin from the shared adapters, with one's own prototypes and optimiser's memory."""
-        params = {**download.shared, **client.private, OWN: client.prototypes, NOVEL: client.novel, TOLD: torch.zeros(4)}
+        own = {OWN: self._seen_from(download.centre, client.prototypes), NOVEL: client.novel, TOLD: torch.zeros(4)}
         fixed = {"start": download.shared, "bank": download.bank, "centre": download.centre, "seed": turn.seed.value}
-        return Job(params=params, fixed=fixed, memory=client.memory)
+        return Job(params={**download.shared, **client.private, **own}, fixed=fixed, memory=client.memory)
 
     def finish(self, job: Job, trained: Trained, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, Learned]:
         """Cluster the features of all rows, keep what is one's own, send the rest."""
@@ -203,38 +211,33 @@ class PODFCSSV(OnBase):
             (mae / max(steps, 1), pull / max(steps, 1)), int(followed),
         )  # fmt: skip
         delta = sub(pick(self.base.parts.shared, model), job.fixed["start"])
-        return kept, Learned(delta, seen.prototypes, seen.counts, seen.rows, seen.total)
+        return kept, Learned(delta, seen.prototypes, seen.counts, len(all_rows(site)))
 
     def look(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, Seen]:
         """Cluster the features of all rows before training on them."""
-        own, seen = self._seen(self.personal_model(download, client), client.prototypes, download.centre, site, turn)
+        model, before = self.personal_model(download, client), self._seen_from(download.centre, client.prototypes)
+        own, seen = self._seen(model, before, download.centre, site, turn)
         return replace(client, prototypes=own), seen
 
-    def sum_up(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, Seen]:
-        """Only the sum of features: what they are compared with is not known yet."""
-        z = self._features(self.personal_model(download, client), site, turn)
-        return client, Seen(z[:0], torch.zeros(0, dtype=torch.int64), len(z), z.sum(0))
+    def _seen_from(self, centre: Tensor, prototypes: Tensor) -> Tensor:
+        """Directions of prototypes as they are kept, seen from where features are compared."""
+        return normalize(prototypes - centre, dim=1) if self.center else prototypes
 
     def _seen(self, model: Params, own: Tensor, centre: Tensor, site: Site, turn: Turn) -> tuple[Tensor, Seen]:
-        """(the client's own prototypes from now on, what it shows of its rows)."""
-        rule, rows = self.clustering, len(all_rows(site))
-        none = torch.zeros(0)
+        """(the client's prototypes from now on, what it shows of its rows); ``own`` are the directions up to now."""
+        rule = self.clustering
         if not rule.k:
-            return own, Seen(own[:0], torch.zeros(0, dtype=torch.int64), rows, none)
-        raw = self._features(model, site, turn)
-        z = raw - centre
-        if rule.live and len(own):
-            near = (torch.nn.functional.normalize(z, dim=1) @ own.T).argmax(1)
-            counts = torch.bincount(near, minlength=len(own))
-        else:
-            found = rule.found(z, own, turn.seed.fold("prototypes"))
-            own, counts = found.centroids, found.counts
+            return own, Seen(own[:0], torch.zeros(0, dtype=torch.int64))
+        masks = turn.seed.fold("masks") if rule.masked else None
+        raw = features(self.net, model, all_rows(site), masks)
+        own, labels = rule.found(raw - centre, own, turn.seed.fold("prototypes"))
+        counts = torch.bincount(labels, minlength=len(own))
+        if self.center:
+            sums = torch.zeros_like(own).index_add_(0, labels, raw)
+            length = (raw - centre).norm(dim=1).mean()
+            own = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centre + length * own)
         shown, counts = rule.shown(own, counts, turn.seed.fold("shown"))
-        return own, Seen(shown, counts, rows, raw.sum(0) if self.center else none)
-
-    def _features(self, model: Params, site: Site, turn: Turn) -> Tensor:
-        masks = turn.seed.fold("masks") if self.clustering.masked else None
-        return features(self.net, model, all_rows(site), masks)
+        return own, Seen(shown, counts)
 
     # What is asked of the result
 
@@ -244,7 +247,9 @@ class PODFCSSV(OnBase):
 
     def told(self, state: Anchors) -> Mapping[str, float]:
         """Numbers of the last round."""
-        found = {f"prototypes_{n}": getattr(state.arrivals, n) for n in ("arrived", "merged", "added", "dropped", "evicted")}
+        found = {
+            f"prototypes_{n}": getattr(state.arrivals, n) for n in ("arrived", "merged", "added", "dropped", "evicted")
+        }
         spread = {f"prototypes_{n}": getattr(state.arrivals, n) for n in ("cos_mean", "cos_min", "cos_max")}
         return {"bank": len(state.bank), **found, **spread}
 

@@ -29,8 +29,9 @@ class Anchors:
 class Keeper:
     """A client's state, kept from round to round and from task to task.
 
-    Its own adapters, if they are not shared ({} otherwise); its prototypes; rows near none of them; the optimiser's
-    memory; and of the last visit the mean losses (reconstruction, anchoring) and how many rows moved a prototype.
+    Its own adapters, if they are not shared ({} otherwise); its prototypes, as they are sent; rows near none of them;
+    the optimiser's memory; and of the last visit the mean losses (reconstruction, anchoring) and how many rows moved a
+    prototype.
     """
 
     private: Params
@@ -52,14 +53,13 @@ class Anchored:
 
 @record
 class Learned:
-    """What a client answers: how the adapters changed, prototypes [K, D] and the rows behind each [K], how many rows it
-    trained on, and with centring the sum of their features [D] (else [0])."""
+    """What a client answers: how the adapters changed, prototypes [K, D], the rows behind each [K], and how many rows
+    it trained on. With centring, prototypes are means of features as they are; otherwise they have length 1."""
 
     delta: Params
     prototypes: Tensor
     counts: Tensor
     rows: int
-    total: Tensor
 
 
 @record
@@ -68,5 +68,3 @@ class Seen:
 
     prototypes: Tensor
     counts: Tensor
-    rows: int
-    total: Tensor

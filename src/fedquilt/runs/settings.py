@@ -195,11 +195,13 @@ class Snapshots(_Section):
 
 
 class Output(_Section):
-    """Where runs go, whether personal models are saved at the end, and models of every round (checkpoints)."""
+    """Where runs go, whether personal models are saved at the end, models of every round (checkpoints), and what was
+    learned at the end of each task of a stream (stages; for methods whose features can be probed they always are)."""
 
     folder: str = "runs"
     personal_models: bool = False
     checkpoints: bool = False
+    stages: bool = False
 
 
 class Comparison(_Section):

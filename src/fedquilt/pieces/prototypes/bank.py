@@ -105,8 +105,10 @@ class MergeOrAdd:
         """The bank after (prototypes [K, D], counts [K]) of some clients, in the order given."""
         if not sum(len(rows) for rows, _ in arriving):
             return bank, Arrivals()
-        rows = F.normalize(torch.cat([rows for rows, _ in arriving]).float(), dim=1)
-        counts = torch.cat([counts for _, counts in arriving]).long()
+        given, counts = (torch.cat(parts) for parts in zip(*arriving, strict=True))
+        lengths = given.norm(dim=1)
+        points = lengths > 1e-6  # what is zero has no direction
+        rows, counts = F.normalize(given[points].float(), dim=1), counts[points].long()
         if self.shuffle:
             order = torch.randperm(len(rows), generator=seed.fold("order").torch())
             rows, counts = rows[order], counts[order]
@@ -114,7 +116,8 @@ class MergeOrAdd:
         plain = self.concatenate_first and not len(bank)
         for row, count in zip(rows, counts.tolist(), strict=True):
             self._one(work, row, count, plain)
-        tally = Arrivals(len(rows), work.merged, work.added, work.dropped, work.evicted, *cosines(rows))
+        dropped = work.dropped + len(given) - len(rows)
+        tally = Arrivals(len(given), work.merged, work.added, dropped, work.evicted, *cosines(rows))
         return work.done(), tally
 
     def _one(self, work: _Work, row: Tensor, count: int, plain: bool) -> None:
