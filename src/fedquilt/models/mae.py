@@ -40,6 +40,7 @@ class MaskedAutoencoder(nn.Module):
         mask_ratio: float = 0.75, norm_pixels: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.settings = {n: v for n, v in locals().items() if n not in ("self", "__class__")}  # all arguments
         inner = 4 * width if mlp is None else mlp
         check_counts(channels=channels, size=size, patch=patch, width=width, depth=depth, heads=heads, mlp=inner)
         check_counts(decoder_width=decoder_width, decoder_depth=decoder_depth, decoder_heads=decoder_heads)
