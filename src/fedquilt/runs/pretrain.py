@@ -150,11 +150,9 @@ class _Run:
                 grads = list(torch.autograd.grad(loss, weights))
                 rule.step(bare, grads, memory, how.rate(done, total), done + 1)
                 done += 1
-                losses.append(float(loss))
+                losses.append(float(loss.detach()))
                 if not math.isfinite(losses[-1]):
-                    raise InputError(
-                        f"The loss of step {done} is {losses[-1]}. Try a lower learning rate than {how.lr}."
-                    )
+                    raise InputError(f"The loss of step {done} is {losses[-1]}. Lower the learning rate, now {how.lr}.")
                 if told is not None:
                     told(done, total, losses[-1])
                 if time.monotonic() - saved > SECONDS:
