@@ -10,7 +10,17 @@ from typing import Any
 
 import typer
 
-from fedquilt.commands import audit, catalogues, continual, federations, looking, merging, running, tails
+from fedquilt.commands import (
+    audit,
+    catalogues,
+    continual,
+    federations,
+    looking,
+    merging,
+    pretraining,
+    running,
+    tails,
+)
 from fedquilt.core.errors import FedquiltError
 
 app = typer.Typer(
@@ -28,7 +38,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Looking": (looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit),
     "Long tails": (tails.realign, tails.tails, tails.predict),
     "Streams": (continual.continual,),
-    "Models": (merging.merge,),
+    "Models": (merging.merge, pretraining.pretrain_mae),
     "Real federations": (federations.serve, federations.join, federations.keys, federations.export),
     "What there is": (
         catalogues.methods, catalogues.codecs, catalogues.models, catalogues.datasets, catalogues.doctor,

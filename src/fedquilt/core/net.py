@@ -89,6 +89,13 @@ class Net:
             isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward
         )
 
+    def trait(self, name: str) -> Any:
+        """An attribute of the module, such as the width of its embeddings."""
+        module = self._resident().module
+        if not hasattr(module, name):
+            raise InputError(f"{type(module).__name__} has no {name!r}, which is asked for here.")
+        return getattr(module, name)
+
     def under(self, *prefixes: str) -> Names:
         """The names at or below these prefixes, each of which must be there."""
         for prefix in prefixes:
@@ -130,21 +137,11 @@ class Net:
         return module(*columns)
 
     def ask(self, params: Params, what: str, *tensors: Tensor | None, train: bool = False) -> Any:
-        """What another method of the module returns for these tensors, for example its ``embed``."""
-        resident = self._resident()
-        method = getattr(resident.module, what, None)
-        if not callable(method):
-            raise InputError(f"{type(resident.module).__name__} has no method {what!r}, which is asked for here.")
+        """What a method of the module returns for these tensors, for example its ``embed``."""
+        method, resident = self.trait(what), self._resident()
         resident.bind(params)
         resident.mode(train)
         return method(*tensors)
-
-    def fact(self, name: str) -> Any:
-        """What the module says about itself under this name, for example its ``width``."""
-        module = self._resident().module
-        if not hasattr(module, name):
-            raise InputError(f"{type(module).__name__} has no {name!r}, which is asked for here.")
-        return getattr(module, name)
 
     def split(self, params: Params, batch: Batch, train: bool = False) -> Scored:
         """As calling it, and also the features: for modules with the parts ``features`` and ``head``."""

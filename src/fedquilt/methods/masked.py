@@ -50,9 +50,9 @@ def _blocks(net: Net, params: Params, table: Table, masks: Seed | None) -> Itera
 
 def patches_of(net: Net) -> int:
     """How many patches an image has."""
-    return int(net.fact("patches"))
+    return int(net.trait("patches"))
 
 
 def width_of(net: Net) -> int:
     """How many numbers a feature vector has."""
-    return int(net.fact("width"))
+    return int(net.trait("width"))

@@ -112,7 +112,7 @@ class PODFCSSV(OnBase):
     clustering: Clustering = Clustering()
     merge: MergeOrAdd = MergeOrAdd()  # noqa: RUF009
     center: bool = False
-    center_keep: float = 0.9
+    center_keep: float = 0.5
     server_ema: float | None = None
     bootstrap_every: int | None = None
     pools_data: bool = False

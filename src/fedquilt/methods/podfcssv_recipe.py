@@ -27,7 +27,7 @@ def podfcssv(
     distance: Literal["l2", "sq"] = "l2", anchored_only: bool = False, client_local_update_threshold: float = 0.7,
     client_local_ema_alpha: float = 0.1, kmeans_init: Begin = "warm", kmeans_max_iters: int = 100,
     kmeans_tol: float = 1e-4, reseed: Reseed = "random", prototype_mask: bool = True, center: bool = False,
-    center_keep: float = 0.9, weighting: Literal["uniform", "samples"] = "uniform", merge_by_counts: bool = False,
+    center_keep: float = 0.5, weighting: Literal["uniform", "samples"] = "uniform", merge_by_counts: bool = False,
     max_prototypes: int | None = None, evict: bool = False, concatenate_first: bool = False, shuffle: bool = False,
     novelty_size: int | None = None, novelty_k: int = 10, live_prototypes: bool = False,
     bootstrap_every: int | None = None, server_ema: float | None = None, min_cluster: int = 1,
@@ -80,5 +80,5 @@ def _base(objective: Objective | Net, **rest: Any) -> FedAvg:
     """FedAvg over the names that the network does not freeze."""
     net = net_of(objective)
     for name in ("patches", "width"):
-        net.fact(name)  # says what is missing from a network that is no masked autoencoder
+        net.trait(name)  # says what is missing from a network that is no masked autoencoder
     return FedAvg(objective=net, **{"optimizer": AdamW(1e-4, weight_decay=0.05), **rest})

@@ -35,7 +35,7 @@ def own_autoencoder(
     for name, wanted in {**sizes, "channels": channels, "size": size}.items():
         if name != "mask_ratio" and saved[name] != wanted:
             raise InputError(f"The autoencoder at '{pretrained}' has {name} {saved[name]}, but {wanted} is wanted.")
-    build = with_weights(partial(MaskedAutoencoder, **{**saved, **sizes}), pretrained)
+    build = with_weights(partial(MaskedAutoencoder, **{**saved, **sizes}), pretrained, rename={})
     return _with_adapters(build, **options)
 
 

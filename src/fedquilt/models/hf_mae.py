@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedquilt.core.errors import InputError
 from fedquilt.models.files import check_content
 from fedquilt.models.hub import library, pretrained
+from fedquilt.models.mae import sine_positions
 from fedquilt.models.masking import Reconstruction, check_noise, fixed_noise, hidden_error, patchify, pooled
 from fedquilt.models.split import check_share, check_switch
 
@@ -94,9 +95,13 @@ class ViTMAE(nn.Module):
 
 
 def _made(config: Mapping[str, Any] | None) -> Any:
+    """A model drawn at random. Version 5 of the library may leave positions at zero, which a checkpoint never has."""
     found = library()
-    settings = found.ViTMAEConfig(**(config or {}))
-    return found.ViTMAEForPreTraining(settings)
+    model = found.ViTMAEForPreTraining(found.ViTMAEConfig(**(config or {})))
+    for positions in (model.vit.embeddings.position_embeddings, model.decoder.decoder_pos_embed):
+        if not positions.is_meta and not positions.any():
+            positions.data.copy_(sine_positions(positions.shape[1] - 1, positions.shape[2])[None])
+    return model
 
 
 def _loaded(folder: str, content: str | None) -> Any:

@@ -40,6 +40,7 @@ class MaskedAutoencoder(nn.Module):
         mask_ratio: float = 0.75, norm_pixels: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.settings = {n: v for n, v in locals().items() if n not in ("self", "__class__")}  # all arguments
         inner = 4 * width if mlp is None else mlp
         check_counts(channels=channels, size=size, patch=patch, width=width, depth=depth, heads=heads, mlp=inner)
         check_counts(decoder_width=decoder_width, decoder_depth=decoder_depth, decoder_heads=decoder_heads)
@@ -142,17 +143,22 @@ class _Decoder(nn.Module):
 
 
 class _Positions(nn.Module):
-    """Fixed positions [1 + P, D]: zero for the class token, sines and cosines of column and row for the patches."""
+    """Fixed positions, which are computed and not saved."""
 
     table: Tensor
 
     def __init__(self, patches: int, width: int) -> None:
         super().__init__()
-        side = round(patches**0.5)
-        steps = torch.arange(side, dtype=torch.float64)
-        rates = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
-        angles = steps[:, None] * rates
-        waves = torch.cat([angles.sin(), angles.cos()], dim=1)  # [side, width / 2]
-        columns, rows = waves.repeat(side, 1), waves.repeat_interleave(side, 0)
-        grid = torch.cat([columns, rows], dim=1).float()
-        self.register_buffer("table", torch.cat([grid.new_zeros(1, width), grid]), persistent=False)
+        self.register_buffer("table", sine_positions(patches, width), persistent=False)
+
+
+def sine_positions(patches: int, width: int) -> Tensor:
+    """[1 + P, D]: zero for the class token, then sines and cosines of the column and of the row of each patch."""
+    side = round(patches**0.5)
+    steps = torch.arange(side, dtype=torch.float64)
+    rates = 10000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    angles = steps[:, None] * rates
+    waves = torch.cat([angles.sin(), angles.cos()], dim=1)  # [side, width / 2]
+    columns, rows = waves.repeat(side, 1), waves.repeat_interleave(side, 0)
+    grid = torch.cat([columns, rows], dim=1).float()
+    return torch.cat([grid.new_zeros(1, width), grid])

@@ -137,17 +137,16 @@ class Pictures(NamedTuple):
 
 
 @torch.no_grad()
-def pictures(model: Masked, images: Tensor, noise: Tensor | None = None) -> Pictures:
-    """Reconstructions to look at; a model of normalised pixels is given each patch's own mean and deviation."""
-    found = model(images, noise)
-    target = patchify(images.float(), model.patch)
+def pictures(found: Reconstruction, images: Tensor, patch: int, norm_pixels: bool) -> Pictures:
+    """A reconstruction to look at; a guess of normalised pixels is given each patch's own mean and deviation."""
+    target = patchify(images.float(), patch)
     guess = found.prediction
-    if model.norm_pixels:
+    if norm_pixels:
         guess = guess * (target.var(-1, keepdim=True) + 1e-6).sqrt() + target.mean(-1, keepdim=True)
     hidden = found.mask[..., None]
     grey = target.mean((1, 2), keepdim=True)
 
     def seen(other: Tensor) -> Tensor:
-        return unpatchify(target * (1 - hidden) + other * hidden, model.patch, model.channels)
+        return unpatchify(target * (1 - hidden) + other * hidden, patch, images.shape[1])
 
     return Pictures(images.float(), seen(grey), seen(guess))

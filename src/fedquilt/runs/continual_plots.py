@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
 from fedquilt.engines.client_side import one_thread
@@ -82,38 +80,31 @@ def _growth(found: Mapping[str, Any], path: Path) -> Path:
     for colour, kind in zip(COLOURS, ("max", "mean", "min"), strict=False):
         values = [row[f"prototypes_cos_{kind}"] for row in rows]
         right.plot(rounds, values, color=colour, marker="o", markersize=3, label=kind)
-    left.set(xlabel="round", ylabel="prototypes", title="The bank, and what came to it", ylim=(0, None))
+    left.set(
+        xlabel="round",
+        ylabel="prototypes",
+        title="The bank, and what came to it",
+        ylim=(0, 1.4 * max(row["bank"] for row in rows) + 1),
+    )
     right.set(xlabel="round", ylabel="cosine", title="Cosines between the prototypes of a round", ylim=(-1.02, 1.02))
     for axis in (left, right):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.legend()
+        axis.legend(ncols=3)
         for end in found["rounds"][:-1]:
             axis.axvline(end + 0.5, color="#777777", linestyle=":", linewidth=1)
     names = [n for n in rows[0] if n == "bank" or n.startswith("prototypes_")]
     return save(figure, path, ("round", *names), [(row["round"], *(row[n] for n in names)) for row in rows])
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A network with values, as :func:`fedquilt.models.masking.pictures` takes it."""
-
-    net: Any
-    model: Params
-
-    def __getattr__(self, name: str) -> Any:
-        return self.net.fact(name)
-
-    def __call__(self, images: Tensor, noise: Tensor | None = None) -> Any:
-        return self.net.ask(self.model, "forward", images, noise)
-
-
 def _reconstructions(run: Recalled, path: Path) -> Path:
     """Some test images of each task, with hidden patches as the models before and after all rounds guess them."""
     net = run.examiner.method.net  # type: ignore[attr-defined]
-    x, tasks = _images([pair[1] for pair in run.examiner.tables.values()], 2), list(run.examiner.tables)
-    noise = torch.rand(len(x), net.fact("patches"), generator=Seed(0).fold("pictures").torch())
-    before = masking.pictures(_Asked(net, run.start), x, noise)
-    after = masking.pictures(_Asked(net, run.models(run.stages[-1])[0]), x, noise)
+    x = _images([pair[1] for pair in run.examiner.tables.values()], 2)
+    tasks = [task for task, pair in run.examiner.tables.items() for _ in range(min(2, len(pair[1])))]
+    noise = torch.rand(len(x), net.trait("patches"), generator=Seed(0).fold("pictures").torch())
+    models = run.start, run.models(run.stages[-1])[0]
+    how = net.trait("patch"), net.trait("norm_pixels")
+    before, after = (masking.pictures(net.ask(m, "forward", x, noise), x, *how) for m in models)
     lines = {
         "image": before.original, "visible": before.visible, "before": before.completed, "after": after.completed,
     }  # fmt: skip
@@ -123,10 +114,10 @@ def _reconstructions(run: Recalled, path: Path) -> Path:
         for i, (axis, image) in enumerate(zip(axis_row, images, strict=True)):
             _show(axis, image, x[i])
             error = float((image - x[i]).square().mean())
-            rows.append((label, tasks[i // 2], i % 2, error))
+            rows.append((label, tasks[i], i, error))
         axis_row[0].set_ylabel(label, size=9)
-    for i, task in enumerate(tasks):
-        axes[0][2 * i].set_title(f"task {task}", size=9)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        axis.set_title(f"task {task}", size=9)
     return save(figure, path, ("line", "task", "image", "mean squared error"), rows)
 
 
@@ -160,7 +151,9 @@ def _map(run: Recalled, path: Path) -> Path:
     rows = []
     models = {"before": run.start, "after": run.models(run.stages[-1])[0]}
     for axis, (when, model) in zip(axes, models.items(), strict=True):
-        z = [normalize(run.examiner.features(model, table)[0] - centre, dim=1) for table in tables.values()]
+        raw = [run.examiner.features(model, table)[0] for table in tables.values()]
+        origin = centre if when == "after" else torch.cat(raw).mean(0) * bool(centre.any())
+        z = [normalize(part - origin, dim=1) for part in raw]
         mean = torch.cat(z).mean(0)
         ways = torch.linalg.svd((torch.cat(z) - mean).double(), full_matrices=False).Vh[:2].float()
         ways = ways * torch.where(ways.gather(1, ways.abs().argmax(1, keepdim=True)) < 0, -1.0, 1.0)

@@ -71,6 +71,7 @@ class Data(_Section):
     std: float | list[float] = 1.0
     transforms: list[Choice] = []
     unlabelled: Share = 0.0
+    pretraining: Share = 0.0
     newcomers: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -241,6 +242,8 @@ class Config(_Section):
         asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
         if asked["train"]["epochs_first"] is None:
             del asked["train"]["epochs_first"]
+        if not asked["data"]["pretraining"]:
+            del asked["data"]["pretraining"]
         for name in ("codec", "download_codec"):
             if not asked[name]:
                 del asked[name]  # a run without codecs is the run it was before there were any
