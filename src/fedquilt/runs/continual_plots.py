@@ -80,12 +80,8 @@ def _growth(found: Mapping[str, Any], path: Path) -> Path:
     for colour, kind in zip(COLOURS, ("max", "mean", "min"), strict=False):
         values = [row[f"prototypes_cos_{kind}"] for row in rows]
         right.plot(rounds, values, color=colour, marker="o", markersize=3, label=kind)
-    left.set(
-        xlabel="round",
-        ylabel="prototypes",
-        title="The bank, and what came to it",
-        ylim=(0, 1.4 * max(row["bank"] for row in rows) + 1),
-    )
+    most = max(*(row["bank"] for row in rows), *below)
+    left.set(xlabel="round", ylabel="prototypes", title="The bank, and what came to it", ylim=(0, 1.4 * most))
     right.set(xlabel="round", ylabel="cosine", title="Cosines between the prototypes of a round", ylim=(-1.02, 1.02))
     for axis in (left, right):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
