@@ -206,6 +206,7 @@ TRANSFORMS = _table(
 STREAMS = _table(
     Entry("by_class", "fedquilt.data.stream_kinds:ByClass", "groups of classes, one after the other"),
     Entry("datasets", "fedquilt.data.stream_kinds:Datasets", "data sets, one after the other"),
+    Entry("client_datasets", "fedquilt.data.client_streams:ClientDatasets", "each client its own list of data sets"),
     Entry("drift", "fedquilt.data.stream_kinds:Drift", "a shift that happens at a round"),
 )
 AGGREGATORS = _table(
