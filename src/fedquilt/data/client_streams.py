@@ -30,9 +30,7 @@ class ClientDatasets(Stages):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.sources or not self.sources[0] or len({len(names) for names in self.sources}) > 1:
-            raise InputError(
-                f"sources must be a list of data sets for each client, as many for each: {self.sources!r}."
-            )
+            raise InputError(f"sources must list data sets for each client, as many for each, got {self.sources!r}.")
         if self.size is not None and self.size < 1:
             raise InputError(f"size must be at least 1, got {self.size}.")
 
