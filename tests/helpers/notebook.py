@@ -50,6 +50,7 @@ def _ipython(display: Any) -> dict[str, ModuleType]:
     """The two names of IPython.display that notebooks here use."""
     package, module = ModuleType("IPython"), ModuleType("IPython.display")
     module.display, module.Image = display, str  # type: ignore[attr-defined]
+    package.get_ipython = lambda: None  # type: ignore[attr-defined]  # matplotlib asks
     return {"IPython": package, "IPython.display": module}
 
 

@@ -184,6 +184,14 @@ def test_only_some_clients_are_asked():
     assert end.metrics["prototypes_arrived"] == 5
 
 
+def test_half_precision_models_keep_the_bank_in_single_precision():
+    made = podfcssv(autoencoder(dtype="bfloat16"), center=True, optimizer=AdamW(1e-3), batch_size=64)
+    end = list(run(made, tasks(), rounds=2, engine="local"))[-1]
+    assert {t.dtype for t in end.state.shared.values()} == {torch.bfloat16}
+    assert end.state.bank.rows.dtype == end.state.centre.mean.dtype == torch.float32
+    assert end.metrics["bank"] > 1
+
+
 def test_collapse_is_told_once():
     made = method(center=False, merge_threshold=-1.0)
     with pytest.warns(UserWarning, match="holds 1 row although 15 prototypes arrived") as said:

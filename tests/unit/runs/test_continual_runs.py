@@ -111,6 +111,14 @@ def test_what_cannot_be_probed_is_refused(tmp_path):
         Examiner(fedavg(), tasks(), (0,))
 
 
+def test_what_does_not_classify_is_not_compared(tmp_path):
+    from fedquilt.runs.compare import compare
+
+    wanted = {**RECIPE, "output": {"folder": str(tmp_path)}, "compare": {"methods": ["fedmae"], "seeds": [0]}}
+    with pytest.raises(InputError, match="fedmae does not classify"):
+        compare(parse(wanted))
+
+
 def test_other_methods_keep_stages_if_asked(tmp_path):
     kept = played(
         tmp_path / "kept", model={"kind": "mlp", "hidden": [8]}, method={"kind": "fedavg"}, output={"stages": True}
