@@ -190,7 +190,8 @@ def _after(adapter: nn.Module, block: nn.Module, given: tuple[Any, ...], out: An
         return adapter(out)
     if isinstance(out, tuple) and out and isinstance(out[0], Tensor):
         first = adapter(out[0])
-        return out._replace(**{out._fields[0]: first}) if hasattr(out, "_replace") else (first, *out[1:])
+        named = getattr(type(out), "_make", None)
+        return (first, *out[1:]) if named is None else named((first, *out[1:]))
     for name in ("last_hidden_state", "hidden_states"):
         states = getattr(out, name, None)
         if isinstance(states, Tensor):
@@ -201,4 +202,5 @@ def _after(adapter: nn.Module, block: nn.Module, given: tuple[Any, ...], out: An
 
 
 def _beside(adapter: nn.Module, linear: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor:
-    return out + adapter(given[0])
+    changed: Tensor = out + adapter(given[0])
+    return changed

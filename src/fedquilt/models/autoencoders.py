@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def library_autoencoder(
     from fedquilt.models.hf_mae import ViTMAE
 
     given = {"folder": folder, "content": content, "mask_ratio": mask_ratio, "norm_pixels": norm_pixels}
-    known = {n: v for n, v in given.items() if v is not None}
+    known: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
     return _with_adapters(partial(ViTMAE, channels=channels, size=size, **known), **options)
 
 
@@ -69,7 +70,7 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
 
 
 def _with_adapters(
-    build: partial[nn.Module], adapter: str = "bottleneck", bottleneck: int = 64, rank: int = 8,
+    build: Callable[[], nn.Module], adapter: str = "bottleneck", bottleneck: int = 64, rank: int = 8,
     alpha: float | None = None, adapter_dropout: float = 0.0, where: str = "all", dtype: str = "float32",
 ) -> partial[nn.Module]:  # fmt: skip
     check_choice("adapter", adapter, ("bottleneck", "low_rank", "none"))

@@ -15,8 +15,13 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything_but
 from fedquilt.core.seed import Seed
+from fedquilt.data import Federation
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models import MaskedAutoencoder, ViT, adapted, audit, inject
 from fedquilt.models.adapters import blocks_of
+from fedquilt.pieces.optimizers import SGD
+from helpers.engines import Counting
+from helpers.toy import last
 
 Pair = namedtuple("Pair", ["states", "other"])
 
@@ -184,3 +189,29 @@ def test_what_is_wholly_frozen_stays_in_evaluation_mode():
     with Seed(2).ambient():
         one, two = (free.ask(free.init(Seed(0)), "forward", images, train=True) for _ in "ab")
     assert not torch.equal(one, two)
+
+
+@pytest.mark.parametrize("engine", ["local", "workers"])
+def test_a_federation_trains_and_sends_adapters_only(engine, request):
+    """The backbone is the same to the last bit after a run, here and in a worker, and is in no message."""
+    build = partial(adapted, partial(ViT, size=8, width=16, depth=2, heads=2, mlp=32, classes=2), size=2)
+    net = Net(build, everything_but("adapters"))
+    draw = Seed(0).torch()
+    y = torch.arange(40) % 2
+    x = torch.randn(40, 3, 8, 8, generator=draw) + y[:, None, None, None]
+    federation = Federation.from_arrays(x, y, clients=2, seed=0)
+    method = FedAvg(objective=net, optimizer=SGD(0.1), batch_size=8)
+    before = net.full(net.init(Seed(0)))
+    used = Counting() if engine == "local" else request.getfixturevalue("one_worker")
+    model = last(method, federation, rounds=2, engine=used).global_model()
+    assert model.keys() == set(net.names)
+    after = net.full(model)
+    assert all(torch.equal(t, after[n]) for n, t in before.items() if not n.startswith("adapters."))
+    assert any(not torch.equal(t, after[n]) for n, t in before.items() if n.startswith("adapters."))
+    if engine == "local":
+        weigh = sum(t.numel() * 4 for t in model.values())
+        assert weigh == 4 * 2 * (2 * 16 * 2 + 2 + 16)
+        assert all(weigh < len(frame) < weigh + 1000 for frame in used.uploads)  # the backbone has 20,000 bytes
+    else:
+        alone = last(method, federation, rounds=2).global_model()
+        assert all(torch.equal(t, alone[n]) for n, t in model.items())

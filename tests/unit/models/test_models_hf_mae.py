@@ -105,7 +105,7 @@ def test_adapters(kind):
 
 
 def test_adapters_in_the_library_model_itself():
-    """Blocks of the model are found and adapted without our class, hidden states included."""
+    """Its blocks are found and adapted without our class."""
     images, noise = drawn()
     model = inject(theirs(), size=4)
     with torch.no_grad():
