@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
+from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
@@ -60,6 +61,12 @@ class Examiner:
                 "Only methods that learn features by guessing hidden patches are probed, such as podfcssv."
             )
 
+    @property
+    def net(self) -> Net:
+        """The network."""
+        found: Net = getattr(self.method, "net")  # noqa: B009 - methods of this kind have one
+        return found
+
     @cached_property
     def tables(self) -> dict[int, tuple[Table, Table]]:
         """(training rows, test rows) of each task, of all clients."""
@@ -84,7 +91,7 @@ class Examiner:
 
     def features(self, model: Params, table: Table) -> Labelled:
         """Features and labels of all rows, with nothing hidden."""
-        return features(self.method.net, model, table, None), table.columns["y"].index_select(0, table.all_rows())
+        return features(self.net, model, table, None), table.columns["y"].index_select(0, table.all_rows())
 
     @cached_property
     def apart(self) -> bool:
@@ -195,9 +202,7 @@ class Recalled:
     @property
     def start(self) -> Params:
         """The model before the first round: for adapters, the frozen backbone."""
-        method: Any = self.examiner.method
-        model: Params = method.net.init(Seed(self.seed).fold("server"))
-        return model
+        return self.examiner.net.init(Seed(self.seed).fold("server"))
 
     def models(self, stage: Stage) -> tuple[Params, ...]:
         """The global model after a stage, or all clients' models."""

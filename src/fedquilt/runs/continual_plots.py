@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib import pyplot as plt
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -52,7 +53,7 @@ def _matrices(found: Mapping[str, Any], path: Path) -> Path:
             axis.text(i, t, _short(value, name), ha="center", va="center", color="white" if dark else "black", size=8)
             rows.append((name, stages[t], found["tasks"][i], value))
         for t in range(len(found["tasks"])):
-            frame = plt.Rectangle((t - 0.5, t + 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.5)
+            frame = Rectangle((t - 0.5, t + 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.5)
             axis.add_patch(frame)
         axis.set(xlabel="task", title=NAMES[name], xticks=range(len(found["tasks"])), xticklabels=found["tasks"])
         axis.set_yticks(range(len(stages)), stages)
@@ -94,7 +95,7 @@ def _growth(found: Mapping[str, Any], path: Path) -> Path:
 
 def _reconstructions(run: Recalled, path: Path) -> Path:
     """Some test images of each task, with hidden patches as the models before and after all rounds guess them."""
-    net = run.examiner.method.net  # type: ignore[attr-defined]
+    net = run.examiner.net
     x = _images([pair[1] for pair in run.examiner.tables.values()], 2)
     tasks = [task for task, pair in run.examiner.tables.items() for _ in range(min(2, len(pair[1])))]
     noise = torch.rand(len(x), net.trait("patches"), generator=Seed(0).fold("pictures").torch())
