@@ -10,7 +10,17 @@ from typing import Any
 
 import typer
 
-from fedquilt.commands import audit, catalogues, federations, looking, merging, running, tails
+from fedquilt.commands import (
+    audit,
+    catalogues,
+    continual,
+    federations,
+    looking,
+    merging,
+    pretraining,
+    running,
+    tails,
+)
 from fedquilt.core.errors import FedquiltError
 
 app = typer.Typer(
@@ -27,7 +37,8 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Runs": (running.run, running.resume, running.compare, running.newcomers),
     "Looking": (looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit),
     "Long tails": (tails.realign, tails.tails, tails.predict),
-    "Models": (merging.merge,),
+    "Streams": (continual.continual,),
+    "Models": (merging.merge, pretraining.pretrain_mae),
     "Real federations": (federations.serve, federations.join, federations.keys, federations.export),
     "What there is": (
         catalogues.methods, catalogues.codecs, catalogues.models, catalogues.datasets, catalogues.doctor,

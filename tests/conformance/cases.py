@@ -54,21 +54,27 @@ from fedquilt.methods.once import single_model
 from fedquilt.methods.pacfl import pacfl
 from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
+from fedquilt.methods.podfcssv_recipe import mae_alone, mae_pooled, podfcssv
 from fedquilt.methods.ratio_loss import ratio_loss
 from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
+from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.codecs import chain, error_feedback, half, hgc_rc, on, power_sgd, qsgd, top_k
 from fedquilt.pieces.merging.rule import merging
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.ties import Dare, Ties
-from fedquilt.pieces.optimizers import SGD
+from fedquilt.pieces.optimizers import SGD, AdamW
 from helpers.toy import Normed, digits
 
 TOY = digits(clients=4)
 NET = Net(make("mlp", (1, 8, 8), 10, hidden=(16,)))
 HEAD = Parts(shared=everything_but(under("head")), private=under("head"))
 WORK: dict[str, Any] = {"optimizer": SGD(0.1, momentum=0.9), "batch_size": 16, "epochs": 2}
+MAE = net_called(
+    "mae", (1, 8, 8), 10, patch=2, width=16, depth=2, heads=2, decoder_width=8, decoder_heads=2, bottleneck=4
+)
+GUESS: dict[str, Any] = {"optimizer": AdamW(1e-2), "batch_size": 32, "epochs": 2}
 
 
 @dataclass(frozen=True)
@@ -77,12 +83,14 @@ class Case:
 
     Args:
         alone: The method has one client (pooled data), so that leaving it out leaves nobody.
+        guesses: It learns without labels, by guessing hidden patches, and is scored by the loss of its guesses.
     """
 
     name: str
     method: Method
     federation: Federation = TOY
     alone: bool = False
+    guesses: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -195,4 +203,32 @@ CASES = [
     Case("codecs-both-ways", Compressed(base=fedavg(), codec=error_feedback(on("delta", top_k(0.3))), download=half())),
     Case("codecs-chained", Compressed(base=fedper(NET, **WORK), codec=chain(power_sgd(8), half()), download=qsgd(8))),
     Case("codecs-batchnorm", Compressed(base=fedbn(Net(partial(Normed, width=16)), **WORK), codec=hgc_rc(64))),
+    Case("podfcssv", podfcssv(MAE, center=True, lambda_proto=0.1, **GUESS), guesses=True),
+    Case(
+        "podfcssv-extended",
+        podfcssv(
+            MAE,
+            lambda_proto=0.1,
+            center=True,
+            weighting="samples",
+            server_ema=0.3,
+            bootstrap_every=1,
+            novelty_size=32,
+            novelty_k=3,
+            live_prototypes=True,
+            max_prototypes=12,
+            evict=True,
+            merge_by_counts=True,
+            min_cluster=2,
+            prototype_noise=0.01,
+            kmeans_init="++",
+            reseed="farthest",
+            shuffle=True,
+            concatenate_first=True,
+            **GUESS,
+        ),
+        guesses=True,
+    ),
+    Case("mae-alone", mae_alone(MAE, **GUESS), guesses=True),
+    Case("mae-pooled", mae_pooled(MAE, **GUESS), alone=True, guesses=True),
 ]

@@ -12,6 +12,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics.classify import classify
+from fedquilt.metrics.reconstruct import reconstruct
 from helpers.nodes import flower, grid
 
 
@@ -23,8 +24,9 @@ def test_flower_equals_local(case: Case, place, tmp_path):
             flower(grid(case.federation)).gather(2).pooled()
         return
     engine = flower(grid(case.federation, 2, tmp_path if place == "disk" else None))
-    there = Rounds(case.method, engine.gather(2), engine, Seed(3), score=classify)
-    here = Rounds(case.method, case.federation, Local(), Seed(3), score=classify)
+    score = reconstruct if case.guesses else classify
+    there = Rounds(case.method, engine.gather(2), engine, Seed(3), score=score)
+    here = Rounds(case.method, case.federation, Local(), Seed(3), score=score)
     for _ in range(2):
         logs = [rounds.play() for rounds in (here, there)]
         assert not logs[1].quarantined

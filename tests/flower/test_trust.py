@@ -42,7 +42,7 @@ def test_names_outside_the_rooms_are_refused(name, form, monkeypatch):
 
 
 READING = [
-    ("fedquilt.models.encoder:_found", ["AutoModel", "somebody/model"], {"trust_remote_code": True}),
+    ("fedquilt.models.hub:pretrained", ["AutoModel", "somebody/model"], {"trust_remote_code": True}),
     ("fedquilt.models.encoder:TextEncoder", ["somebody/model"], {}),
     ("fedquilt.models.files:read_tensors", ["/etc/passwd"], {}),
     ("fedquilt.models.files:fingerprint", ["/etc/passwd"], {}),

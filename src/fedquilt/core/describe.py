@@ -23,7 +23,19 @@ _ROOMS = tuple(f"fedquilt.{room}" for room in (
     "core.net", "core.train", "core.exchange", "core.params", "pieces", "methods", "models", "metrics",
 ))  # fmt: skip
 _FILES = (
-    *(f"fedquilt.models.{module}" for module in ("encoder", "files", "registry", "streamed", "weights")),
+    *(
+        f"fedquilt.models.{module}"
+        for module in (
+            "autoencoders",
+            "encoder",
+            "files",
+            "hf_mae",
+            "hub",
+            "registry",
+            "streamed",
+            "weights",
+        )
+    ),
     *(f"fedquilt.metrics.{module}" for module in ("energy", "memory")),
 )
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor)

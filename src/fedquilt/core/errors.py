@@ -30,6 +30,12 @@ class FrameError(FedquiltError, ValueError):
     exit_code = 3
 
 
+class Stopped(FedquiltError):
+    """Interrupted by the user; the message says how to go on."""
+
+    exit_code = 130
+
+
 class StageError(FedquiltError):
     """Raised inside local training to say which stage failed; engines turn it into ExchangeError."""
 

@@ -242,6 +242,21 @@ class OnBase:
         """Whether the base trains on pooled data."""
         return bool(getattr(self.base, "pools_data", False))
 
+    @property
+    def reconstructs(self) -> bool:
+        """Whether the base's models guess hidden patches instead of classes; ``predict`` then gives their losses."""
+        return bool(getattr(self.base, "reconstructs", False))
+
+    def told(self, state: Any) -> Mapping[str, float]:
+        """As the base, if it tells anything: numbers of the last round for the metrics."""
+        found: Mapping[str, float] = self.base.told(state) if hasattr(self.base, "told") else {}
+        return found
+
+    def warned(self, state: Any) -> str | None:
+        """As the base, if it warns of anything."""
+        found: str | None = self.base.warned(state) if hasattr(self.base, "warned") else None
+        return found
+
     def init_server(self, seed: Seed) -> Any:
         """As the base."""
         return self.base.init_server(seed)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, nothing, under
+from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 
@@ -33,7 +34,7 @@ class Net:
         build: Makes the module, with no arguments; a class or a function that other processes can import.
             (A ready-made module also works, on the ``local`` engine: its weights are then the start.)
         frozen: Names that are never trained and never sent. Their values come from ``build`` under ``seed``, equal
-            in every process; a module whose buffers are frozen stays in evaluation mode.
+            in every process; a part that is wholly frozen, or whose buffers are, stays in evaluation mode.
         channels_last: Memory layout of image batches. None: yes if there is a 2-d convolution (20-30 % faster on
             CPUs), but no with a strided 1 x 1 one of fewer than 16 input channels, which torch 2.13 gets wrong. It
             changes results in the last digits, so it is part of the model, not of the engine.
@@ -89,6 +90,13 @@ class Net:
             isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward
         )
 
+    def trait(self, name: str) -> Any:
+        """An attribute of the module, such as the width of its embeddings."""
+        module = self._resident().module
+        if not hasattr(module, name):
+            raise InputError(f"{type(module).__name__} has no {name!r}, which is asked for here.")
+        return getattr(module, name)
+
     def under(self, *prefixes: str) -> Names:
         """The names at or below these prefixes, each of which must be there."""
         for prefix in prefixes:
@@ -100,7 +108,7 @@ class Net:
     def init(self, seed: Seed) -> Params:
         """Fresh values for every name, drawn from the seed."""
         with seed.fold("init").ambient():
-            slots = _slots(self._make())
+            slots = slots_of(self._make())
         return {n: slots[n][0][0][slots[n][0][1]].detach().clone() for n in self.names}
 
     def full(self, params: Mapping[str, Tensor]) -> Params:
@@ -128,6 +136,13 @@ class Net:
         """
         module, columns = self._ready(params, batch, train)
         return module(*columns)
+
+    def ask(self, params: Params, what: str, *tensors: Tensor | None, train: bool = False) -> Any:
+        """What a method of the module returns for these tensors, for example its ``embed``."""
+        method, resident = self.trait(what), self._resident()
+        resident.bind(params)
+        resident.mode(train)
+        return method(*tensors)
 
     def split(self, params: Params, batch: Batch, train: bool = False) -> Scored:
         """As calling it, and also the features: for modules with the parts ``features`` and ``head``."""
@@ -184,12 +199,12 @@ class Net:
             raise InputError(f"Net's build must return a torch.nn.Module, got {type(module).__name__}.")
         return module
 
-    def _resident(self) -> _Resident:
+    def _resident(self) -> Resident:
         if "resident" not in self._cell:
             with Seed(self.seed).fold("frozen").ambient():
                 module = self._make()
-            self._cell["resident"] = _Resident(module, self.frozen, self.channels_last)
-        resident: _Resident = self._cell["resident"]
+            self._cell["resident"] = Resident(module, self.frozen, self.channels_last)
+        resident: Resident = self._cell["resident"]
         return resident
 
     def __describe__(self) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -204,112 +219,6 @@ class Net:
 
 def _keep_input(seen: Params, name: str, layer: nn.Module, given: tuple[Tensor, ...], out: Any) -> None:
     seen[name] = given[0].detach()
-
-
-Slot = tuple[dict[str, Any], str]
-
-
-def _slots(module: nn.Module) -> dict[str, list[Slot]]:
-    """Every parameter and persistent buffer: its name and the places that hold it (several when tied)."""
-    found: dict[str, list[Slot]] = {}
-    by_identity: dict[int, str] = {}
-    for prefix, sub in module.named_modules(remove_duplicate=False):
-        lead = prefix + "." if prefix else ""
-        transient = sub._non_persistent_buffers_set
-        for holder in (sub._parameters, sub._buffers):
-            for leaf, tensor in holder.items():
-                if tensor is None or leaf in transient:
-                    continue
-                name = by_identity.setdefault(id(tensor), lead + leaf)
-                places = found.setdefault(name, [])
-                if not any(place is holder and key == leaf for place, key in places):
-                    places.append((holder, leaf))
-    return found
-
-
-class _Resident:
-    """The one module of a process, into which values are bound instead of copied."""
-
-    def __init__(self, module: nn.Module, frozen: Names, channels_last: bool | None) -> None:
-        self.module = module
-        slots = _slots(module)
-        parameters = {id(p) for p in module.parameters() if p.requires_grad}
-        holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}
-        saved = module.state_dict(keep_vars=True).items()
-        self.aliases = {n: holds[id(t)] for n, t in saved if n not in slots and id(t) in holds}  # of tied tensors
-        self.names = tuple(n for n in slots if not frozen(n))
-        self.trainable = tuple(n for n in self.names if id(slots[n][0][0][slots[n][0][1]]) in parameters)
-        self.slots = {n: slots[n] for n in self.names}
-        self.frozen: Params = {}
-        for name in slots.keys() - self.slots.keys():
-            for holder, leaf in slots[name]:
-                holder[leaf] = self.frozen.setdefault(name, holder[leaf].detach())
-        self.channels_last = channels_last if channels_last is not None else _convolves(module)
-        self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
-        still = {id(holder) for name in self.frozen for holder, _ in slots[name]}
-        self.still = [m for m in module.modules() if m._buffers and id(m._buffers) in still]
-        batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
-        self.norms = tuple(batch_norms)
-        self.normalises = any(m not in self.still for m in batch_norms.values())
-        self.transient = [
-            (m._buffers, leaf, buffer.clone())
-            for m in module.modules()
-            for leaf, buffer in m._buffers.items()
-            if buffer is not None and leaf in m._non_persistent_buffers_set
-        ]
-        self.bound: Params | None = None
-        self.training: bool | None = None
-        self.device = torch.device("cpu")
-
-    def bind(self, params: Params) -> None:
-        if params is self.bound:
-            return
-        if not params.keys() >= self.slots.keys():
-            lacking = [n for n in self.names if n not in params]
-            raise InputError(f"The network lacks values for {lacking[:5]}. A model needs every name of net.names.")
-        for name, places in self.slots.items():
-            for holder, leaf in places:
-                holder[leaf] = params[name]
-        for buffers, leaf, first in self.transient:  # what a module keeps for itself must not pass between clients
-            buffers[leaf] = first.clone()
-        for module in self.recurrent:
-            module._flat_weights = [getattr(module, n) for n in module._flat_weights_names]
-        self._follow(params)
-        self.bound = params
-
-    def _follow(self, params: Params) -> None:
-        device = next((t.device for t in params.values()), self.device)
-        if device != self.device:
-            holders: list[dict[str, Any]] = [h for m in self.module.modules() for h in (m._parameters, m._buffers)]
-            for holder in holders:
-                for leaf, tensor in holder.items():
-                    if tensor is not None and tensor.device != device:
-                        holder[leaf] = tensor.to(device)
-            self.device = device
-
-    def mode(self, train: bool) -> None:
-        if train is not self.training:
-            self.module.train(train)
-            for module in self.still:
-                module.eval()
-            self.training = train
-
-
-def _convolves(module: nn.Module) -> bool:
-    """Whether channels_last pays off and is safe: there is a 2-d convolution, and none that it breaks."""
-    layers = [m for m in module.modules() if isinstance(m, nn.Conv2d)]
-    return bool(layers) and not any(_corrupts(layer) for layer in layers)
-
-
-def _corrupts(layer: nn.Conv2d) -> bool:
-    """Whether channels_last is unsafe here: a strided 1 x 1 kernel on few channels.
-
-    On CPUs, the backward pass of torch 2.13 (oneDNN) writes outside its memory for fewer than 8 channels per group in
-    that layout; below 16, to be on the safe side, such modules keep the ordinary one.
-    """
-    pointwise = all(size == 1 for size in layer.kernel_size)
-    strided = any(step > 1 for step in layer.stride)
-    return pointwise and strided and layer.in_channels // layer.groups < 16
 
 
 def logits_of(out: Any) -> Tensor:

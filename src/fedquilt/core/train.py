@@ -15,7 +15,7 @@ from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.record import record
-from fedquilt.core.table import Batch, Site
+from fedquilt.core.table import Batch, Site, Table
 
 Term = Callable[[Any, Params, Mapping[str, Any], Batch], Tensor]
 Schedule = Callable[[int], float]
@@ -177,6 +177,11 @@ class OnLoss:
         return self.net.trainable
 
 
+def labelled(site: Site) -> Table:
+    """The rows most methods train on: those with labels."""
+    return site.train
+
+
 def constant(round: int) -> float:
     """The schedule that changes nothing."""
     return 1.0
@@ -199,6 +204,7 @@ class Train:
         schedule: Factor on the learning rate by round.
         clip: Largest Euclidean norm of a step's gradient over all tensors, or None.
         only: Which parameters are trained here; the others stay as they are.
+        rows: ``site -> table``, what is trained on.
     """
 
     start: Callable[[Any, Any, Site, Turn], Job]
@@ -212,6 +218,7 @@ class Train:
     clip: float | None = None
     only: Names = everything
     epochs_first: int | None = None
+    rows: Callable[[Site], Table] = labelled
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "steps", "epochs_first"):
@@ -250,7 +257,7 @@ class Train:
     def batches(self, job: Job, site: Site, turn: Turn) -> Iterator[Batch]:
         """The batches of a visit, one for each step."""
         lone, seed = not self.objective.net.normalises, turn.seed.fold("batches")
-        return site.train.batches(self.batch_size, self.passes(job, turn), seed, self.steps, lone)
+        return self.rows(site).batches(self.batch_size, self.passes(job, turn), seed, self.steps, lone)
 
     def descend(self, descent: Descent, device: torch.device | None = None) -> Trained:
         """Step by step down the objective."""

@@ -27,7 +27,7 @@ class Divide(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stages:
+class Stages:
     """One task after the other; see :meth:`fedquilt.data.streams.Stream.of`."""
 
     rounds_per_task: int = 3
@@ -46,7 +46,7 @@ class _Stages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByClass(_Stages):
+class ByClass(Stages):
     """Class-incremental: task i holds the rows of the classes in group i.
 
     Args:
@@ -72,7 +72,7 @@ class ByClass(_Stages):
             )
 
     def __call__(self, divide: Divide, shift: Shift | None) -> Stream:
-        _refuse(shift)
+        no_shift(shift)
         if self.each:
             return self._stream([divide(classes=group) for group in self.groups])
         whole = Stream.by_class(divide(), self.groups)
@@ -80,7 +80,7 @@ class ByClass(_Stages):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Datasets(_Stages):
+class Datasets(Stages):
     """Domain-incremental: every task is another data set, divided by the same settings.
 
     Args:
@@ -95,7 +95,7 @@ class Datasets(_Stages):
             raise InputError("sources must name at least one data set, got none.")
 
     def __call__(self, divide: Divide, shift: Shift | None) -> Stream:
-        _refuse(shift)
+        no_shift(shift)
         return self._stream([divide(source) for source in self.sources])
 
 
@@ -122,6 +122,7 @@ class Drift:
         return Stream.drift(before, shift(before), self.at, self.delays or None)
 
 
-def _refuse(shift: Shift | None) -> None:
+def no_shift(shift: Shift | None) -> None:
+    """Raise if a shift was given to a stream in which none happens."""
     if shift is not None:
         raise InputError("stream.shift is for the kind 'drift'. For shifted clients in all tasks give data.shift.")

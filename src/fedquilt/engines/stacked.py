@@ -34,7 +34,7 @@ def steps_of(descent: Descent) -> int:
     """How many steps it makes."""
     train, job, turn = descent.train, descent.job, descent.turn
     lone = not train.objective.net.normalises
-    return descent.site.train.steps(train.batch_size, train.passes(job, turn), train.steps, lone)
+    return train.rows(descent.site).steps(train.batch_size, train.passes(job, turn), train.steps, lone)
 
 
 def descend(descents: Sequence[Descent], device: torch.device | None = None, limit: int | None = None) -> list[Trained]:

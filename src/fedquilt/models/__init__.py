@@ -1,7 +1,12 @@
-"""Networks with a features/head split, and how to ask for one by name."""
+"""Networks with a features/head split, masked autoencoders with adapters, and how to ask for one by name."""
 
+from fedquilt.models.adapters import Adapter, LowRank, adapted, inject
+from fedquilt.models.audit import Audit, audit
 from fedquilt.models.counts import Counts, count
 from fedquilt.models.encoder import TextEncoder, tokenise
+from fedquilt.models.hf_mae import ViTMAE
+from fedquilt.models.mae import MaskedAutoencoder
+from fedquilt.models.masking import Pictures, Reconstruction, pictures
 from fedquilt.models.registry import available, make, net
 from fedquilt.models.resnet import ResNet
 from fedquilt.models.signals import SignalCNN
@@ -11,7 +16,8 @@ from fedquilt.models.vit import ViT, ViTCehgls
 from fedquilt.models.weights import Loaded, load_weights, with_weights
 
 __all__ = [
-    "MLP", "CNNCifar", "CNNMnist", "CharRNN", "Counts", "FedAvgCNN", "LeNet5", "Loaded", "LogisticRegression", "ResNet",
-    "SignalCNN", "TextCNN", "TextEncoder", "ViT", "ViTCehgls", "available", "count", "load_weights", "make", "net",
-    "tokenise", "with_weights",
+    "MLP", "Adapter", "Audit", "CNNCifar", "CNNMnist", "CharRNN", "Counts", "FedAvgCNN", "LeNet5", "Loaded",
+    "LogisticRegression", "LowRank", "MaskedAutoencoder", "Pictures", "Reconstruction", "ResNet", "SignalCNN",
+    "TextCNN", "TextEncoder", "ViT", "ViTCehgls", "ViTMAE", "adapted", "audit", "available", "count", "inject",
+    "load_weights", "make", "net", "pictures", "tokenise", "with_weights",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from fedquilt.core.errors import InputError
 from fedquilt.models.files import check_content
+from fedquilt.models.hub import library, pretrained
 from fedquilt.models.split import Split, check_counts, check_switch
 
 
@@ -88,7 +88,7 @@ def tokenise(texts: Sequence[str], folder: str, length: int = 64) -> np.ndarray:
     wrong = [t for t in texts if not isinstance(t, str)] if not isinstance(texts, str) else [texts]
     if wrong:
         raise InputError(f"tokenise takes a list of strings, got {wrong[0]!r}{' alone' if wrong == [texts] else ''}.")
-    tokenizer = _found("AutoTokenizer", folder)
+    tokenizer = pretrained("AutoTokenizer", folder)
     if not len(texts):
         return np.zeros((0, length), np.int64)
     ids = tokenizer(list(texts), padding="max_length", truncation=True, max_length=length)["input_ids"]
@@ -97,32 +97,9 @@ def tokenise(texts: Sequence[str], folder: str, length: int = 64) -> np.ndarray:
 
 def _encoder(folder: str) -> Any:
     if torch.get_default_device().type == "meta":  # only sizes are asked for
-        model = _library().AutoModel.from_config(_found("AutoConfig", folder))
+        model = library().AutoModel.from_config(pretrained("AutoConfig", folder))
     else:
-        model = _found("AutoModel", folder, use_safetensors=True, dtype=torch.float32)
+        model = pretrained("AutoModel", folder, use_safetensors=True, dtype=torch.float32)
     if getattr(model, "pooler", None) is not None:
         model.pooler = None
     return model
-
-
-def _found(kind: str, folder: str, **options: Any) -> Any:
-    library = _library()
-    shown = library.utils.logging.is_progress_bar_enabled()
-    library.utils.logging.disable_progress_bar()
-    try:
-        return getattr(library, kind).from_pretrained(folder, **options)
-    except (OSError, ValueError) as error:
-        where = f"the folder '{folder}'" if Path(folder).is_dir() else f"{folder!r}, neither a folder nor on the hub"
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"transformers finds no {kind.removeprefix('Auto').lower()} at {where}: {first}") from error
-    finally:
-        if shown:
-            library.utils.logging.enable_progress_bar()
-
-
-def _library() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise InputError("Text encoders need the library transformers: pip install 'fedquilt[hf]'.") from error
-    return transformers

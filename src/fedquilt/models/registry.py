@@ -15,10 +15,12 @@ from torch import nn
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
-from fedquilt.core.params import nothing, under
+from fedquilt.core.params import everything_but, nothing, under
+from fedquilt.models.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder
 from fedquilt.models.counts import Counts, count
 from fedquilt.models.encoder import TextEncoder
 from fedquilt.models.files import fingerprint
+from fedquilt.models.mae import MaskedAutoencoder
 from fedquilt.models.resnet import ResNet
 from fedquilt.models.signals import SignalCNN
 from fedquilt.models.small import MLP, CNNCifar, CNNMnist, FedAvgCNN, LeNet5, LogisticRegression
@@ -44,6 +46,7 @@ class Entry:
         reference: The shape of one input for which its size is told.
         classes: And the number of classes.
         needs: Options that must be given; such a model has no size of its own.
+        composed: Makes the builder of the arguments and options, where ``build`` alone does not; without classes.
     """
 
     build: Callable[..., nn.Module]
@@ -55,6 +58,7 @@ class Entry:
     reference: Shape = (1, 28, 28)
     classes: int = 10
     needs: tuple[str, ...] = ()
+    composed: Callable[..., partial[nn.Module]] | None = None
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -172,6 +176,16 @@ MODELS = {
         TextEncoder, "a transformers encoder, frozen or not, and a head (folder=...)", "token ids (L,)", _text,
         _length, ("folder", "frozen", "pad"), (64,), 2, ("folder",),
     ),
+    "mae": Entry(
+        MaskedAutoencoder, "masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
+        "(C, H, H) with H a multiple of patch", _images(4), _image, (*SIZES, "mask_ratio", "pretrained", *ADAPTING),
+        (3, 32, 32), composed=own_autoencoder,
+    ),
+    "hf_mae": Entry(
+        nn.Module, "a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
+        "(C, H, H) as its folder says", _images(4), _image, ("folder", "mask_ratio", "norm_pixels", *ADAPTING),
+        (3, 224, 224), needs=("folder",), composed=library_autoencoder,
+    ),
 }  # fmt: skip
 
 
@@ -197,7 +211,11 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
         if option not in options:
             raise InputError(f"The model {name} needs the option {option}.")
     given, weights = _pinned(options), options.get("weights")
-    builder = partial(entry.build, **entry_arguments(name, entry, shape), classes=classes, **given)
+    sizes = entry_arguments(name, entry, shape)
+    if entry.composed is not None:
+        builder = entry.composed(**sizes, **given)
+    else:
+        builder = partial(entry.build, **sizes, classes=classes, **given)
     if weights is not None:
         builder = with_weights(builder, weights)
     bare(builder)  # a wrong value speaks up here, not in the middle of a run
@@ -207,7 +225,10 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
 def net(name: str, shape: Sequence[int], classes: int, **options: Any) -> Net:
     """The model as a ``Net``; what it holds frozen, such as a pretrained encoder, is neither trained nor sent."""
     builder = make(name, shape, classes, **options)
-    still: tuple[str, ...] = getattr(bare(builder), "frozen", ())
+    module = bare(builder)
+    if hasattr(module, "adapters"):
+        return Net(builder, frozen=everything_but("adapters"))
+    still: tuple[str, ...] = getattr(module, "frozen", ())
     return Net(builder, frozen=under(*still) if still else nothing)
 
 

@@ -82,7 +82,7 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None,
         method, data, rounds=config.rounds, seed=config.seed, engine=engine, evaluation=config.evaluate,
         stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
         identity=config.identity(), personal_models=config.output.personal_models,
-        checkpoints=config.output.checkpoints,
+        checkpoints=config.output.checkpoints, stages=config.output.stages,
         min_replies=config.cohort.min_replies,
     )  # fmt: skip
 

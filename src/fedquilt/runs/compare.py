@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import ConfigError, ExchangeError, RoundError
+from fedquilt.core.errors import ConfigError, ExchangeError, InputError, RoundError
 from fedquilt.data import Federation
 from fedquilt.runs.build import engine_of, federation_of, method_of, result_for, result_of, run_of
 from fedquilt.runs.clusters import LOG
@@ -103,7 +103,12 @@ def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
     top, todo = cells(config)
     federation = federation_of(config)
     for cell in todo:
-        method_of(cell.config, federation)  # refuse what cannot work before the first run
+        method = method_of(cell.config, federation)  # refuse what cannot work before the first run
+        if getattr(method, "reconstructs", False):
+            raise InputError(
+                f"{cell.config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and "
+                "look at 'fedquilt continual RUN'."
+            )
     engine, failed = engine_of(config), list[dict[str, Any]]()
     try:
         for cell in todo:

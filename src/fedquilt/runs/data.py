@@ -27,6 +27,7 @@ from fedquilt.data import (
 )
 from fedquilt.runs.config import Config, Data, Kinded, check_options
 from fedquilt.runs.registry import lookup
+from fedquilt.runs.set_aside import set_aside
 from fedquilt.runs.texts import asked, columns_of_text, source_of_texts
 
 _READING = ("label", "user", "features", "text", "size")  # how a file or folder of one's own is read
@@ -75,7 +76,7 @@ def _shifted(data: Data, federation: Federation) -> Federation:
 
 def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
     """A PFLlib folder: who has what is settled, so nothing else may settle it."""
-    fixed = ("clients", "limit", "long_tail", *_READING, "transforms")
+    fixed = ("clients", "limit", "long_tail", "pretraining", *_READING, "transforms")
     other = [name for name in fixed if getattr(data, name)]
     if not data.by_user or other:
         wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
@@ -85,16 +86,23 @@ def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
     return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
 
 
+def for_pretraining(data: Data, valid: float) -> Federation:
+    """The rows set aside for pretraining: one client, with a share of them for validation."""
+    if data.path is not None and imports.is_split(Path(data.path)):
+        raise InputError(f"{data.path} is divided over clients already: there is nothing to set aside.")
+    if not data.pretraining:
+        raise InputError("Which rows are for pretraining? Set the share of them, for example data.pretraining=0.5.")
+    arrays, _ = set_aside(_read(data, None), data.pretraining, data.seed)
+    whole = Federation.from_source(arrays, clients=1, test=0.0, valid=valid, seed=data.seed, **prepare_of(data, arrays))
+    found: Federation = _fitted(whole, None)[0]
+    return found
+
+
 def _arrays(data: Data, source: str | None) -> Arrays:
     """The rows, at most ``limit`` of them, and of the common test set, whose scoring would take the most time else."""
-    if source is None and data.path is not None:
-        arrays = imports.open(Path(data.path), data.label, data.user, data.size, data.features, columns_of_text(data))
-    else:
-        own = [name for name in _READING if getattr(data, name) is not None]
-        if own:
-            raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
-        name = source or data.source or "digits"
-        arrays = source_of_texts(data, name) if asked(data) else read(name)
+    arrays = _read(data, source)
+    if data.pretraining:
+        arrays = set_aside(arrays, data.pretraining, data.seed)[1]
     if data.limit is not None and data.limit < len(arrays.y):
         rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
         arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
@@ -104,6 +112,19 @@ def _arrays(data: Data, source: str | None) -> Arrays:
         rows = np.sort(Seed(data.seed).fold("limit", "test").numpy().choice(len(y), data.limit, replace=False))
         arrays = replace(arrays, x_test=x[rows], y_test=y[rows])
     return _with_test(arrays, data) if data.common_test else arrays
+
+
+def _read(data: Data, source: str | None) -> Arrays:
+    """All rows there are."""
+    if source is None and data.path is not None:
+        arrays = imports.open(Path(data.path), data.label, data.user, data.size, data.features, columns_of_text(data))
+    else:
+        own = [name for name in _READING if getattr(data, name) is not None]
+        if own:
+            raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
+        name = source or data.source or "digits"
+        arrays = source_of_texts(data, name) if asked(data) else read(name)
+    return arrays
 
 
 def _with_test(arrays: Arrays, data: Data) -> Arrays:

@@ -32,6 +32,8 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
 
 def _numbers(scores: Sequence[Any]) -> dict[str, float]:
     table = _table(scores)
+    if "accuracy" not in table:
+        return {"loss": float(table["loss"].mean())}
     return {
         "accuracy": float(table["accuracy"].mean()),
         "accuracy_pooled": float((table["accuracy"] * table["rows"]).sum() / table["rows"].sum()),
@@ -44,16 +46,20 @@ def _numbers(scores: Sequence[Any]) -> dict[str, float]:
 
 
 def _table(scores: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """The measures of :class:`fedquilt.metrics.classify.Scores` for many clients at once."""
-    support, correct, called = (_stacked([getattr(s, n) for s in scores]) for n in ("support", "correct", "called"))
+    """The measures of :class:`fedquilt.metrics.classify.Scores` for many clients at once; those of models that do not
+    classify are rows and loss."""
     rows = np.array([s.rows for s in scores], dtype=np.float64)
+    loss = np.array([s.loss_sum for s in scores]) / rows
+    if not hasattr(scores[0], "support"):
+        return {"rows": rows, "loss": loss}
+    support, correct, called = (_stacked([getattr(s, n) for s in scores]) for n in ("support", "correct", "called"))
     both = support + called
     return {
         "rows": rows,
         "accuracy": correct.sum(1) / rows,
         "balanced_accuracy": _mean_where(correct / np.maximum(support, 1), support > 0),
         "macro_f1": _mean_where(2 * correct / np.maximum(both, 1), both > 0),
-        "loss": np.array([s.loss_sum for s in scores]) / rows,
+        "loss": loss,
     }
 
 

@@ -113,6 +113,8 @@ def _learned(trained: Any, federation: Any, state: Any, rounds: int, seed: int) 
 
 
 def _evaluated(learned: Learned, source: Any, mode: str, epochs: int, score: Score) -> Newcomers:
+    if getattr(learned.method, "reconstructs", False):
+        raise InputError(f"{type(learned.method).__name__} does not classify, which is what newcomers are scored by.")
     whole = learned.method.global_model(learned.state)
     own = getattr(learned.method, "newcomer_model", None)
     if mode == "none" and whole is None and own is None:

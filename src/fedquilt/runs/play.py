@@ -12,6 +12,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table, in_order
+from fedquilt.data.streams import Stream
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.client_side import Score, one_thread
 from fedquilt.engines.engine import Engine
@@ -20,6 +21,7 @@ from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.memory import memory
+from fedquilt.metrics.reconstruct import reconstruct
 from fedquilt.runs.checkpoints import Checkpoints
 from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
@@ -29,6 +31,7 @@ from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.snapshot import Snapshot
+from fedquilt.runs.stages import Stages
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.traffic import TRAFFIC, model_bytes, traffic_rows, visit_row
 
@@ -43,13 +46,16 @@ class Run:
         self, method: Method, federation: Any, *, rounds: int, seed: int = 0, engine: Engine,
         evaluation: Evaluation | None = None, stop: Stop | None = None, snapshots: Snapshots | None = None,
         folder: RunFolder | None = None, identity: str = "", score: Score | None = classify,
-        personal_models: bool = False, checkpoints: bool = False, min_replies: int = 1, meter: Meter | None = None,
+        personal_models: bool = False, checkpoints: bool = False, stages: bool = False,
+        min_replies: int = 1, meter: Meter | None = None,
     ) -> None:  # fmt: skip
         if rounds < 1:
             raise InputError(f"rounds must be at least 1, got {rounds}.")
         self.method, self.federation, self.total, self.seed = method, federation, rounds, Seed(seed)
         self.source = federation.pooled() if getattr(method, "pools_data", False) else federation
-        self.engine, self.score, self.folder, self.identity = engine, score, folder, identity
+        self.engine, self.folder, self.identity = engine, folder, identity
+        guesses = score is classify and getattr(method, "reconstructs", False)
+        self.score: Score | None = reconstruct if guesses else score
         self.evaluation = evaluation or Evaluation()
         self.stop = stop or Stop()
         self.snapshots = snapshots or Snapshots()
@@ -58,6 +64,8 @@ class Run:
         self.personal_models, self.min_replies = personal_models, min_replies
         wanted = checkpoints and folder is not None
         self.checkpoints = Checkpoints(folder.path, method) if wanted and folder is not None else None
+        wanted = isinstance(federation, Stream) and (stages or getattr(method, "reconstructs", False))
+        self.stages = Stages(folder.path, federation) if wanted and folder is not None else None
         self.energy = Energy(engine, meter)
         self.clusters = ClusterLog(folder, federation)
         self.notes: list[str] = []
@@ -115,6 +123,8 @@ class Run:
                 if isinstance(self.engine, Auto):
                     self.engine.expect(snapshot.metrics["seconds"], self.total - rounds.done)
                 finished = self._over(rounds)
+                if self.stages is not None:
+                    self.stages.note(rounds, finished)
                 since = time.monotonic() - saved_at
                 wanted = rounds.done % self.snapshots.every == 0 and since >= self.snapshots.seconds
                 if self.folder is not None and (wanted or finished):
@@ -169,6 +179,7 @@ class Run:
             "raw_up": log.raw_up,
             "quarantined": len(log.quarantined),
             "peak_bytes": peak_bytes(),
+            **(self.method.told(rounds.state) if hasattr(self.method, "told") else {}),
             **numbers,
             "train_seconds": log.seconds,
             "seconds": log.seconds + time.perf_counter() - began,
@@ -176,9 +187,17 @@ class Run:
         if due and self._scheduled(rounds.done):
             heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_"))}
             rounds.state = self.method.observe(rounds.state, heard)  # test rows never steer training
+        self._warn(rounds)
         self._follow(rounds, metrics, due)
         self._write(rounds, log, metrics, exams)
         return Snapshot(rounds.done, rounds.state, metrics, log, exams, rounds)
+
+    def _warn(self, rounds: Rounds) -> None:
+        """What the method has to say about its state, once."""
+        text = self.method.warned(rounds.state) if hasattr(self.method, "warned") else None
+        if text is not None and not self.progress.get("warned"):
+            self.progress["warned"] = True
+            self.notes.append(f"round {rounds.done}: {text}")
 
     def _examined(self) -> Sequence[ClientId]:
         ids, count = self.source.examined, self.evaluation.clients
@@ -193,7 +212,8 @@ class Run:
         whole = rounds.method.global_model(rounds.state)
         if common is not None and whole is not None and self.score is not None:
             score = self.score(self.method.predict, whole, common)
-            numbers |= {"common_test_accuracy": score.accuracy, "common_test_loss": score.loss}
+            found = {f"common_test_{n}": getattr(score, n, None) for n in ("accuracy", "loss")}
+            numbers |= {name: value for name, value in found.items() if value is not None}
         return numbers
 
     def _follow(self, rounds: Rounds, metrics: dict[str, Any], due: bool) -> None:

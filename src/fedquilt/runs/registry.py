@@ -141,6 +141,15 @@ METHODS = _table(
           "Localize-and-Stitch as first published: one round, without data", "He et al. 2025", fixed=("aggregate",)),
     Entry("single_model", "fedquilt.methods.once:single_model",
           "one model on pooled data, trained in the first round only; the upper frame of merging"),
+    Entry("podfcssv", "fedquilt.methods.podfcssv_recipe:podfcssv",
+          "adapters of a frozen masked autoencoder, and a bank of prototypes against forgetting", "PODFCSSV 0.1.0",
+          fixed=("aggregate",)),
+    Entry("fedmae", "fedquilt.methods.podfcssv_recipe:fedmae", "those adapters averaged, without prototypes",
+          fixed=("aggregate",)),
+    Entry("mae_alone", "fedquilt.methods.podfcssv_recipe:mae_alone", "those adapters, every client alone",
+          fixed=("aggregate",)),
+    Entry("mae_pooled", "fedquilt.methods.podfcssv_recipe:mae_pooled", "those adapters, on pooled rows; a frame",
+          fixed=("aggregate",)),
     Entry("feddrift", "fedquilt.methods.feddrift:feddrift", "clusters open when data drift, and merge when alike",
           "Jothimurugesan et al. 2023"),
 )  # fmt: skip
@@ -197,6 +206,7 @@ TRANSFORMS = _table(
 STREAMS = _table(
     Entry("by_class", "fedquilt.data.stream_kinds:ByClass", "groups of classes, one after the other"),
     Entry("datasets", "fedquilt.data.stream_kinds:Datasets", "data sets, one after the other"),
+    Entry("client_datasets", "fedquilt.data.client_streams:ClientDatasets", "each client its own list of data sets"),
     Entry("drift", "fedquilt.data.stream_kinds:Drift", "a shift that happens at a round"),
 )
 AGGREGATORS = _table(

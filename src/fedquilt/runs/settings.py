@@ -71,6 +71,7 @@ class Data(_Section):
     std: float | list[float] = 1.0
     transforms: list[Choice] = []
     unlabelled: Share = 0.0
+    pretraining: Share = 0.0
     newcomers: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -196,11 +197,13 @@ class Snapshots(_Section):
 
 
 class Output(_Section):
-    """Where runs go, whether personal models are saved at the end, and models of every round (checkpoints)."""
+    """Where runs go, whether personal models are saved at the end, models of every round (checkpoints), and what was
+    learned at the end of each task of a stream (stages; for methods whose features can be probed they always are)."""
 
     folder: str = "runs"
     personal_models: bool = False
     checkpoints: bool = False
+    stages: bool = False
 
 
 class Comparison(_Section):
@@ -240,6 +243,8 @@ class Config(_Section):
         asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
         if asked["train"]["epochs_first"] is None:
             del asked["train"]["epochs_first"]
+        if not asked["data"]["pretraining"]:
+            del asked["data"]["pretraining"]
         for name in ("codec", "download_codec"):
             if not asked[name]:
                 del asked[name]  # a run without codecs is the run it was before there were any
@@ -256,8 +261,9 @@ class Config(_Section):
 
     def weight_files(self) -> dict[str, str]:
         """The options of the model that name files or folders on this machine; a name on a hub is none."""
-        given = {n: v for n, v in self.model.options.items() if n in ("weights", "folder") and isinstance(v, str)}
-        return {n: v for n, v in given.items() if n == "weights" or Path(v).is_dir()}
+        files = ("weights", "pretrained", "folder")
+        given = {n: v for n, v in self.model.options.items() if n in files and isinstance(v, str)}
+        return {n: v for n, v in given.items() if n != "folder" or Path(v).is_dir()}
 
     @property
     def folder_name(self) -> str:

@@ -54,10 +54,12 @@ class Bar:
 
 def _numbers(metrics: Mapping[str, Any]) -> str:
     shown = []
-    for name, label in (("test_accuracy", "accuracy"), ("train_loss", "training loss")):
+    for name, label in (("test_accuracy", "accuracy"), ("train_loss", "training loss"), ("bank", "bank")):
         if metrics.get(name) is not None:
-            shown.append(f"{label} {metrics[name]:.3f}")
-    return ", ".join(shown) if "test_accuracy" in metrics else ""
+            shown.append(
+                f"{label} {metrics[name]:.3f}" if isinstance(metrics[name], float) else f"{label} {metrics[name]}"
+            )
+    return ", ".join(shown) if "test_loss" in metrics else ""
 
 
 class Progress:

@@ -37,7 +37,7 @@ CASES = {  # shape and options with which a model is quick
     "signal_cnn": ((2, 28), {"hidden": 8}),
 }
 LARGE = ("vit_small_patch16_224", "vit_cehgls")  # the same classes as vit_tiny, too large to train here
-ELSEWHERE = ("text_encoder",)  # needs a folder: see test_models_encoder
+ELSEWHERE = ("text_encoder", "mae", "hf_mae")  # need a folder, or have no classes: see their own tests
 
 
 def rows(name, count, seed=0):

@@ -21,6 +21,7 @@ from fedquilt.runs.registry import CODECS, METHODS
 from fedquilt.runs.runner import run
 from helpers.command import SMALL as RECIPE
 from helpers.command import fedquilt, lines, small
+from helpers.guessing import fitting
 from helpers.toy import fedavg, last, points
 
 SMALL: dict[str, Any] = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [12]}}
@@ -28,7 +29,7 @@ SMALL: dict[str, Any] = {"data": {"clients": 3, "limit": 150}, "model": {"kind":
 
 @pytest.mark.parametrize("kind", sorted(METHODS.keys() - {"fedbn"}))
 def test_every_method_takes_a_codec_both_ways(kind: str) -> None:
-    config = parse({**SMALL, "method": {"kind": kind}, "codec": "half", "download_codec": "half"})
+    config = parse({**fitting(SMALL, kind), "method": {"kind": kind}, "codec": "half", "download_codec": "half"})
     federation = federation_of(config)
     method = method_of(config, federation)
     source = federation.pooled() if getattr(method, "pools_data", False) else federation

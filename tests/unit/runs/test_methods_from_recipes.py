@@ -11,13 +11,14 @@ from fedquilt.engines.rounds import Rounds
 from fedquilt.runs.build import federation_of, method_of
 from fedquilt.runs.config import parse
 from fedquilt.runs.registry import METHODS
+from helpers.guessing import fitting
 
 SMALL = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [12]}}
 
 
 @pytest.mark.parametrize("kind", sorted(METHODS.keys() - {"fedbn"}))
 def test_one_round_by_default_settings(kind: str) -> None:
-    config = parse({**SMALL, "method": {"kind": kind}})
+    config = parse({**fitting(SMALL, kind), "method": {"kind": kind}})
     federation = federation_of(config)
     method = method_of(config, federation)
     source = federation.pooled() if getattr(method, "pools_data", False) else federation

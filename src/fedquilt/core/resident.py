@@ -1,0 +1,133 @@
+"""The one module of a process behind a Net: values are bound into it, and what is frozen stays in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.params import Names, Params
+
+Slot = tuple[dict[str, Any], str]
+
+
+def slots_of(module: nn.Module) -> dict[str, list[Slot]]:
+    """Every parameter and persistent buffer: its name and the places that hold it (several when tied)."""
+    found: dict[str, list[Slot]] = {}
+    by_identity: dict[int, str] = {}
+    for prefix, sub in module.named_modules(remove_duplicate=False):
+        lead = prefix + "." if prefix else ""
+        transient = sub._non_persistent_buffers_set
+        for holder in (sub._parameters, sub._buffers):
+            for leaf, tensor in holder.items():
+                if tensor is None or leaf in transient:
+                    continue
+                name = by_identity.setdefault(id(tensor), lead + leaf)
+                places = found.setdefault(name, [])
+                if not any(place is holder and key == leaf for place, key in places):
+                    places.append((holder, leaf))
+    return found
+
+
+class Resident:
+    """The one module of a process, into which values are bound instead of copied."""
+
+    def __init__(self, module: nn.Module, frozen: Names, channels_last: bool | None) -> None:
+        self.module = module
+        slots = slots_of(module)
+        parameters = {id(p) for p in module.parameters() if p.requires_grad}
+        holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}
+        saved = module.state_dict(keep_vars=True).items()
+        self.aliases = {n: holds[id(t)] for n, t in saved if n not in slots and id(t) in holds}  # of tied tensors
+        self.names = tuple(n for n in slots if not frozen(n))
+        self.trainable = tuple(n for n in self.names if id(slots[n][0][0][slots[n][0][1]]) in parameters)
+        self.slots = {n: slots[n] for n in self.names}
+        self.frozen: Params = {}
+        for name in slots.keys() - self.slots.keys():
+            for holder, leaf in slots[name]:
+                holder[leaf] = self.frozen.setdefault(name, holder[leaf].detach())
+        self.channels_last = channels_last if channels_last is not None else _convolves(module)
+        self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
+        self.still = _still(module, {id(h) for n in self.frozen for h, _ in slots[n]}, self.slots)
+        batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        self.norms = tuple(batch_norms)
+        self.normalises = any(m not in self.still for m in batch_norms.values())
+        self.transient = [
+            (m._buffers, leaf, buffer.clone())
+            for m in module.modules()
+            for leaf, buffer in m._buffers.items()
+            if buffer is not None and leaf in m._non_persistent_buffers_set
+        ]
+        self.bound: Params | None = None
+        self.training: bool | None = None
+        self.device = torch.device("cpu")
+
+    def bind(self, params: Params) -> None:
+        if params is self.bound:
+            return
+        if not params.keys() >= self.slots.keys():
+            lacking = [n for n in self.names if n not in params]
+            raise InputError(f"The network lacks values for {lacking[:5]}. A model needs every name of net.names.")
+        for name, places in self.slots.items():
+            for holder, leaf in places:
+                holder[leaf] = params[name]
+        for buffers, leaf, first in self.transient:  # what a module keeps for itself must not pass between clients
+            buffers[leaf] = first.clone()
+        for module in self.recurrent:
+            module._flat_weights = [getattr(module, n) for n in module._flat_weights_names]
+        self._follow(params)
+        self.bound = params
+
+    def _follow(self, params: Params) -> None:
+        device = next((t.device for t in params.values()), self.device)
+        if device != self.device:
+            holders: list[dict[str, Any]] = [h for m in self.module.modules() for h in (m._parameters, m._buffers)]
+            for holder in holders:
+                for leaf, tensor in holder.items():
+                    if tensor is not None and tensor.device != device:
+                        holder[leaf] = tensor.to(device)
+            self.device = device
+
+    def mode(self, train: bool) -> None:
+        if train is not self.training:
+            self.module.train(train)
+            for module in self.still:
+                module.training = False
+            self.training = train
+
+
+def _still(module: nn.Module, frozen: set[int], moving: Mapping[str, list[Slot]]) -> list[nn.Module]:
+    """The modules that stay in evaluation mode: those with frozen buffers, and all of a part that is wholly frozen."""
+    busy = {id(holder) for places in moving.values() for holder, _ in places}
+    found = [m for m in module.modules() if m._buffers and id(m._buffers) in frozen]
+
+    def walk(part: nn.Module) -> None:
+        holders = {id(h) for m in part.modules() for h in (m._parameters, m._buffers)}
+        if holders & frozen and not holders & busy:
+            found.extend(part.modules())
+        else:
+            for child in part.children():
+                walk(child)
+
+    walk(module)
+    return found
+
+
+def _convolves(module: nn.Module) -> bool:
+    """Whether channels_last pays off and is safe: there is a 2-d convolution, and none that it breaks."""
+    layers = [m for m in module.modules() if isinstance(m, nn.Conv2d)]
+    return bool(layers) and not any(_corrupts(layer) for layer in layers)
+
+
+def _corrupts(layer: nn.Conv2d) -> bool:
+    """Whether channels_last is unsafe here: a strided 1 x 1 kernel on few channels.
+
+    On CPUs, the backward pass of torch 2.13 (oneDNN) writes outside its memory for fewer than 8 channels per group in
+    that layout; below 16, to be on the safe side, such modules keep the ordinary one.
+    """
+    pointwise = all(size == 1 for size in layer.kernel_size)
+    strided = any(step > 1 for step in layer.stride)
+    return pointwise and strided and layer.in_channels // layer.groups < 16

@@ -1,0 +1,258 @@
+"""PODFCSSV: adapters of a frozen masked autoencoder, learned together; a bank of prototypes against forgetting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.params import Params, lerp, pick, same_names, sub
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch, ClientId, Site
+from fedquilt.core.train import Job, Trained
+from fedquilt.methods.anchoring import NOVEL, OWN, TOLD, Anchoring
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.masked import all_rows, features, reconstruction, width_of
+from fedquilt.methods.podfcssv_records import Anchored, Anchors, Keeper, Learned, Seen
+from fedquilt.pieces.clustering.private import Blur
+from fedquilt.pieces.prototypes.bank import Arrivals, MergeOrAdd, collapsed, no_prototypes
+from fedquilt.pieces.prototypes.centre import moved, no_rows
+from fedquilt.pieces.prototypes.spherical import Reseed, spherical_kmeans
+
+Begin = Literal["warm", "random", "++"]
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """How a client makes prototypes of its features.
+
+    Args:
+        k: How many (at most as many as rows); 0 for none.
+        begin: 'warm' goes on from the prototypes that followed the training ('random' at first), 'random' and '++'
+            begin anew.
+        iterations, tolerance, reseed: See :func:`fedquilt.pieces.prototypes.spherical.spherical_kmeans`.
+        masked: Whether features are taken under masks as in training, or with every patch visible.
+        least: Prototypes of fewer rows are not sent: one of a single row is that image's features.
+        live: From the second visit on, send the prototypes that followed the training instead of clustering anew.
+        blur: Clipping and noise on what is sent, or None.
+    """
+
+    k: int = 5
+    begin: Begin = "warm"
+    iterations: int = 100
+    tolerance: float = 1e-4
+    reseed: Reseed = "random"
+    masked: bool = True
+    least: int = 1
+    live: bool = False
+    blur: Blur | None = None
+
+    def __post_init__(self) -> None:
+        if self.k < 0 or self.least < 1:
+            raise InputError(f"k_init_prototypes must be >= 0 and min_cluster >= 1, got {self.k} and {self.least}.")
+        if self.begin not in get_args(Begin) or self.reseed not in get_args(Reseed):
+            given = f"{self.begin!r} and {self.reseed!r}"
+            raise InputError(
+                f"kmeans_init must be one of {', '.join(get_args(Begin))}, reseed random or farthest: {given}."
+            )
+
+    def found(self, z: Tensor, own: Tensor, seed: Seed) -> tuple[Tensor, Tensor]:
+        """Directions [K, D] of these features, and which of them each row is nearest to."""
+        if self.live and len(own):
+            return own, (normalize(z, dim=1) @ own.T).argmax(1)
+        warm = self.begin == "warm" and len(own) > 0
+        init: Any = own if warm else "random" if self.begin == "warm" else self.begin
+        clusters = spherical_kmeans(
+            z, self.k, seed, init=init, iterations=self.iterations, tolerance=self.tolerance, reseed=self.reseed
+        )
+        return clusters.centroids, clusters.labels
+
+    def shown(self, prototypes: Tensor, counts: Tensor, seed: Seed) -> tuple[Tensor, Tensor]:
+        """What leaves the client: large enough clusters, perhaps blurred."""
+        enough = counts >= self.least  # and so never of no rows
+        rows, counts = prototypes[enough], counts[enough]
+        if self.blur is not None and len(rows):
+            rows = torch.stack([self.blur(row, seed.fold(i)) for i, row in enumerate(rows)])
+        return rows, counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PODFCSSV(OnBase):
+    """Federated continual self-supervised vision.
+
+    A round: (A) every client gets the adapters and the bank; (B) it trains the adapters to guess hidden patches,
+    anchored to the bank (:class:`Anchoring`), its own prototypes following; (C) it clusters the features of its rows;
+    (D) the server averages the adapters and merges the prototypes into the bank; (E) both are the next round's. The
+    backbone is frozen: neither trained nor sent.
+
+    Args:
+        base: FedAvg over the adapters: who is asked, local work, how changes are averaged.
+        loss: The local loss.
+        clustering: How prototypes are made.
+        merge: How the bank takes them in.
+        center: Subtract a running mean of all clients' features before they are compared. Clients then send means of
+            features as they are, from which the server has the mean at no further cost, and centres what it keeps.
+        center_keep: How much earlier rounds count in that mean, for every round gone by; 1 for as much as the last.
+        server_ema: If set, from the second round on w <- (1 - e) w + e mean instead of the mean.
+        bootstrap_every: If set, every so many rounds (those of a task) one more trip brings prototypes of the new data
+            into the bank before anybody trains on them.
+        pools_data: Train on pooled data: a frame, not a federated method.
+
+    Reference: the project PODFCSSV 0.1.0; see the method's card for where this departs from its code.
+    """
+
+    base: FedAvg
+    loss: Anchoring
+    clustering: Clustering = Clustering()
+    merge: MergeOrAdd = MergeOrAdd()  # noqa: RUF009
+    center: bool = False
+    center_keep: float = 0.5
+    server_ema: float | None = None
+    bootstrap_every: int | None = None
+    pools_data: bool = False
+
+    reconstructs = True  # models are scored by what they make of hidden patches, not by class
+
+    def __post_init__(self) -> None:
+        if self.loss.lambda_proto < 0:
+            raise InputError(f"lambda_proto must be >= 0, got {self.loss.lambda_proto}.")
+        if self.server_ema is not None and not 0 < self.server_ema <= 1:
+            raise InputError(f"server_ema must be in (0, 1], got {self.server_ema}.")
+        if not 0 <= self.center_keep <= 1:
+            raise InputError(f"center_keep must be in [0, 1], got {self.center_keep}.")
+        if self.bootstrap_every is not None and self.bootstrap_every < 1:
+            raise InputError(f"bootstrap_every must be at least 1, got {self.bootstrap_every}.")
+
+    # The server
+
+    def init_server(self, seed: Seed) -> Anchors:
+        """Fresh adapters, no prototype."""
+        width = width_of(self.net)
+        return Anchors(self.base.init_server(seed).shared, no_prototypes(width), no_rows(width), Arrivals())
+
+    def init_client(self, seed: Seed) -> Keeper:
+        """No prototype, no memory."""
+        none = torch.zeros(0, width_of(self.net))
+        return Keeper(self.base.init_client(seed).private, none, none)
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """``look``, if wanted, and ``train``."""
+        (train,) = self.base.exchanges()
+        train = replace(train, down=self.down, up=self.up, check=self.check)
+        train = train.training(start=self.start, objective=self.loss, finish=self.finish, rows=all_rows)
+        if self.bootstrap_every is None:
+            return (train,)
+        return Exchange("look", self.down, self.look, self.up, cohort=train.cohort, check=self.check), train
+
+    def plan(self, state: Anchors, round: int) -> tuple[str, ...]:
+        """New data are looked at when they come."""
+        new = self.bootstrap_every is not None and round % self.bootstrap_every == 0
+        return ("look", "train") if new else ("train",)
+
+    def down(self, state: Anchors, client_id: ClientId) -> Anchored:
+        """The same for everyone."""
+        return Anchored(state.shared, state.bank.rows, state.centre.mean)
+
+    def check(self, state: Anchors, upload: Any) -> None:
+        """Adapters as they are here; prototypes of the right width, none of them zero, with a count each."""
+        if isinstance(upload, Learned):
+            same_names(state.shared, upload.delta, "upload")
+        rows, counts, width = upload.prototypes, upload.counts, state.bank.rows.shape[1]
+        if rows.dim() != 2 or rows.shape[1] != width or not rows.is_floating_point() or counts.shape != rows.shape[:1]:
+            raise InputError(
+                f"upload: prototypes {tuple(rows.shape)} with {tuple(counts.shape)} counts, width {width}."
+            )
+        if len(rows) and (float(rows.norm(dim=1).min()) < 1e-6 or int(counts.min()) < 1):
+            raise InputError("upload: a prototype of length zero, or of no rows.")
+        if isinstance(upload, Learned) and not 0 < upload.rows <= 10**9:
+            raise InputError(f"upload: trained on {upload.rows!r} rows.")
+
+    def up(self, state: Anchors, replies: Iterable[Reply[Any]], turn: Turn) -> Anchors:
+        """Average adapters, merge prototypes in ascending client id, move the mean."""
+        heard: list[Any] = []
+
+        def passing() -> Iterator[Reply[Any]]:
+            for reply in replies:
+                heard.append(replace(reply.upload, **({"delta": {}} if isinstance(reply.upload, Learned) else {})))
+                if isinstance(reply.upload, Learned):
+                    yield replace(reply, examples=reply.upload.rows)
+
+        shared = self.base.aggregate(state.shared, passing(), turn)
+        if not heard:
+            return state
+        if self.server_ema is not None and turn.round > 0:
+            shared = lerp(state.shared, shared, self.server_ema)
+        arriving = [(upload.prototypes, upload.counts) for upload in heard]
+        centre = moved(state.centre, arriving, self.center_keep) if self.center else state.centre
+        bank, arrivals = self.merge(state.bank, [(p - centre.mean, n) for p, n in arriving], turn.round, turn.seed)
+        return Anchors(shared, bank, centre, arrivals, state.arrived + arrivals.arrived)
+
+    # The clients
+
+    def start(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> Job:
+        """Begin from the shared adapters, with one's own prototypes and optimiser's memory."""
+        own = {OWN: self._seen_from(download.centre, client.prototypes), NOVEL: client.novel, TOLD: torch.zeros(4)}
+        fixed = {"start": download.shared, "bank": download.bank, "centre": download.centre, "seed": turn.seed.value}
+        return Job(params={**download.shared, **client.private, **own}, fixed=fixed, memory=client.memory)
+
+    def finish(self, job: Job, trained: Trained, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, Learned]:
+        """Cluster the features of all rows, keep what is one's own, send the rest."""
+        model = {n: trained.params[n] for n in self.net.names}
+        own, seen = self._seen(model, trained.params[OWN], job.fixed["centre"], site, turn)
+        mae, pull, steps, followed = trained.params[TOLD].tolist()
+        kept = Keeper(
+            pick(self.base.parts.private, model), own, trained.params[NOVEL], trained.memory,
+            (mae / max(steps, 1), pull / max(steps, 1)), int(followed),
+        )  # fmt: skip
+        delta = sub(pick(self.base.parts.shared, model), job.fixed["start"])
+        return kept, Learned(delta, seen.prototypes, seen.counts, len(all_rows(site)))
+
+    def look(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, Seen]:
+        """Cluster the features of all rows before training on them."""
+        model, before = self.personal_model(download, client), self._seen_from(download.centre, client.prototypes)
+        own, seen = self._seen(model, before, download.centre, site, turn)
+        return replace(client, prototypes=own), seen
+
+    def _seen_from(self, centre: Tensor, prototypes: Tensor) -> Tensor:
+        """Directions of prototypes as they are kept, seen from where features are compared."""
+        return normalize(prototypes - centre, dim=1) if self.center else prototypes
+
+    def _seen(self, model: Params, own: Tensor, centre: Tensor, site: Site, turn: Turn) -> tuple[Tensor, Seen]:
+        """(the client's prototypes from now on, what it shows of its rows); ``own`` are the directions up to now."""
+        rule = self.clustering
+        if not rule.k:
+            return own, Seen(own[:0], torch.zeros(0, dtype=torch.int64))
+        masks = turn.seed.fold("masks") if rule.masked else None
+        raw = features(self.net, model, all_rows(site), masks)
+        own, labels = rule.found(raw - centre, own, turn.seed.fold("prototypes"))
+        counts = torch.bincount(labels, minlength=len(own))
+        if self.center:
+            sums = torch.zeros_like(own).index_add_(0, labels, raw)
+            length = (raw - centre).norm(dim=1).mean()
+            own = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centre + length * own)
+        shown, counts = rule.shown(own, counts, turn.seed.fold("shown"))
+        return own, Seen(shown, counts)
+
+    # What is asked of the result
+
+    def predict(self, params: Params, batch: Batch) -> Tensor:
+        """Of each image the loss of guessing its hidden patches, under masks that are the same every time."""
+        return reconstruction(self.net, params, batch, Seed(0).fold("exam"))
+
+    def told(self, state: Anchors) -> Mapping[str, float]:
+        """Numbers of the last round."""
+        found = {
+            f"prototypes_{n}": getattr(state.arrivals, n) for n in ("arrived", "merged", "added", "dropped", "evicted")
+        }
+        spread = {f"prototypes_{n}": getattr(state.arrivals, n) for n in ("cos_mean", "cos_min", "cos_max")}
+        return {"bank": len(state.bank), **found, **spread}
+
+    def warned(self, state: Anchors) -> str | None:
+        """What should be said about the state, if anything."""
+        return collapsed(state.bank, state.arrived)

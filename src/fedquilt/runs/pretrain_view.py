@@ -1,0 +1,45 @@
+"""Pretraining under a progress bar, and what is told at its end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedquilt.core.errors import Stopped
+from fedquilt.runs.config import Config
+from fedquilt.runs.pretrain import Pretraining, pretrain
+from fedquilt.runs.pretrain_card import PICTURE, TEXT
+from fedquilt.runs.show import Bar, Progress
+
+
+def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool) -> dict[str, Any]:
+    """Pretrain, say how it goes, and return the facts of the card."""
+    with Progress(quiet) as progress:
+        bars: list[Bar] = []
+
+        def step(done: int, total: int, loss: float) -> None:
+            if not bars:
+                bars.append(progress.bar("pretraining", total))
+            bars[0].title = f"pretraining, loss {loss:.4f}"
+            bars[0].round(done, {})
+
+        try:
+            facts = pretrain(config, out, how, fresh, step)
+        except KeyboardInterrupt as error:
+            raise Stopped(
+                "Interrupted. The same command goes on with what was saved half a minute ago or later."
+            ) from error
+    if not quiet:
+        first, last = facts.curve[0], facts.curve[-1]
+        scored = "" if last[1] is None or last[1] != last[1] else f", validation {first[1]:.4f} -> {last[1]:.4f}"
+        print(
+            f"{facts.rows} images, {len(facts.curve)} epochs, {facts.seconds:.1f} s"
+            + ("" if bars else " (done before)")
+        )
+        print(f"loss {first[0]:.4f} -> {last[0]:.4f}{scored}")
+        print(f"sha256 {facts.sha256}")
+        print(f"model   {out}: set model.pretrained to it")
+        print(f"card    {out / TEXT}")
+        print(f"picture {out / PICTURE}")
+    return {"out": str(out), **asdict(facts)}
