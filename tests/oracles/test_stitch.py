@@ -232,7 +232,7 @@ def test_few_numbers_of_many_are_chosen_exactly(what: str, quick: bool) -> None:
 
 @pytest.mark.parametrize("conflicts", ["mean", "elect", "median"])
 @pytest.mark.parametrize("count", ["mask", "nonzero"])
-def test_where_few_have_a_say_the_rest_is_left_out_of_the_work_and_not_of_the_result(count: Any, conflicts: Any) -> None:
+def test_where_few_have_a_say_the_rest_is_left_out_of_the_work_only(count: Any, conflicts: Any) -> None:
     draw = Seed(4).torch()
     deltas = [torch.randn(40, 50, generator=draw) for _ in range(3)]
     base = {"w": torch.randn(40, 50, generator=draw)}

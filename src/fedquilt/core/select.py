@@ -112,8 +112,8 @@ class Selection:
 class Shortlist:
     """As :class:`Selection`, and faster where few are kept: the second time only numbers above a guess are held.
 
-    The first time (``look``) every 16th number is, from which ``settle`` guesses a value below tau. Whether it was below
-    is known in the end: if fewer than k numbers were found, or many more (ties), there is no ``value``.
+    The first time (``look``) every 16th number is, from which ``settle`` guesses a value below tau. Whether it was is
+    known in the end: if fewer than k numbers were found, or many more (ties), there is no ``value``.
     """
 
     _STEP, _SLACK = 16, 1 << 16
