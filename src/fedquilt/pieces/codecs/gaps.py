@@ -90,8 +90,11 @@ class In:
         ends = self._ones[first : first + count]
         if len(ends) < count:
             raise FrameError("the coded bits end too early. Truncated?")
-        numbers = np.diff(ends, prepend=self._at - 1) - 1
-        self._at = int(ends[-1]) + 1 if count else self._at
+        numbers = ends - 1
+        numbers[1:] -= ends[:-1]
+        if count:
+            numbers[0] -= self._at - 1
+            self._at = int(ends[-1]) + 1
         return numbers
 
     def fixed(self, count: int) -> Bits:
@@ -142,7 +145,8 @@ def _spread(widths: Any) -> tuple[Any, Any]:
 
 
 def _gaps(places: Any, counts: Any, starts: Any) -> Any:
-    gaps = np.diff(places, prepend=-1) - 1
+    gaps = places - 1
+    gaps[1:] -= places[:-1]
     firsts = (np.cumsum(counts) - counts)[counts > 0]
     gaps[firsts] = places[firsts] - starts[counts > 0]
     return gaps

@@ -141,10 +141,10 @@ def _ungapped(body: bytes, rows: int, columns: int, index_bits: int, code_bits: 
 def _first_negative(signs: Bits) -> Any:
     """Of each column the first row whose sign is 0, or how many rows there are."""
     rows, columns = signs.shape
-    if not rows:
-        return np.zeros(columns, dtype=np.int32)
-    first = signs.argmin(axis=0)
-    return np.where(signs[first, np.arange(columns)] == 0, first, rows).astype(np.int32)
+    first = np.full(columns, rows, dtype=np.int32)
+    negative = np.flatnonzero(signs.reshape(-1) == 0)[::-1]  # from the last row up: the first one has the last word
+    first[negative % max(columns, 1)] = negative // max(columns, 1)
+    return first
 
 
 def _lengths_below(first: Any, rows: int) -> Any:
