@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -173,8 +174,8 @@ def check_weights(weights: Sequence[float] | None, count: int) -> list[float]:
     given = [1.0] * count if weights is None else [float(w) for w in weights]
     if len(given) != count:
         raise InputError(f"There are {count} models but {len(given)} weights.")
-    if count and (min(given) < 0 or not any(given)):
-        raise InputError(f"Weights must be >= 0 and not all 0, got {given}.")
+    if count and (not all(map(math.isfinite, given)) or min(given) < 0 or not any(given)):
+        raise InputError(f"Weights must be finite, >= 0 and not all 0, got {given}.")
     return given
 
 
