@@ -267,6 +267,8 @@ def test_one_client_is_centralised_training():
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"serve": "best"}, "serve"), ({"warm_norm": 2.0}, "go together"), ({"temperature": 0.0}, "above 0"),
+     ({"temperature": float("inf")}, "finite"), ({"warm_norm": float("nan"), "warm_rounds": 2}, "go together"),
+     ({"frame_lr": float("nan")}, "lr"),
      ({"sparsity": 1.0}, "sparsity"), ({"by_class": True, "aggregate": mean}, "leave aggregate out")],
 )  # fmt: skip
 def test_impossible_settings(options, message):

@@ -7,6 +7,7 @@ the rows of a softmax's gradient sum to zero, so somebody must be.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,12 +115,12 @@ def _gapped(told: Sections, index_bits: int, code_bits: int) -> bytes:
 def _ungapped(body: bytes, rows: int, columns: int, index_bits: int, code_bits: int) -> Sections:
     found = In(body)
     index = from_bits(found.fixed(rows * index_bits), index_bits)
-    live = found.runs(1, lambda counts, rare: np.array([columns])).bits
+    live = found.runs(1, _known(np.array([columns]))).bits
     alive = int(live.sum())
     codes = np.zeros(alive if code_bits else 0, dtype=np.int64)
     for width in range(code_bits):
         order, lengths = _by_prefix(codes, width)
-        plane = found.runs(len(lengths), lambda counts, rare, lengths=lengths: lengths).bits
+        plane = found.runs(len(lengths), _known(lengths)).bits
         codes = codes << 1
         codes[order] |= plane
     first, free = np.full(alive, rows, dtype=np.int32), np.arange(alive)
@@ -131,11 +132,15 @@ def _ungapped(body: bytes, rows: int, columns: int, index_bits: int, code_bits: 
             first[free[negative]] = row
             free, at = free[~negative], at + count
     below = np.arange(rows, dtype=np.int32)[:, None] > first
-    lower = found.runs(rows, lambda counts, rare: _lengths_below(first, rows))
+    lower = found.runs(rows, _known(_lengths_below(first, rows)))
     found.finish()
     signs = (np.arange(rows, dtype=np.int32)[:, None] != first).view(np.uint8)
     signs[below] = lower.bits
     return Sections(index, live, codes, signs.reshape(-1))
+
+
+def _known(lengths: Any) -> Callable[[Any, Bits], Any]:
+    return lambda counts, rare: lengths
 
 
 def _first_negative(signs: Bits) -> Any:
