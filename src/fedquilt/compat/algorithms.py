@@ -144,7 +144,8 @@ def model_settings(asked: argparse.Namespace, shape: tuple[int, ...]) -> Options
         return {**options, "hidden": asked.feature_dim}
     if asked.feature_dim != 512:
         raise InputError(
-            f"-fd {asked.feature_dim}: only CNN takes another width of features; {asked.model} has its own. Leave it out."
+            f"-fd {asked.feature_dim}: only CNN takes another width of features, {asked.model} has its own. "
+            "Leave -fd out."
         )
     if wanted == "dnn":
         return {**options, "hidden": [100]}

@@ -80,11 +80,8 @@ class FedLoGe(OnBase):
     def __post_init__(self) -> None:
         if self.serve not in ("realigned", "plain", "universal"):
             raise InputError(f"serve must be 'realigned', 'plain' or 'universal', got {self.serve!r}.")
-        if (
-            (self.warm_norm is None) != (self.warm_rounds == 0)
-            or not 0 < (1 if self.warm_norm is None else self.warm_norm) < math.inf
-            or self.warm_rounds < 0
-        ):
+        warm = 1.0 if self.warm_norm is None else self.warm_norm
+        if (self.warm_norm is None) != (self.warm_rounds == 0) or not 0 < warm < math.inf or self.warm_rounds < 0:
             raise InputError(
                 "warm_norm (above 0) and warm_rounds (1 or more) go together; "
                 f"got {self.warm_norm} and {self.warm_rounds}."
