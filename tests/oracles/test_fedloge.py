@@ -81,6 +81,26 @@ def test_o5_one_local_step():
     assert client.counts.tolist() == [1, 1, 0]
 
 
+@pytest.mark.parametrize("cosine", [False, True])
+def test_a_learned_temperature_by_hand(cosine):
+    """One step of lr .1 from s = 3: s moves by the slope of CE(s f S'), the body's slope has the factor s; s travels
+    with the body, and the universal model has it in its vectors."""
+    method = framed(square(optimizer=SGD(0.1), batch_size=2, temperature=3.0, cosine=cosine), S)
+    f = ROWS["x"] / ROWS["x"].norm(dim=1, keepdim=True) if cosine else ROWS["x"]  # B = I, and all is positive
+    scores = f @ S.T
+    wrong = torch.softmax(3 * scores, 1) - F.one_hot(ROWS["y"], 3)
+    site = Federation.from_rows(ROWS, {0: {"train": [0, 1]}}, classes=3).site(0, 0)
+    shared = {n: t for n, t in START.items() if not n.startswith("own")} | {"temperature": T(3.0)}
+    private = {n: t for n, t in START.items() if n.startswith("own")}
+    (train,) = method.exchanges()
+    client, upload = train.work(Download(shared), Holder(private, None), site, Turn(0, 0, Seed(0)))
+    assert float(upload.delta["temperature"]) == pytest.approx(-0.1 * float((wrong * scores).sum(1).mean()), abs=1e-6)
+    if not cosine:
+        close(upload.delta["features.0.weight"], -0.1 * (3 * wrong @ S).T @ ROWS["x"] / 2)
+    heads = method.heads(Download({**shared, "temperature": T(2.5)}), client)
+    close(heads.fixed.weight, 2.5 * method.base.net.full({})["frame.vectors"])
+
+
 def by_three_optimisers(net, start, batches, momentum):
     """2.3 to the letter: three SGDs made once a round; step a, then b and c on the features computed before it."""
     params = {n: t.clone().requires_grad_() for n, t in start.items()}
@@ -247,6 +267,8 @@ def test_one_client_is_centralised_training():
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"serve": "best"}, "serve"), ({"warm_norm": 2.0}, "go together"), ({"temperature": 0.0}, "above 0"),
+     ({"temperature": float("inf")}, "finite"), ({"warm_norm": float("nan"), "warm_rounds": 2}, "go together"),
+     ({"frame_lr": float("nan")}, "lr"),
      ({"sparsity": 1.0}, "sparsity"), ({"by_class": True, "aggregate": mean}, "leave aggregate out")],
 )  # fmt: skip
 def test_impossible_settings(options, message):

@@ -189,7 +189,7 @@ def matrices(draw):
     return values
 
 
-everything = given(matrices(), st.integers(2, 64), st.sampled_from(["none", "deflate", "adaptive", "smallest"]))
+everything = given(matrices(), st.integers(2, 64), st.sampled_from(["none", "deflate", "gaps", "adaptive", "smallest"]))
 
 
 @everything

@@ -7,6 +7,7 @@ largest of |delta_1| are .8 .4 .3 .2, of |delta_2| .7 .6 .5 .2.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +19,12 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Params, add
 from fedquilt.core.seed import Seed
-from fedquilt.core.select import Selection, chosen, how_many, kth_largest, threshold, thresholds
+from fedquilt.core.select import Selection, Shortlist, chosen, how_many, kth_largest, threshold
 from fedquilt.methods.fedavg import Upload
 from fedquilt.pieces.aggregators import noised, uniform_mean
 from fedquilt.pieces.merging.rule import merge, merging
 from fedquilt.pieces.merging.stitch import Stitch, Tally, stitched
-from fedquilt.pieces.merging.trim import localize
+from fedquilt.pieces.merging.trim import localize, taus
 
 TURN = Turn(0, None, Seed(0), 2)
 
@@ -199,10 +200,50 @@ def test_f_equal_clients_are_one_client(made: tuple[Params, list[Params]], keep:
 def test_streamed_selection_is_exact(values: list[float], keep: float) -> None:
     tensor = torch.tensor(values)
     expected = kth_largest(tensor.abs(), how_many(keep, len(values)))
-    pieces = tensor.split(7)
-    assert (
-        thresholds(pieces, pieces, keep) == expected == sorted(map(abs, tensor.tolist()))[-how_many(keep, len(values))]
-    )
+    pieces = {str(i): piece for i, piece in enumerate(tensor.split(7))}
+    assert taus([pieces], list(pieces), keep) == [expected]
+    assert expected == sorted(map(abs, tensor.tolist()))[-how_many(keep, len(values))]
+
+
+@pytest.mark.parametrize(
+    ("what", "quick"), [("normal", True), ("layers of other sizes", True), ("ties", False), ("mostly zeros", False)]
+)
+def test_few_numbers_of_many_are_chosen_exactly(what: str, quick: bool) -> None:
+    draw = Seed(3).torch()
+    layers = {str(i): torch.randn(3000, 20, generator=draw) for i in range(5)}
+    if what == "layers of other sizes":
+        layers = {n: t * 10.0 ** -int(n) for n, t in layers.items()}
+    elif what == "ties":
+        layers = {n: t.sign() for n, t in layers.items()}
+    elif what == "mostly zeros":
+        layers = {n: t * (t > 4.0) for n, t in layers.items()}
+    flat = torch.cat([t.flatten() for t in layers.values()])
+    for keep in (0.3, 0.05, 0.001):
+        expected = sorted(flat.abs().tolist())[-how_many(keep, len(flat))]
+        assert taus([layers], list(layers), keep) == [expected]
+        shortlist = Shortlist()
+        for tensor in layers.values():
+            shortlist.look(tensor)
+        shortlist.settle(keep)
+        for tensor in layers.values():
+            shortlist.look_closer(tensor)
+        assert shortlist.value() == (expected if quick else None)
+
+
+@pytest.mark.parametrize("conflicts", ["mean", "elect", "median"])
+@pytest.mark.parametrize("count", ["mask", "nonzero"])
+def test_where_few_have_a_say_the_rest_is_left_out_of_the_work_only(count: Any, conflicts: Any) -> None:
+    draw = Seed(4).torch()
+    deltas = [torch.randn(40, 50, generator=draw) for _ in range(3)]
+    base = {"w": torch.randn(40, 50, generator=draw)}
+    found, report = merge(Stitch(0.05, count=count, conflicts=conflicts), base, [{"w": base["w"] + d} for d in deltas])
+    deltas = [base["w"] + d - base["w"] for d in deltas]
+    kept = [localize({"w": d}, 0.05).mask["w"] for d in deltas]
+    whole = stitched(deltas, kept, None, count, conflicts)
+    assert torch.equal(found["w"], (base["w"] + whole).float())
+    votes = sum(mask.int() for mask in kept)
+    assert (report.numbers, report.kept) == (2000, [100, 100, 100])
+    assert (report.touched, report.shared) == (int((votes > 0).sum()), int((votes > 1).sum()))
 
 
 @settings(max_examples=40, deadline=None)

@@ -179,7 +179,9 @@ def codec_of(text: str) -> Codec | None:
     maker = lookup("codec", name).load()
     try:
         made: Codec = maker(*([_number(value)] if value else []))
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
+        raise InputError(f"The codec {text!r}: {value!r} cannot be the value of its first setting.") from error
+    except ValueError as error:
         raise InputError(f"The codec {text!r}: {error}") from error
     return made
 

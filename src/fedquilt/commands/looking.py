@@ -92,4 +92,9 @@ def traffic(folder: Folder,
     found = summary(folder)
     if plot is not None:
         found["plot"] = str(drawn(folder, plot))
-    echo(found) if as_json else typer.echo(table(found))
+    if as_json:
+        echo(found)
+        return
+    typer.echo(table(found))
+    if plot is not None:
+        typer.echo(f"picture {found['plot']}")

@@ -142,10 +142,13 @@ def model_settings(asked: argparse.Namespace, shape: tuple[int, ...]) -> Options
     options: Options = {"kind": MODELS[wanted]}
     if wanted == "cnn":
         return {**options, "hidden": asked.feature_dim}
+    if asked.feature_dim != 512:
+        raise InputError(
+            f"-fd {asked.feature_dim}: only CNN takes another width of features, {asked.model} has its own. "
+            "Leave -fd out."
+        )
     if wanted == "dnn":
         return {**options, "hidden": [100]}
-    if asked.feature_dim != 512 and wanted != "mlr":
-        raise InputError(f"-fd {asked.feature_dim}: the features of {asked.model} are 512 wide. Leave -fd out.")
     if wanted.startswith("resnet"):
         options |= {"norm": "batch", "stem": "7x7"}
     return options

@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
     add("-go", "--goal", default="test", help="part of the results' names (test)")
     add("-dev", "--device", choices=("cpu", "cuda"), default="cuda", help="cuda if there is one, else the CPU (cuda)")
-    add("-did", "--device_id", default="0", help="which CUDA device (0)")
+    add("-did", "--device_id", type=whole(0), default=0, help="which CUDA device (0)")
     add("-data", "--dataset", default="MNIST", help="a folder of --dataset_root, in any case (MNIST)")
     add("-nb", "--num_classes", type=whole(2), help="must agree with the data (theirs)")
     add("-m", "-model", "--model", default="CNN", help="CNN, ResNet10, ViT; also MLR, DNN, ResNet18, ResNet34 (CNN)")
@@ -131,6 +131,8 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     for name in ("local_learning_rate", "time_threthold"):
         if not getattr(asked, name) > 0:
             raise InputError(f"--{name} must be positive, got {getattr(asked, name)}.")
+    if not asked.goal or "/" in asked.goal:
+        raise InputError(f"-go {asked.goal}: it is part of the names of files, so it may not be empty or hold a '/'.")
     if asked.prev >= asked.times:
         raise InputError(f"-pv {asked.prev} -t {asked.times}: no run is left; runs go from -pv to -t minus 1.")
     if int(asked.num_clients * asked.join_ratio) < 1:

@@ -37,6 +37,7 @@ class Federation:
         examined: The clients whose models are scored, ascending.
         exam_valid, test: The rows of those.
         global_columns: A test set that belongs to no client, or None.
+        server_columns: Validation rows that belong to no client, or None; only the server looks at them.
         classes: How many classes there are, or None without labels.
         prepare: Turns stored rows into what a network takes; a frozen dataclass, so that other processes can have it.
         groups: The planted group of each examined client, where there are such groups: what clustering should find.
@@ -63,6 +64,7 @@ class Federation:
     prepare: Prepare | None = None
     groups: Mapping[ClientId, int] | None = None
     unlabelled: Rows | None = None
+    server_columns: Columns | None = None
 
     @classmethod
     def from_clients(
@@ -210,6 +212,11 @@ class Federation:
     def global_test(self) -> Table | None:
         """The test set that belongs to no client."""
         return None if self.global_columns is None else Table(self.global_columns, None, self.prepare)
+
+    @property
+    def server_valid(self) -> Table | None:
+        """The validation rows that belong to no client."""
+        return None if self.server_columns is None else Table(self.server_columns, None, self.prepare)
 
     def labels(self, client: ClientId, split: str = "train") -> Tensor:
         """The client's labels in 'train', 'valid' or 'test'."""

@@ -96,7 +96,8 @@ def _share(right: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
 
 def summary(data: Federation) -> dict[str, Any]:
     """Counts and sizes, as plain values."""
-    sizes, held = data.train.counts(), [*data.columns.values(), *(data.global_columns or {}).values()]
+    wide = (data.columns, data.global_columns or {}, data.server_columns or {})
+    sizes, held = data.train.counts(), [tensor for columns in wide for tensor in columns.values()]
     facts: dict[str, Any] = {
         "clients": len(data.ids),
         "classes": data.classes,
@@ -110,6 +111,8 @@ def summary(data: Federation) -> dict[str, Any]:
         },
         "bytes": sum(t.numel() * t.element_size() for t in held),
     }
+    if data.server_columns is not None:
+        facts["server_valid"] = len(data.server_columns["x"])
     if "y" in data.columns:
         kinds = _kinds_per_client(data)
         facts["classes per client"] = {"least": int(kinds.min()), "mean": float(kinds.mean()), "most": int(kinds.max())}
@@ -127,7 +130,8 @@ def fingerprint(data: Federation | Stream) -> str:
     digest = hashlib.sha256(repr((data.ids, data.examined)).encode())
     if data.prepare is not None:
         digest.update(_described(data.prepare))
-    for name, tensor in sorted(data.columns_for_sharing().items()):
+    wide = getattr(data, "server_columns", None) or {}  # a stream has none
+    for name, tensor in sorted({**data.columns_for_sharing(), **{f"server.{n}": t for n, t in wide.items()}}.items()):
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
         flat = tensor.detach().contiguous().reshape(-1)
         if len(flat):

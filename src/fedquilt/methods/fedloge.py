@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -79,7 +80,8 @@ class FedLoGe(OnBase):
     def __post_init__(self) -> None:
         if self.serve not in ("realigned", "plain", "universal"):
             raise InputError(f"serve must be 'realigned', 'plain' or 'universal', got {self.serve!r}.")
-        if (self.warm_norm is None) != (self.warm_rounds == 0) or (self.warm_norm or 1) <= 0 or self.warm_rounds < 0:
+        warm = 1.0 if self.warm_norm is None else self.warm_norm
+        if (self.warm_norm is None) != (self.warm_rounds == 0) or not 0 < warm < math.inf or self.warm_rounds < 0:
             raise InputError(
                 "warm_norm (above 0) and warm_rounds (1 or more) go together; "
                 f"got {self.warm_norm} and {self.warm_rounds}."
@@ -195,8 +197,8 @@ def fedloge(
         by_class: Average the global head class by class, clients weighing n_k c_kc: their class counts then travel.
         rest: As for :class:`FedAvg`.
     """
-    if temperature is not None and not temperature > 0:
-        raise InputError(f"The temperature must start above 0, got {temperature}.")
+    if temperature is not None and not 0 < temperature < math.inf:
+        raise InputError(f"The temperature must be finite and start above 0, got {temperature}.")
     plain = net_of(objective)
     frame = partial(
         Frame, sparsity=sparsity, norm=norm, per_class=per_class, by=frame_by, steps=frame_steps, lr=frame_lr,

@@ -30,7 +30,7 @@ def hgls(
     accept: Literal["train", "held_out", "valid"] = "train", held_out: float = 0.25, peers: int | None = None,
     max_age: int = 0, own_only: bool = False, drop_bias: bool = False, mean_head: bool = True,
     norms: Literal["average", "personal"] = "average", slopes: Slopes = "plain", num_bins: int = 16,
-    lossless: Literal["none", "deflate", "adaptive", "smallest"] = "none", **rest: Any,
+    lossless: Literal["none", "deflate", "gaps", "adaptive", "smallest"] = "none", **rest: Any,
 ) -> Any:  # fmt: skip
     """HGLS on a base that is called by its name.
 

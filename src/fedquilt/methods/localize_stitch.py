@@ -189,9 +189,10 @@ class LocalizeStitch(OnBase):
         return vote.inner
 
     def observe(self, state: Stitched, metrics: Mapping[str, float]) -> Stitched:
-        """Remember the merged model's accuracy on the clients' held-out rows, every row counting the same."""
+        """Remember the merged model's accuracy on the server's validation rows or, without any, on the clients'
+        held-out rows, every row counting the same."""
         inner = self.base.observe(state.inner, metrics)
-        names = ("global_valid_accuracy_pooled", "valid_accuracy_pooled")
+        names = ("common_valid_accuracy", "global_valid_accuracy_pooled", "valid_accuracy_pooled")
         found = next((metrics[n] for n in names if n in metrics), state.accuracy)
         return replace(state, inner=inner, accuracy=found)
 

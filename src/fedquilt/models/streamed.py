@@ -44,7 +44,7 @@ class Entry:
 class StoredModel(Mapping[str, Tensor]):
     """A safetensors file, or a folder of them with their index, whose tensors are read when they are asked for.
 
-    Only the tensor that was read last is held, so that asking for it again costs nothing.
+    Only the tensor that was read last is held, so that asking for it again costs nothing. Numbers must be finite.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,6 +53,7 @@ class StoredModel(Mapping[str, Tensor]):
         self.entries: dict[str, Entry] = {}
         self._stack, self._open = ExitStack(), dict[Path, IO[bytes]]()
         self._last: tuple[str, Tensor] | None = None
+        self._sound: set[str] = set()
         for file in self.files:
             self._look(file)
 
@@ -76,7 +77,11 @@ class StoredModel(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if self._last is None or self._last[0] != name:
             self._last = None
-            self._last = (name, self._read(self.entries[name]))
+            tensor = self._read(self.entries[name])
+            if name not in self._sound and not finite(tensor):
+                raise InputError(f"'{self.path}': '{name}' holds numbers that are not finite. Did training diverge?")
+            self._sound.add(name)
+            self._last = (name, tensor)
         return self._last[1]
 
     def _read(self, entry: Entry) -> Tensor:
@@ -109,6 +114,11 @@ class StoredModel(Mapping[str, Tensor]):
         """Let go of the files."""
         self._last = None
         self._stack.close()
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity."""
+    return not tensor.is_floating_point() or math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())
 
 
 def compare(base: StoredModel, other: StoredModel) -> list[str]:

@@ -68,8 +68,8 @@ class Frame:
             raise InputError(f"sparsity must be in [0, 0.9], got {self.sparsity}.")
         if not (self.norm > 0 and math.isfinite(self.norm)):
             raise InputError(f"The norm of a frame's vectors must be above 0, got {self.norm}.")
-        if self.steps < 0:
-            raise InputError(f"steps must be 0 or more, got {self.steps}.")
+        if self.steps < 0 or not 0 < self.lr < math.inf:
+            raise InputError(f"steps must be 0 or more and lr above 0, got {self.steps} and {self.lr}.")
         if self.features - int(self.sparsity * self.features) < LEAST:
             raise InputError(
                 f"sparsity {self.sparsity} of {self.features} features leaves a class fewer than {LEAST} entries. "

@@ -74,7 +74,7 @@ class Realign:
 
     def __post_init__(self) -> None:
         if not (self.kappa > 0 and math.isfinite(self.kappa)):
-            raise InputError(f"kappa, the norm of realigned rows, must be above 0, got {self.kappa}.")
+            raise InputError(f"kappa, the norm of realigned rows, must be finite and above 0, got {self.kappa}.")
         if not (self.tau >= 0 and math.isfinite(self.tau)):
             raise InputError(f"tau must be 0 (as it is) or more (1: all rows of one norm), got {self.tau}.")
         if self.personal not in ("readme", "code", "sum"):

@@ -31,7 +31,7 @@ def learned_from(config: Config, folder: Path, part: Any) -> Learned:
     """The state in the newest snapshot of a run on these data."""
     found = RunFolder(folder).newest(config.identity(), part.fingerprint())
     if found is None:
-        raise SnapshotError(f"'{folder}' has no snapshot yet. Run it first: fedquilt resume {folder}")
+        raise SnapshotError(f"'{folder}' has no snapshot that is whole. Run it (on): fedquilt resume {folder}")
     return Learned(method_of(config, part), found.state, found.done, Seed(config.seed))
 
 

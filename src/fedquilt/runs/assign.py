@@ -112,7 +112,7 @@ def rows_of(config: Config, path: Path, classes: int | None) -> Site:
         update={
             "source": None, "path": str(path), "clients": 1, "partition": Kinded(kind="iid"), "by_user": False,
             "user": None, "long_tail": None, "shift": None, "limit": None, "test": 0.0, "valid": 0.0,
-            "local_tests": False, "common_test": 0.0, **by_itself,
+            "local_tests": False, "common_test": 0.0, "common_valid": 0.0, **by_itself,
         }
     )  # fmt: skip
     one: Federation = divided(data)

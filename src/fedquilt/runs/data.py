@@ -25,6 +25,7 @@ from fedquilt.data import (
     with_local_tests,
     without_labels,
 )
+from fedquilt.data.checks import pair_columns
 from fedquilt.runs.config import Config, Data, Kinded, check_options
 from fedquilt.runs.registry import lookup
 from fedquilt.runs.set_aside import set_aside
@@ -41,6 +42,8 @@ def federation_of(config: Config) -> Any:
 def federations_of(config: Config) -> tuple[Any, Any]:
     """The clients that take part, and the newcomers that never do (None without any)."""
     data = config.data
+    if config.stream is not None and data.common_valid:
+        raise InputError("data.common_valid: a stream has no validation rows at the server; leave it out.")
     whole: Any = divided(data) if config.stream is None else _stream(config)
     part, new = held_out(whole, data.newcomers, data.seed) if data.newcomers else (whole, None)
     part, new = _fitted(part, new)
@@ -55,6 +58,9 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
     arrays = _arrays(data, source)
     if classes is not None:
         arrays = _only(arrays, classes)
+    held = None
+    if data.common_valid:
+        arrays, held = _held_back(arrays, data.common_valid, "common valid", data.seed)
     if data.long_tail is not None:
         arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
     who = {"natural": True} if data.by_user else {"partition": made("partition", data.partition, "data.partition")}
@@ -62,6 +68,8 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
         arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
         **who, **prepare_of(data, arrays),
     )  # fmt: skip
+    if held is not None:
+        federation = replace(federation, server_columns=pair_columns(*held, "common_valid"))
     if data.local_tests:
         federation = with_local_tests(federation, data.seed)
     return _shifted(data, federation)
@@ -76,7 +84,10 @@ def _shifted(data: Data, federation: Federation) -> Federation:
 
 def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
     """A PFLlib folder: who has what is settled, so nothing else may settle it."""
-    fixed = ("clients", "limit", "long_tail", "pretraining", *_READING, "transforms")
+    fixed = (
+        "clients", "limit", "long_tail", "pretraining", *_READING, "transforms", "common_test", "common_valid",
+        "local_tests",
+    )  # fmt: skip
     other = [name for name in fixed if getattr(data, name)]
     if not data.by_user or other:
         wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
@@ -131,14 +142,22 @@ def _with_test(arrays: Arrays, data: Data) -> Arrays:
     """The same with a part of each class as a common test set, before any long tail."""
     if arrays.y_test is not None:
         raise InputError(f"{arrays.name or data.source} has a common test set already: leave data.common_test out.")
-    order = Seed(data.seed).fold("common test").numpy().permutation(len(arrays.y))
+    rest, (x, y) = _held_back(arrays, data.common_test, "common test", data.seed)
+    return replace(rest, x_test=x, y_test=y)
+
+
+def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arrays, tuple[Any, Any]]:
+    """The rows without a part of each class, and that part."""
+    order = Seed(seed).fold(what).numpy().permutation(len(arrays.y))
     stays = np.ones(len(order), np.bool_)
     for label in np.unique(arrays.y):
         own = order[arrays.y[order] == label]
-        stays[own[: int(data.common_test * len(own))]] = False
+        stays[own[: int(share * len(own))]] = False
     kept, held = np.flatnonzero(stays), np.flatnonzero(~stays)
+    if not len(held):
+        raise InputError(f"data.{what.replace(' ', '_')} = {share} is less than one row of any class.")
     user = None if arrays.user is None else arrays.user[kept]
-    return replace(arrays, x=arrays.x[kept], y=arrays.y[kept], x_test=arrays.x[held], y_test=arrays.y[held], user=user)
+    return replace(arrays, x=arrays.x[kept], y=arrays.y[kept], user=user), (arrays.x[held], arrays.y[held])
 
 
 def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:

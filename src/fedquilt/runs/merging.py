@@ -13,7 +13,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.models.files import fingerprint
-from fedquilt.models.streamed import StoredModel, Writer, compare
+from fedquilt.models.streamed import StoredModel, Writer, compare, finite
 from fedquilt.pieces.merging.informed import Fisher, RegMean
 from fedquilt.pieces.merging.pairs import Slerp
 from fedquilt.pieces.merging.rule import Difference, Report, Rule, Work, check_weights, merged, weights_of
@@ -83,6 +83,8 @@ def merge_files(request: Request, step: Step | None = None) -> dict[str, Any]:
         for path in (request.base or request.models[0], *request.models):
             stored.append(StoredModel(path))
         base, *models = stored
+        if not len(base):
+            raise InputError(f"'{base.path}' holds no tensors: there is nothing to merge.")
         problems = [p for m in models for p in compare(base, m)]
         if problems:
             listed = "\n".join(f"  - {p}" for p in problems[:20])
@@ -146,6 +148,8 @@ def _written(
 def _write_all(writer: Writer, rule: Rule, work: Work, base: StoredModel, step: Step | None) -> None:
     ordered = _InOrder(base, writer.names)
     for name, tensor in merged(rule, Work(ordered, work.deltas, work.names, work.weights, work.seed, work.report)):
+        if not finite(tensor):
+            raise InputError(f"'{name}' would not be finite after the merge: are scale or weights too large?")
         writer.add(name, tensor)
         if step is not None:
             step(name, tensor.numel())

@@ -46,7 +46,7 @@ def realigned(folder: str | Path, realign: Realign | None = None, to: Path | Non
         place = to or played.folder / FOLDER
         files = _saved(played, rule, place)
         found = evaluated(played, rule)
-    write_atomic(place / "scores.json", to_json(found, indent=1).encode(), played.folder)
+    write_atomic(place / "scores.json", to_json(found, indent=1).encode())
     return {**found, "files": files}
 
 
@@ -88,7 +88,7 @@ def _write(played: Played, path: Path, model: Params, what: dict[str, Any], rule
         "shape": list(row_shape(data)),
     }  # fmt: skip
     content = safetensors.torch.save(whole, {"fedquilt": json.dumps(about)})
-    write_atomic(path, content, played.folder)
+    write_atomic(path, content)
     return str(path)
 
 

@@ -185,7 +185,7 @@ class Run:
             "seconds": log.seconds + time.perf_counter() - began,
         }
         if due and self._scheduled(rounds.done):
-            heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_"))}
+            heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_", "common_valid_"))}
             rounds.state = self.method.observe(rounds.state, heard)  # test rows never steer training
         self._warn(rounds)
         self._follow(rounds, metrics, due)
@@ -208,12 +208,13 @@ class Run:
 
     def _numbers(self, rounds: Rounds, exams: dict[ClientId, dict[str, Any]]) -> dict[str, float]:
         numbers = summarise(exams)
-        common: Table | None = getattr(self.federation, "global_test", None)
         whole = rounds.method.global_model(rounds.state)
-        if common is not None and whole is not None and self.score is not None:
-            score = self.score(self.method.predict, whole, common)
-            found = {f"common_test_{n}": getattr(score, n, None) for n in ("accuracy", "loss")}
-            numbers |= {name: value for name, value in found.items() if value is not None}
+        for name, held in (("common_test", "global_test"), ("common_valid", "server_valid")):
+            common: Table | None = getattr(self.federation, held, None)
+            if common is not None and whole is not None and self.score is not None:
+                score = self.score(self.method.predict, whole, common)
+                found = {f"{name}_{n}": getattr(score, n, None) for n in ("accuracy", "loss")}
+                numbers |= {name: value for name, value in found.items() if value is not None}
         return numbers
 
     def _follow(self, rounds: Rounds, metrics: dict[str, Any], due: bool) -> None:
@@ -227,7 +228,7 @@ class Run:
         progress["last"] = metrics
         if not self._scheduled(rounds.done) and progress["best_round"] is not None:
             return
-        valid = metrics.get("valid_accuracy")
+        valid = metrics.get("valid_accuracy", metrics.get("common_valid_accuracy"))
         if valid is None or progress["best_valid"] is None or valid > progress["best_valid"] + self.stop.min_delta:
             progress |= {"best_valid": valid, "best_round": rounds.done, "since_best": 0, "best": metrics}
             if self.folder is not None:

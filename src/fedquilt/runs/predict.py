@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -87,13 +88,24 @@ def _answered(mode: Mode, config: Config, names: tuple[str, ...], table: Table, 
     return Answers(names, answer, sure, accuracy)
 
 
+def _labels(path: Path, found: Mapping[str, Any], classes: int) -> Tensor:
+    y = found["y"]
+    if y.shape != (len(found["x"]),) or y.dtype.kind not in "iub":
+        raise InputError(
+            f"{path}: y should be a whole number for each of {len(found['x'])} rows, got {y.dtype} of shape {y.shape}."
+        )
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise InputError(f"{path}: y goes from {y.min()} to {y.max()}; the run knows the classes 0 to {classes - 1}.")
+    return torch.from_numpy(y.astype(np.int64))
+
+
 def _rows(path: Path, mode: Mode) -> tuple[tuple[str, ...], np.ndarray[Any, Any], Tensor | None]:
     """Names, rows as they are stored, and labels if there are any."""
     if not path.is_dir():
         found = load(path)
         if "x" not in found:
             raise InputError(f"{path} has the keys {', '.join(sorted(found)) or '(none)'}. It needs x, the rows.")
-        labels = torch.from_numpy(found["y"].astype(np.int64)) if "y" in found else None
+        labels = _labels(path, found, mode.about["classes"]) if "y" in found else None
         return tuple(map(str, range(len(found["x"])))), found["x"], labels
     stored = mode.about["stored"]
     if mode.about["dtype"] != "torch.uint8" or len(stored) != 3 or stored[1] != stored[2] or stored[0] not in (1, 3):

@@ -65,6 +65,7 @@ class Data(_Section):
     test: Share = 0.2
     valid: Share = 0.1
     common_test: Share = 0.0
+    common_valid: Share = 0.0
     local_tests: bool = False
     limit: Positive | None = None
     mean: float | list[float] = 0.0
@@ -243,8 +244,9 @@ class Config(_Section):
         asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
         if asked["train"]["epochs_first"] is None:
             del asked["train"]["epochs_first"]
-        if not asked["data"]["pretraining"]:
-            del asked["data"]["pretraining"]
+        for name in ("pretraining", "common_valid"):
+            if not asked["data"][name]:
+                del asked["data"][name]
         for name in ("codec", "download_codec"):
             if not asked[name]:
                 del asked[name]  # a run without codecs is the run it was before there were any

@@ -16,14 +16,18 @@ from fedquilt.runs.config import load
 
 
 def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int], float]:
-    """Which models go into the soup, and its accuracy on all clients' validation rows together."""
+    """Which models go into the soup, and its accuracy on the server's validation rows, or on all clients' together."""
     if recipe is None:
         raise InputError("A greedy soup is scored on validation rows: give a recipe with --recipe.")
     config = load(recipe)
     federation = federation_of(config)
-    tables = [t for c in federation.examined if (t := federation.exam(c, "valid", 0)) is not None]
+    common = getattr(federation, "server_valid", None)
+    held = (federation.exam(c, "valid", 0) for c in federation.examined)
+    tables = [common] if common is not None else [t for t in held if t is not None]
     if not tables:
-        raise InputError(f"The recipe '{recipe}' has no validation rows; set data.valid = 0.1, say.")
+        raise InputError(
+            f"The recipe '{recipe}' has no validation rows; set data.valid = 0.1 or data.common_valid = 0.1, say."
+        )
     method = method_of(config, federation)
     names = method.net.names  # type: ignore[attr-defined]
     lacking = [n for n in names if n not in models[0]]

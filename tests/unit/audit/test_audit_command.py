@@ -172,6 +172,8 @@ def test_codecs(recipe):
     for wrong in ("zip", "hgc=1", "sign=3"):
         with pytest.raises(InputError, match=r"codec|num_bins"):
             Plan(codecs=(wrong,))
+    with pytest.raises(InputError, match="'x' cannot be the value of its first setting"):
+        Plan(codecs=("hgc=x",))
 
 
 def test_a_slope_that_a_codec_spoiled_does_not_hide_the_rest(recipe):

@@ -172,7 +172,10 @@ def test_dlg(place, capsys):
         (["-algo", "FedAvgg"], "did you mean 'FedAvg'"),
         (["-m", "LSTM"], "-m LSTM: not here"),
         (["-m", "ResNet10"], "takes 3 channels; MNIST has 1"),
-        (["-m", "ViT", "-fd", "64"], "-fd 64: the features of ViT are 512 wide"),
+        (["-m", "ViT", "-fd", "64"], "-fd 64: only CNN takes another width of features"),
+        (["-m", "DNN", "-fd", "64"], "-fd 64: only CNN takes another width of features"),
+        (["-go", "a/b"], "-go a/b: it is part of the names of files"),
+        (["-did", "x"], "invalid number value: 'x'"),
         (["-nb", "10"], "MNIST has 3 classes"),
         (["-nc", "9"], "-nc 9: .*holds 4 clients"),
         (["-ts"], "-ts has no effect in PFLlib"),
@@ -212,7 +215,7 @@ def test_words_for_true_and_false():
 def test_defaults_are_the_published_ones():
     asked = vars(parsed([]))
     for name, value in {
-        "goal": "test", "device": "cuda", "device_id": "0", "dataset": "MNIST", "model": "CNN", "batch_size": 10,
+        "goal": "test", "device": "cuda", "device_id": 0, "dataset": "MNIST", "model": "CNN", "batch_size": 10,
         "local_learning_rate": 0.01, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
         "global_rounds": 100, "local_epochs": 2, "algorithm": "FedAvg", "join_ratio": 1.0, "random_join_ratio": False,
         "num_clients": 20, "prev": 0, "times": 1, "eval_gap": 1, "save_folder_name": "items", "auto_break": False,

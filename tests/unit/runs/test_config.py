@@ -227,7 +227,7 @@ _OTHER = [
     "data.tokeniser=e",
     "data.length=5",
     "data.partition.alpha=0.5", "data.partition=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
-    "data.common_test=0.2", "data.local_tests=true",
+    "data.common_test=0.2", "data.common_valid=0.2", "data.local_tests=true",
     "data.transforms=['random_flip']", "data.transforms=[{kind='resize', size=4}, 'random_flip']",
     "data.unlabelled=0.5", "data.newcomers=2", "stream={kind='by_class', groups=[[0, 1], [2, 3]]}",
     "stream={kind='drift', at=2, shift={kind='rotation', angles=[90]}}",

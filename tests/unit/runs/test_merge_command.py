@@ -92,6 +92,57 @@ def test_differences_are_all_told_before_anything_is_written(stored: tuple[Path,
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("rule", ["stitch", "soup"])
+def test_numbers_that_are_not_finite_are_refused_by_name(
+    rule: str, bad: float, stored: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    base, models = stored
+    weights = model(2)
+    weights["a.bias"][1] = bad
+    save_file(weights, models[1])
+    with pytest.raises(InputError, match=r"'a\.bias' holds numbers that are not finite"):
+        merge_files(Request(models, tmp_path / "out.safetensors", rule, base))
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rule": "task_arithmetic", "options": {"scale": float("nan")}}, "scale must be a finite number"),
+        ({"rule": "ties", "options": {"scale": float("inf")}}, "scale must be a finite number"),
+        ({"rule": "task_arithmetic", "options": {"scale": 1e39}}, "would not be finite after the merge"),
+        ({"rule": "dare", "options": {"drop": 1.0}}, "drop is a probability"),
+        ({"weights": [float("nan"), 1.0, 1.0]}, "Weights must be finite"),
+        ({"weights": [float("inf"), 1.0, 1.0]}, "Weights must be finite"),
+        ({"weights": [1.0]}, "There are 3 models but 1 weights"),
+    ],
+)
+def test_bad_numbers_write_nothing(
+    changes: dict[str, Any], message: str, stored: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    base, models = stored
+    with pytest.raises(InputError, match=message):
+        merge_files(Request(models, tmp_path / "out.safetensors", base=base, **changes))
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_files_that_hold_nothing_or_nonsense(stored: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    base, (one, *_) = stored
+    empty, whole = tmp_path / "empty.safetensors", one.read_bytes()
+    save_file({}, empty)
+    with pytest.raises(InputError, match="holds no tensors"):
+        merge_files(Request([empty, empty], tmp_path / "out.safetensors", "soup"))
+    for content in (b"", b"hello", whole[: len(whole) // 2]):
+        one.write_bytes(content)
+        with pytest.raises(InputError, match="cannot be read as safetensors"):
+            merge_files(Request([one], tmp_path / "out.safetensors", base=base))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="folder"):
+        merge_files(Request([tmp_path / "folder"], tmp_path / "out.safetensors", base=base))
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_nothing_is_overwritten_unless_asked(stored: tuple[Path, list[Path]], tmp_path: Path) -> None:
     base, models = stored
     out = tmp_path / "out.safetensors"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedquilt.core.params import is_weight
+from fedquilt.core.seed import Seed
 from fedquilt.runs.build import method_of
 from fedquilt.runs.config import parse
 
@@ -72,3 +74,8 @@ def test_the_published_long_tails(letter: str) -> None:
     assert (config.rounds, config.train.epochs, config.train.batch_size, config.seed) == (500, 5, 8, 3407)
     assert config.train.optimizer.options == {"lr": 0.03, "momentum": 0.5}
     assert (config.method.options["norm"], config.model.kind) == (0.1, "resnet18" if classes == 10 else "resnet34")
+    method = method_of(config, Elsewhere((3, 32, 32), classes))
+    heads = method.heads(method.init_server(Seed(0)), method.init_client(Seed(0)))  # type: ignore[attr-defined]
+    assert heads.fixed.weight.shape == heads.general.weight.shape == (classes, 512)
+    sizes = {n: t.numel() for n, t in heads.body.items() if is_weight(n)}
+    assert sum(sizes.values()) == (11_168_832 if classes == 10 else 21_276_992)

@@ -133,7 +133,12 @@ def test_predictions_that_cannot_be(digits_lt: Path, scores: dict, tmp_path: Pat
     np.savez(tmp_path / "bytes.npz", x=np.zeros((2, 8, 8), np.uint8))
     np.savez(tmp_path / "nothing.npz", z=np.zeros(2))
     (tmp_path / "pictures").mkdir()
+    np.savez(tmp_path / "fewer.npz", x=np.zeros((3, 1, 8, 8), np.float32), y=np.array([0, 1]))
+    np.savez(tmp_path / "beyond.npz", x=np.zeros((3, 1, 8, 8), np.float32), y=np.array([0, 1, 10]))
+    np.savez(tmp_path / "words.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=np.array(["a", "b"]))
     for data, mode, client, message in (
+        ("fewer.npz", "global", None, "for each of 3 rows"), ("words.npz", "global", None, "whole number"),
+        ("beyond.npz", "global", None, "the run knows the classes 0 to 9"),
         ("other.npz", "global", None, "shape"), ("bytes.npz", "global", None, "uint8"),
         ("nothing.npz", "global", None, "needs x"), ("pictures", "global", None, "no square images"),
         ("other.npz", "personal", None, "client is named"), ("other.npz", "personal", 99, "has no client-99"),
@@ -186,6 +191,13 @@ def test_any_method_is_scored_by_the_same_rule(kind: str, tmp_path: Path):
     if kind in ("fedper", "fedetf"):
         with pytest.raises(InputError, match="linear layer called head"):
             realigned(folder)
+
+
+def test_a_place_that_cannot_be_written_is_named(digits_lt: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(StorageError, match=r"Cannot write below '.*file/modes': Not a directory") as error:
+        realigned(digits_lt, to=tmp_path / "file" / "modes")
+    assert "resume" not in str(error.value)
 
 
 def test_clients_never_visited_fall_back(tmp_path: Path):

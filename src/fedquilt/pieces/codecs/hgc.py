@@ -35,8 +35,9 @@ class hgc(Matrixwise):
         num_bins: K, from 2 to 64.
         representative: ``"midpoint"``; ``"upper"``: k_i D; ``"unbiased"``: rho_i / D rounded up or down at random such
             that the mean is rho_i.
-        lossless: What is done to the bits after K, kept only if it is smaller: ``"deflate"``, ``"adaptive"`` (an
-            arithmetic coder with a model for each row; up to 2**20 entries), or ``"smallest"`` of these.
+        lossless: What is done to the bits after K, kept only if it is smaller: ``"deflate"``, ``"gaps"`` (Rice's
+            code of the distances between rare signs), ``"adaptive"`` (an arithmetic coder with a model for each row: a
+            few per cent smaller, slow; up to 2**20 entries), or ``"smallest"`` of these.
         bit_width: Another name for ``num_bins``.
 
     Reference: CEHGLS, with the index of every row, the exact maximum and the mark of dead columns that its code lacks.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -36,8 +37,8 @@ class Report:
     shared: int = 0
     conflicts: int = 0
 
-    def count(self, deltas: Sequence[Tensor], masks: Sequence[Tensor]) -> None:
-        """Take in one tensor: its changes and which of them have a say."""
+    def count(self, deltas: Sequence[Tensor], masks: Sequence[Tensor], of: int | None = None) -> None:
+        """Take in one tensor: its changes and which of them have a say; ``of`` so many, if some are left out here."""
         votes = torch.zeros_like(masks[0], dtype=torch.int16)
         up, down = torch.zeros_like(masks[0]), torch.zeros_like(masks[0])
         kept = []
@@ -47,7 +48,7 @@ class Report:
             down |= mask & (delta < 0)
             kept.append(int(mask.count_nonzero()))
         self.kept = [a + b for a, b in zip(self.kept or [0] * len(kept), kept, strict=True)]
-        self.numbers += votes.numel()
+        self.numbers += votes.numel() if of is None else of
         self.touched += int(votes.count_nonzero())
         self.shared += int((votes > 1).count_nonzero())
         self.conflicts += int((up & down).count_nonzero())
@@ -173,8 +174,8 @@ def check_weights(weights: Sequence[float] | None, count: int) -> list[float]:
     given = [1.0] * count if weights is None else [float(w) for w in weights]
     if len(given) != count:
         raise InputError(f"There are {count} models but {len(given)} weights.")
-    if count and (min(given) < 0 or not any(given)):
-        raise InputError(f"Weights must be >= 0 and not all 0, got {given}.")
+    if count and (not all(map(math.isfinite, given)) or min(given) < 0 or not any(given)):
+        raise InputError(f"Weights must be finite, >= 0 and not all 0, got {given}.")
     return given
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,10 +56,24 @@ class Stitch:
         def change(name: str) -> Tensor:
             deltas = [d[name] for d in work.deltas]
             kept = [mask(i, d) for i, d in enumerate(deltas)]
-            work.report.count(deltas, kept)
-            return stitched(deltas, kept, work.weights, self.count, self.conflicts)
+            places, like = _touched(kept), deltas[0]
+            few = 2 * places.numel() < like.numel()
+            if few:  # work on these alone: all others stay
+                deltas = [d.flatten().index_select(0, places) for d in deltas]
+                kept = [m.flatten().index_select(0, places) for m in kept]
+            work.report.count(deltas, kept, of=like.numel())
+            moves = stitched(deltas, kept, work.weights, self.count, self.conflicts)
+            return moves.new_zeros(like.numel()).index_copy_(0, places, moves).view(like.shape) if few else moves
 
         return change
+
+
+def _touched(kept: Sequence[Tensor]) -> Tensor:
+    """Where any model has a say, as places in the flattened tensor."""
+    found = kept[0].clone()
+    for mask in kept[1:]:
+        found |= mask
+    return torch.from_numpy(np.flatnonzero(found.numpy()))
 
 
 def stitched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -36,9 +37,17 @@ class TaskArithmetic:
 
     scale: float = 0.4
 
+    def __post_init__(self) -> None:
+        _check_scale(self.scale)
+
     def plan(self, work: Work) -> Change:
         """Nothing to be known before."""
         return lambda name: self.scale * weighted_sum(work.weights, _counted(name, work))
+
+
+def _check_scale(scale: float) -> None:
+    if not math.isfinite(scale):
+        raise InputError(f"scale must be a finite number, got {scale}.")
 
 
 def _counted(name: str, work: Work) -> list[Tensor]:
@@ -61,6 +70,7 @@ class Ties:
     per: Per = "all"
 
     def __post_init__(self) -> None:
+        _check_scale(self.scale)
         self._stitch()
 
     def _stitch(self) -> Stitch:

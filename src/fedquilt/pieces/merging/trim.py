@@ -11,10 +11,11 @@ from torch import Tensor
 
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
-from fedquilt.core.select import Selection, at_least, jittered, marked, threshold
+from fedquilt.core.select import Selection, Shortlist, at_least, jittered, marked, threshold
 from fedquilt.pieces.merging.rule import Named
 
 Per = Literal["all", "tensor"]
+_FEW = 0.5  # of one model: so many numbers of all models together may be held to choose from
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,16 @@ def taus(deltas: Sequence[Named], names: Sequence[str], keep: float) -> list[flo
     """tau of each model over all these names, whose tensors are read twice and never held together."""
     if keep == 1:
         return [0.0] * len(deltas)
-    found = [Selection() for _ in deltas]
+    if keep * len(deltas) <= _FEW:
+        found = _twice([Shortlist() for _ in deltas], deltas, names, keep)
+        if None not in found:
+            return [float(tau) for tau in found if tau is not None]
+    return [float(tau) for tau in _twice([Selection() for _ in deltas], deltas, names, keep) if tau is not None]
+
+
+def _twice(
+    found: Sequence[Selection | Shortlist], deltas: Sequence[Named], names: Sequence[str], keep: float
+) -> list[float | None]:
     for name in names:
         for selection, delta in zip(found, deltas, strict=True):
             selection.look(delta[name])

@@ -41,7 +41,7 @@ MATRIX_CODECS = [
     uniform(3, stochastic=True), qsgd(2), qsgd(4, block=7), qsgd(8), qsgd(16, block=1000), half(), half("bfloat16"),
     power_sgd(1), power_sgd(3),
 ]  # fmt: skip
-STAGED = [hgc(lossless=s) for s in ("deflate", "adaptive", "smallest")] + [hgc_rc(lossless="adaptive")]
+STAGED = [hgc(lossless=s) for s in ("deflate", "gaps", "adaptive", "smallest")] + [hgc_rc(lossless="adaptive")]
 every_codec = pytest.mark.parametrize("codec", MATRIX_CODECS + STAGED, ids=repr)
 
 

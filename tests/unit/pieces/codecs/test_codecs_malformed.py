@@ -91,7 +91,6 @@ def floats(*values: float) -> bytes:
         (hgc(), lambda p: floats(float("nan")) + p[4:], "the largest row norm is nan"),
         (hgc(), lambda p: floats(-1.0) + p[4:], "the largest row norm is -1.0"),
         (hgc(), lambda p: p[:4] + bytes([7]) + p[5:], "coded with 8 bins; 16 are expected"),
-        (hgc(), lambda p: p[:4] + bytes([0b11001111]) + p[5:], "unknown stage 3"),
         (hgc(10), lambda p: p[:5] + b"\xff" + p[6:], "row index 15 of 10"),
         (hgc(), lambda p: p[:-1] + bytes([p[-1] | 1]), "the filling after 74 bits is not zero"),
         (hgc_legacy(), lambda p: b"\1" * 8 + p[8:], "the counts of the bins are not those of 5 rows"),
