@@ -28,7 +28,9 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Looking": (looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit),
     "Long tails": (tails.realign, tails.tails, tails.predict),
     "Models": (merging.merge,),
-    "Real federations": (federations.serve, federations.join, federations.keys, federations.export),
+    "Real federations": (
+        federations.serve, federations.join, federations.keys, federations.states, federations.export,
+    ),
     "What there is": (
         catalogues.methods, catalogues.codecs, catalogues.models, catalogues.datasets, catalogues.doctor,
     ),

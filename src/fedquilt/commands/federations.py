@@ -149,6 +149,31 @@ def join(
     Membership(Address.of(superlink), settings, ca, key, port).run(lambda text: typer.echo(text, err=True))
 
 
+def states(
+    folder: Annotated[Path, typer.Argument(help="The folder of --state.", metavar="DIR")],
+    forget: Annotated[list[str] | None, typer.Option(help="Delete what is kept of this run.", metavar="RUN")] = None,
+    older: Annotated[
+        float | None, typer.Option(help="Delete what has not changed for so many days.", metavar="DAYS")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a site keeps of its clients' states, run by run, or delete some of it.
+
+    Example: [bold]fedquilt states state --older 90[/bold]
+    """
+    from fedquilt.deploy.states import forget as delete
+    from fedquilt.deploy.states import kept, rows, table
+
+    gone = delete(folder, forget or [], older) if forget or older is not None else []
+    there = kept(folder)
+    if as_json:
+        typer.echo(json.dumps({"forgotten": rows(gone), "kept": rows(there)}))
+        return
+    if gone:
+        typer.echo(f"Forgotten:\n{table(gone)}\n\nKept:")
+    typer.echo(table(there))
+
+
 def export(
     recipe: Recipe,
     overrides: Overrides = None,

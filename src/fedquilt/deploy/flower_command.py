@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.deploy.processes import end_with_parent
 
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
 
@@ -94,10 +95,12 @@ def program(name: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Flower's programs find each other, keep to a folder of their own, and report to nobody unless told to."""
+    """Flower's programs find each other, keep to a folder of their own, report to nobody unless told to, and look for
+    work more often than once a second."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**quiet, **os.environ, "PATH": path, "FLWR_HOME": str(home)}
+    often = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
+    return {**quiet, **often, **os.environ, "PATH": path, "FLWR_HOME": str(home)}
 
 
 def call(arguments: Sequence[str], home: Path, timeout: float = 120.0) -> str:
@@ -120,12 +123,12 @@ def _last_words(text: str, lines: int = 12) -> str:
 
 
 def start(arguments: Sequence[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a program that stays, in a session of its own, with its output in a file."""
+    """Start a program that stays, in a session of its own, with its output in a file. It ends when this one does."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
             [program(arguments[0]), *arguments[1:]], env=environment(home), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent,
         )  # fmt: skip
 
 
