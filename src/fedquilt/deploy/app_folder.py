@@ -50,7 +50,8 @@ client = client_app()
 
 def export(config: Config, place: Path, folder: Path | None = None) -> list[Path]:
     """Write the app folder of a recipe; ``folder`` is where the server will keep the run."""
-    if place.exists() and any(place.iterdir()) and not (place / "fedquilt_app.py").exists():
+    ours = (place / "fedquilt_app.py").exists()
+    if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not ours)):
         raise InputError(f"'{place}' holds something else. Name a new folder.")
     target = folder if folder is not None else Path(config.output.folder).absolute() / config.folder_name
     content = {

@@ -150,7 +150,8 @@ def wait_for(address: Address, process: subprocess.Popen[bytes] | None, log: Pat
         if process is not None and process.poll() is not None:
             raise FlowerError(f"Flower's SuperLink ended at once: {_last_words(_text(log))}")
         if time.monotonic() > end:
-            raise FlowerError(f"Nothing answers at {address} after {seconds:.0f} seconds. {_last_words(_text(log), 4)}")
+            said = f"Flower's SuperLink said: {_last_words(_text(log), 4)}" if process is not None else "Is it started?"
+            raise FlowerError(f"Nothing answers at {address} after {seconds:.0f} seconds. {said}")
         time.sleep(0.1)
 
 
