@@ -95,12 +95,10 @@ def program(name: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Flower's programs find each other, keep to a folder of their own, report to nobody unless told to, and look for
-    work more often than once a second."""
+    """Flower's programs find each other, keep to a folder of their own, and report to nobody unless told to."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    often = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
-    return {**quiet, **often, **os.environ, "PATH": path, "FLWR_HOME": str(home)}
+    return {**quiet, **os.environ, "PATH": path, "FLWR_HOME": str(home)}
 
 
 def call(arguments: Sequence[str], home: Path, timeout: float = 120.0) -> str:
