@@ -21,11 +21,13 @@ from fedquilt.deploy import join as joining
 from fedquilt.deploy.apps import play
 from fedquilt.deploy.flower_command import Address, free_port
 from fedquilt.deploy.join import Membership
-from fedquilt.deploy.processes import alive, clear, wait_gone, write_down
+from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
+from fedquilt.deploy.serve import Server
 from fedquilt.deploy.site import SiteSettings
 from fedquilt.engines.local import Local
 from fedquilt.runs.build import method_of
 from fedquilt.runs.config import parse
+from helpers.deployed import nobody
 from helpers.nodes import grid
 from helpers.toy import digits, last
 
@@ -95,12 +97,15 @@ def test_a_node_that_ends_is_started_again_after_growing_pauses(member, tmp_path
     assert (len(residents), began.read_text().count("x")) == (2, 4)
 
 
-def test_a_state_folder_is_one_nodes(member):
-    first = member._alone()
-    with pytest.raises(InputError, match=r"Another node uses '.*state'\. Stop it, or give this one another --state"):
-        member._alone()
-    first.close()
-    member._alone().close()
+def test_a_state_folder_is_one_nodes_and_a_run_one_servers(member, tmp_path):
+    taken = r"Another node uses '.*state'\. Stop it, or give this one another --state"
+    with member.alone(), pytest.raises(InputError, match=taken), member.alone():
+        pytest.fail("two at once")
+    with member.alone():
+        pass
+    server = Server(tmp_path / "run", Address("127.0.0.1", 1))
+    with held(server.home / ".lock", ""), pytest.raises(InputError, match="Another 'fedquilt serve' plays the run in"):
+        server.follow(config(1), nobody, print)
 
 
 def test_data_that_cannot_be_loaded_end_the_node_at_once(member, tmp_path, capfd):

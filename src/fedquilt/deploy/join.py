@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from fedquilt.core.errors import InputError
 from fedquilt.deploy.flower_command import Address, environment, free_port, program, refuse_plain_text
 from fedquilt.deploy.keys import check_date, check_node_key
-from fedquilt.deploy.processes import end_with_parent
+from fedquilt.deploy.processes import end_with_parent, held
 from fedquilt.deploy.site import SiteSettings, is_function
 from fedquilt.engines.flower.resident import PLACE
 
@@ -75,7 +75,7 @@ class Membership:
     def run(self, note: Callable[[str], None]) -> NoReturn:
         """Be a node until stopped: a resident with the data, and Flower's SuperNode, which is started again when it
         ends, for example because the server does not know its key yet."""
-        with self._alone():
+        with self.alone():
             self._stay(note)
 
     def _stay(self, note: Callable[[str], None]) -> NoReturn:
@@ -99,16 +99,10 @@ class Membership:
             note(f"The node ended with exit code {code}; it is started again in {pause:.0f} seconds.")
             time.sleep(pause)
 
-    def _alone(self) -> IO[str]:
-        """Take hold of the state folder: two nodes with one would take each other's place."""
-        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (self.state / ".lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            raise InputError(f"Another node uses '{self.state}'. Stop it, or give this one another --state.") from error
-        return lock
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the state folder: two nodes with one would take each other's place."""
+        taken = f"Another node uses '{self.state}'. Stop it, or give this one another --state."
+        return held(self.state / ".lock", taken)
 
     def _settle(self, surroundings: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start the resident and wait until it has loaded the data."""

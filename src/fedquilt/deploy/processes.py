@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from fedquilt.core.errors import InputError
 from fedquilt.runs.files import write_atomic
 
 
@@ -50,6 +54,18 @@ def clear(place: Path, grace: float = 15.0) -> bool:
         if wait_gone(place, grace):
             break
     return True
+
+
+@contextmanager
+def held(place: Path, taken: str) -> Iterator[None]:
+    """Hold a file as long as this lasts, at most until this process ends; ``taken`` is said if another one holds it."""
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with place.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(taken) from error
+        yield
 
 
 def end_with_parent(sign: int = signal.SIGTERM) -> None:

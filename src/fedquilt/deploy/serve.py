@@ -24,7 +24,7 @@ from fedquilt.deploy.flower_command import (
     wait_for,
 )  # fmt: skip
 from fedquilt.deploy.keys import Keys
-from fedquilt.deploy.processes import alive, clear, wait_gone, write_down
+from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
 from fedquilt.runs.build import result_of
 from fedquilt.runs.config import Config
 from fedquilt.runs.files import write_atomic
@@ -75,7 +75,12 @@ class Server:
 
     def follow(self, config: Config, hear: Hear, note: Note) -> dict[str, Any]:
         """Play the run to its end and return its result; whatever dies on the way is started again."""
-        self._make_way(note)
+        taken = f"Another 'fedquilt serve' plays the run in '{self.folder}'. Stop it first, or wait for it."
+        with held(self.home / ".lock", taken):
+            self._make_way(note)
+            return self._follow(config, hear, note)
+
+    def _follow(self, config: Config, hear: Hear, note: Note) -> dict[str, Any]:
         app = self.folder / "flower" / "app"
         export(config, app, self.folder)
         self._connection()
