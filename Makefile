@@ -15,16 +15,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips in one venv would race
-.PHONY: help demo test lint fmt types imports docs bench clean
+.PHONY: help demo test test-flower lint fmt types imports docs bench clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.stamp-demo ## Compare methods on a small federation and write a report
 	$(BIN)/fedquilt compare recipes/demo.toml
 
-test: $(VENV)/.stamp-dev ## Run the quick tests (others: .venv/bin/pytest -m slow)
+test: $(VENV)/.stamp-dev ## Run the quick tests (slow ones: .venv/bin/pytest -m slow)
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-flower: $(VENV)/.stamp-dev ## Run the tests that start a federation of real processes
+	$(BIN)/pytest -n 2 --dist loadfile -m "flower and not slow" tests/flower
 
 lint: $(VENV)/.stamp-dev ## Check style and formatting
 	$(BIN)/ruff check .

@@ -39,7 +39,9 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Long tails": (tails.realign, tails.tails, tails.predict),
     "Streams": (continual.continual,),
     "Models": (merging.merge, pretraining.pretrain_mae),
-    "Real federations": (federations.serve, federations.join, federations.keys, federations.export),
+    "Real federations": (
+        federations.serve, federations.join, federations.keys, federations.states, federations.export,
+    ),
     "What there is": (
         catalogues.methods, catalogues.codecs, catalogues.models, catalogues.datasets, catalogues.doctor,
     ),

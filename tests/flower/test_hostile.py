@@ -28,7 +28,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
 from helpers.nodes import flower, grid
 from helpers.sabotage import Without
-from helpers.tampering import answer, each, results, tampered, uploads, wire
+from helpers.tampering import answer, each, flip, results, spoilt, tampered, uploads, wire
 from helpers.toy import fedavg, last, points
 
 THREE = points(12, 20, 16)  # node 11 has the clients 0 and 2, node 12 has client 1, the hostile one
@@ -53,22 +53,6 @@ def refused(over: Any, **settings: Any) -> tuple[str, set[str]]:
     assert {q.client for log in logs for q in log.quarantined} == {1}
     assert all(len(log.quarantined) == 1 and len(log.visits) == 2 for log in logs)
     return rounds.digest(), {q.reason for log in logs for q in log.quarantined}
-
-
-def flip(frame: bytes) -> bytes:
-    """A bit of the header is wrong."""
-    return frame[:9] + bytes([frame[9] ^ 4]) + frame[10:]
-
-
-def spoilt(value: float) -> Any:
-    def change(found: Any) -> Any:
-        def spoil(delta: Any) -> Any:
-            return {n: torch.full_like(t, value) for n, t in delta.items()}
-
-        field = next(iter(vars(found.upload)))
-        return replace(found, upload=replace(found.upload, **{field: spoil(getattr(found.upload, field))}))
-
-    return wire(change)
 
 
 def changed(**how: Any) -> Any:

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedquilt.deploy import serve
-from helpers.deployed import SITES, Sites, at_home, ready, recipe, server
+from helpers.deployed import SITES, Sites, at_home, nobody, ready, recipe
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
 ROUNDS = 10
 
 
@@ -54,7 +54,7 @@ class Killer(threading.Thread):
         elif victim.startswith("data of "):
             self.sites.kill_resident(victim.removeprefix("data of "))
         elif victim == "server":
-            os.kill(int((self.folder / "server.pid").read_text()), signal.SIGKILL)
+            os.kill(int((self.folder / "server.pid").read_text().split()[0]), signal.SIGKILL)
         else:
             assert self.link is not None
             assert self.link.process is not None
@@ -68,9 +68,9 @@ class Killer(threading.Thread):
         ("scaffold", ["link", "data of oslo", "server", "link", "oslo"]),
     ],
 )
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_kills(method, victims, tmp_path, monkeypatch):
-    config = recipe(method, ROUNDS)
+    config = recipe(method, ROUNDS, ask=10.0)
     address, keys = ready(tmp_path)
     sites = Sites(tmp_path, address, keys)
     killer = Killer(tmp_path / "run", sites, victims, seed=len(victims))
@@ -86,7 +86,7 @@ def test_kills(method, victims, tmp_path, monkeypatch):
         for site in SITES:
             sites.join(site)
         killer.start()
-        result = server(tmp_path / "run", address, keys, restarts=20).follow(config, lambda n, m: None, notes.append)
+        result = serve.Server(tmp_path / "run", address, keys, restarts=20).follow(config, nobody, notes.append)
     finally:
         sites.close()
     assert killer.error is None

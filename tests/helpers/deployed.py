@@ -3,55 +3,78 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedquilt.core.exchange import Method
 from fedquilt.data import Federation
 from fedquilt.deploy.flower_command import Address, free_port
 from fedquilt.deploy.keys import Keys, make
-from fedquilt.deploy.serve import Server
+from fedquilt.deploy.serve import Server, _Link
+from fedquilt.engines.client_side import one_thread
 from fedquilt.engines.local import Local
 from fedquilt.runs.build import method_of
 from fedquilt.runs.config import Config, parse
 from fedquilt.runs.play import Run
 
 SITES = ("bergen", "oslo")
+STRANGER = "trondheim"  # one client; it has a key of its own, and joins only where a test says so
+PEOPLE = 3  # clients of each of the others
 
 
-def rows(site: str) -> tuple[Any, Any]:
-    """A site's rows: every second digit, not the same at the two sites."""
+def rows(site: str) -> dict[str, Any]:
+    """A site's rows, each of somebody: digits, fewer of the large ones, and not the same at all sites."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
-    place = SITES.index(site)
-    part = slice(place, 400 + 100 * place, len(SITES))
-    return (x[part] / 16).astype(np.float32).reshape(-1, 1, 8, 8), y[part]
+    place = (*SITES, STRANGER).index(site)
+    part = np.arange(place, 480 + 60 * place, 3)
+    part = part[np.arange(len(part)) % 10 >= y[part] // 2]
+    people = np.array([f"{site}-{number % (1 if site == STRANGER else PEOPLE)}" for number in range(len(part))])
+    return {"x": (x[part] / 16).astype(np.float32).reshape(-1, 1, 8, 8), "y": y[part], "user": people}
 
 
-def recipe(method: str | Mapping[str, Any], rounds: int = 2, **settings: Any) -> Config:
+def federation(sites: Sequence[str] = SITES) -> Federation:
+    """The clients of all sites in one place, each with its rows as its own site splits them."""
+    clients = {}
+    for site in sites:
+        own = rows(site)
+        here = Federation.from_arrays(own["x"], own["y"], user=own["user"], classes=10)
+        for client in here.ids:
+            tables = {"train": here.site(client, 0).train, **{s: here.exam(client, s) for s in ("valid", "test")}}
+            wholes = {split: table.whole() for split, table in tables.items() if table is not None}
+            clients[client] = {split: (whole.x, whole.y) for split, whole in wholes.items()}
+    return Federation.from_clients(clients, classes=10)
+
+
+def recipe(method: str | Mapping[str, Any], rounds: int = 2, nodes: int = len(SITES), ask: float = 60.0) -> Config:
     """A short run of a method."""
     return parse({
         "name": "deployed", "rounds": rounds, "method": method,
         "model": {"kind": "mlp", "hidden": [16]}, "train": {"batch_size": 16},
-        "flower": {"nodes": len(SITES), "ask": 10.0, "deadline": 600.0, "wait": 300.0},
-        "snapshot": {"seconds": 0.0}, "evaluate": {"every": rounds}, **settings,
+        "flower": {"nodes": nodes, "ask": ask, "deadline": 600.0, "wait": 300.0},
+        "snapshot": {"seconds": 0.0}, "evaluate": {"every": rounds},
     })  # fmt: skip
 
 
-def at_home(config: Config) -> str:
+def at_home(
+    config: Config, sites: Sequence[str] = SITES, change: Callable[[Method], Method] = lambda method: method
+) -> str:
     """The digest of the same run on the local engine."""
-    federation = Federation.from_clients({site: rows(site) for site in SITES}, classes=10)
-    run = Run(method_of(config, federation), federation, rounds=config.rounds, seed=config.seed, engine=Local(),
-              evaluation=config.evaluate)  # fmt: skip
-    return [snapshot.digest() for snapshot in run][-1]
+    source = federation(sites)
+    with one_thread():
+        run = Run(change(method_of(config, source)), source, rounds=config.rounds, seed=config.seed, engine=Local(),
+                  evaluation=config.evaluate)  # fmt: skip
+        return [snapshot.digest() for snapshot in run][-1]
 
 
 class Sites:
@@ -60,24 +83,36 @@ class Sites:
     def __init__(self, folder: Path, address: Address, keys: Keys) -> None:
         self.folder, self.address, self.keys = folder, address, keys
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        for site in SITES:
-            x, y = rows(site)
-            np.savez(folder / f"{site}.npz", x=x, y=y)
+        for site in (*SITES, STRANGER):
+            np.savez(folder / f"{site}.npz", **rows(site))
 
-    def command(self, site: str) -> list[str]:
+    def command(self, site: str, **other: object) -> list[str]:
         """What the site runs."""
-        return [
-            sys.executable, "-m", "fedquilt", "join", "--superlink", str(self.address), "--ca", str(self.keys.ca),
-            "--key", str(self.keys.node(site)), "--data", str(self.folder / f"{site}.npz"), "--name", site,
-            "--classes", "10", "--state", str(self.folder / f"state-{site}"),
-        ]  # fmt: skip
+        usual = {
+            "superlink": self.address, "ca": self.keys.ca, "key": self.keys.node(site), "classes": 10,
+            "data": self.folder / f"{site}.npz", "user": "user", "state": self.folder / f"state-{site}",
+        }  # fmt: skip
+        options = [word for name, value in {**usual, **other}.items() for word in (f"--{name}", str(value))]
+        return [sys.executable, "-m", "fedquilt", "join", *options]
 
-    def join(self, site: str) -> None:
+    def join(self, site: str, **other: object) -> None:
         """Start a site."""
-        with (self.folder / f"{site}.log").open("ab") as log:
-            self.processes[site] = subprocess.Popen(
-                self.command(site), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        self.start(site, self.command(site, **other))
+
+    def start(self, name: str, command: Sequence[str], surroundings: dict[str, str] | None = None) -> None:
+        """Start what a site runs; what it says goes into its log."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=surroundings
             )
+
+    def said(self, name: str, words: str, seconds: float = 120.0) -> str:
+        """What a site has said so far, once it has said these words."""
+        end = time.monotonic() + seconds
+        while words not in (text := (self.folder / f"{name}.log").read_text(errors="replace")):
+            assert time.monotonic() < end, f"{name} did not say {words!r}:\n{text}"
+            time.sleep(0.2)
+        return text
 
     def kill(self, site: str) -> None:
         """End a site's processes without a warning; what they started ends with them."""
@@ -116,10 +151,35 @@ def group(number: int) -> list[int]:
 
 def ready(folder: Path) -> tuple[Address, Keys]:
     """Keys and a free port."""
-    make(folder / "keys", ["localhost"], SITES)
+    make(folder / "keys", ["localhost"], [*SITES, STRANGER])
     return Address("127.0.0.1", free_port()), Keys(folder / "keys")
 
 
-def server(folder: Path, address: Address, keys: Keys, **settings: Any) -> Server:
-    """The server of one run."""
-    return Server(folder, address, keys, **settings)
+class Standing:
+    """A SuperLink and its sites, which serve one run after another, or several at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address, self.keys = ready(folder)
+        first = Server(folder / "link", self.address, self.keys)
+        first._connection()
+        self.link = _Link(first)
+        self.link.revive()
+        self.sites = Sites(folder, self.address, self.keys)
+        self.known = Keys(folder / "known")  # without the nodes' keys: they are registered, and that takes seconds
+        self.known.folder.mkdir()
+        for file in (self.keys.ca, *self.keys.server):
+            shutil.copy(file, self.known.folder)
+
+    def run(self, name: str, config: Config) -> dict[str, Any]:
+        """The result of one more run."""
+        return Server(self.folder / name, self.address, self.known, attach=True).follow(config, nobody, print)
+
+    def close(self) -> None:
+        """Nodes first, then the SuperLink."""
+        self.sites.close()
+        self.link.end()
+
+
+def nobody(number: int, metrics: dict[str, Any]) -> None:
+    """Hears of rounds and does nothing."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from fedquilt.core.record import pack, unpack
 from fedquilt.engines.flower.apps import Client
 from fedquilt.engines.flower.errand import Answer
@@ -52,3 +54,21 @@ def uploads(change: Callable[[bytes], bytes]) -> Tamper:
 def wire(change: Callable[[Any], Any]) -> Tamper:
     """Change the record of each upload."""
     return uploads(lambda frame: pack(change(unpack(frame))))
+
+
+def flip(frame: bytes) -> bytes:
+    """A bit of the header is wrong."""
+    return frame[:9] + bytes([frame[9] ^ 4]) + frame[10:]
+
+
+def spoilt(value: float) -> Tamper:
+    """All numbers of each upload are this one."""
+
+    def change(found: Any) -> Any:
+        def spoil(delta: Any) -> Any:
+            return {n: torch.full_like(t, value) for n, t in delta.items()}
+
+        field = next(iter(vars(found.upload)))
+        return replace(found, upload=replace(found.upload, **{field: spoil(getattr(found.upload, field))}))
+
+    return wire(change)

@@ -114,6 +114,8 @@ def join(
     valid: Annotated[float, typer.Option(help="The part that chooses rounds.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Which rows these are follows from it.")] = 0,
     classes: Annotated[int | None, typer.Option(help="How many classes the whole federation has.")] = None,
+    mean: Annotated[float, typer.Option(help="Bytes become (byte / 255 - mean) / std.")] = 0.0,
+    std: Annotated[float, typer.Option(help="See --mean; both the same at every site.")] = 1.0,
     dry_run: Annotated[
         Path | None, typer.Option("--dry-run", help="Only show what would leave this site.", metavar="RECIPE")
     ] = None,
@@ -127,15 +129,16 @@ def join(
     """
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.join import Membership
-    from fedquilt.deploy.site import SiteSettings, is_function
+    from fedquilt.deploy.site import is_function, settings_of
 
     place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
     own = is_function(data)
-    settings = SiteSettings(
-        data=data if own else str(Path(data).absolute()), label=label, user=user, size=size, name=name,
-        state=str(place), trusted=trust or [], test=test, valid=valid, seed=seed, classes=classes,
-        path=[str(Path.cwd())] if own else [],
-    )  # fmt: skip
+    given = {
+        "data": data if own else str(Path(data).absolute()), "label": label, "user": user, "size": size, "name": name,
+        "state": str(place), "trusted": trust or [], "test": test, "valid": valid, "seed": seed, "classes": classes,
+        "mean": mean, "std": std, "path": [str(Path.cwd())] if own else [],
+    }  # fmt: skip
+    settings = settings_of(given, "join", "--")
     if dry_run is not None:
         from fedquilt.deploy.dry_run import leaving, table
 
@@ -146,7 +149,34 @@ def join(
         raise InputError("Say where the server is: --superlink server.example.org:8000.")
     if insecure == (ca is not None):
         raise InputError("Give --ca (the server's CA certificate), or --insecure for a server on this machine.")
+    if ca is not None and key is None:
+        raise InputError("Give this node's private key: --key oslo. A server only lets in nodes whose keys it knows.")
     Membership(Address.of(superlink), settings, ca, key, port).run(lambda text: typer.echo(text, err=True))
+
+
+def states(
+    folder: Annotated[Path, typer.Argument(help="The folder of --state.", metavar="DIR")],
+    forget: Annotated[list[str] | None, typer.Option(help="Delete what is kept of this run.", metavar="RUN")] = None,
+    older: Annotated[
+        float | None, typer.Option(help="Delete what has not changed for so many days.", metavar="DAYS")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a site keeps of its clients' states, run by run, or delete some of it.
+
+    Example: [bold]fedquilt states state --older 90[/bold]
+    """
+    from fedquilt.deploy.states import forget as delete
+    from fedquilt.deploy.states import kept, rows, table
+
+    gone = delete(folder, forget or [], older) if forget or older is not None else []
+    there = kept(folder)
+    if as_json:
+        typer.echo(json.dumps({"forgotten": rows(gone), "kept": rows(there)}))
+        return
+    if gone:
+        typer.echo(f"Forgotten:\n{table(gone)}\n\nKept:")
+    typer.echo(table(there))
 
 
 def export(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -33,7 +35,7 @@ serverapp = "fedquilt_app:server"
 clientapp = "fedquilt_app:client"
 
 [tool.flwr.app.config]
-folder = "{folder}"
+folder = {folder}
 """
 
 _APP = '''\
@@ -50,12 +52,14 @@ client = client_app()
 
 def export(config: Config, place: Path, folder: Path | None = None) -> list[Path]:
     """Write the app folder of a recipe; ``folder`` is where the server will keep the run."""
-    if place.exists() and any(place.iterdir()) and not (place / "fedquilt_app.py").exists():
+    ours = (place / "fedquilt_app.py").exists()
+    if place.exists() and (not place.is_dir() or (any(place.iterdir()) and not ours)):
         raise InputError(f"'{place}' holds something else. Name a new folder.")
     target = folder if folder is not None else Path(config.output.folder).absolute() / config.folder_name
     content = {
-        "pyproject.toml": _PROJECT.format(name=config.name.lower().replace("_", "-").replace(".", "-"),
-                                          folder=target.absolute(), version=_version()),
+        "pyproject.toml": _PROJECT.format(
+            name=_app_name(config.name), folder=_quoted(target.absolute()), version=_version()
+        ),
         "fedquilt_app.py": _APP,
         "recipe.toml": dump(config),
         ".gitignore": "__pycache__/\n",
@@ -63,6 +67,15 @@ def export(config: Config, place: Path, folder: Path | None = None) -> list[Path
     for name, text in content.items():
         write_atomic(place / name, text.encode())
     return [place / name for name in content]
+
+
+def _app_name(name: str) -> str:
+    """A run's name as Flower takes it: small letters, digits and single dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "fedquilt-run"
+
+
+def _quoted(place: Path) -> str:
+    return json.dumps(str(place), ensure_ascii=False)
 
 
 def _version() -> str:

@@ -64,10 +64,11 @@ def server_app(recipe: Path) -> Server:
 
 def play(grid: Any, config: Config, folder: Path) -> None:
     """Play a run on a federation. What ends it early is written down for the command that follows the run."""
+    from fedquilt.deploy.processes import write_down
     from fedquilt.engines.flower.engine import Flower, Patience
     from fedquilt.runs.build import result_for, run_of
 
-    write_atomic(folder / "server.pid", str(os.getpid()).encode())
+    write_down(folder / "server.pid", os.getpid())
     (folder / "failure.json").unlink(missing_ok=True)
     try:
         wait = Patience(config.flower.deadline, config.flower.ask)

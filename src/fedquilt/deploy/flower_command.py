@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.deploy.processes import end_with_parent
 
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
 
@@ -120,12 +121,12 @@ def _last_words(text: str, lines: int = 12) -> str:
 
 
 def start(arguments: Sequence[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start a program that stays, in a session of its own, with its output in a file."""
+    """Start a program that stays, in a session of its own, with its output in a file. It ends when this one does."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
             [program(arguments[0]), *arguments[1:]], env=environment(home), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent,
         )  # fmt: skip
 
 
@@ -147,7 +148,8 @@ def wait_for(address: Address, process: subprocess.Popen[bytes] | None, log: Pat
         if process is not None and process.poll() is not None:
             raise FlowerError(f"Flower's SuperLink ended at once: {_last_words(_text(log))}")
         if time.monotonic() > end:
-            raise FlowerError(f"Nothing answers at {address} after {seconds:.0f} seconds. {_last_words(_text(log), 4)}")
+            said = f"Flower's SuperLink said: {_last_words(_text(log), 4)}" if process is not None else "Is it started?"
+            raise FlowerError(f"Nothing answers at {address} after {seconds:.0f} seconds. {said}")
         time.sleep(0.1)
 
 

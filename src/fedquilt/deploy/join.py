@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from fedquilt.core.errors import InputError
 from fedquilt.deploy.flower_command import Address, environment, free_port, program, refuse_plain_text
 from fedquilt.deploy.keys import check_date, check_node_key
-from fedquilt.deploy.site import SiteSettings
+from fedquilt.deploy.processes import end_with_parent, held
+from fedquilt.deploy.site import SiteSettings, is_function
 from fedquilt.engines.flower.resident import PLACE
 
 
@@ -51,8 +50,12 @@ class Membership:
             check_node_key(self.key)
         if self.port is not None and Address("127.0.0.1", self.port).answers():
             raise InputError(f"Something listens at 127.0.0.1:{self.port} already. Choose another --port, or none.")
-        if ":" not in self.settings.data and not Path(self.settings.data).is_file():
-            raise InputError(f"There is no '{self.settings.data}'. Give this site's rows with --data: a .npz file.")
+        data = self.settings.data
+        if not is_function(data) and not Path(data).exists():
+            raise InputError(
+                f"There is no '{data}'. Give this site's rows with --data: a .npz, .csv or .parquet file, a folder of "
+                "images, or package.module:function."
+            )
 
     @property
     def state(self) -> Path:
@@ -72,15 +75,18 @@ class Membership:
     def run(self, note: Callable[[str], None]) -> NoReturn:
         """Be a node until stopped: a resident with the data, and Flower's SuperNode, which is started again when it
         ends, for example because the server does not know its key yet."""
+        with self.alone():
+            self._stay(note)
+
+    def _stay(self, note: Callable[[str], None]) -> NoReturn:
         command = self.command()
         surroundings = environment(self.state / "flower")
-        _lock = self._alone()  # held until this process ends
         resident = self._settle(surroundings)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         pause = 2.0
         while True:
             began = time.monotonic()
-            node = subprocess.Popen(command, env=surroundings, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+            node = subprocess.Popen(command, env=surroundings, stdin=subprocess.DEVNULL, preexec_fn=_follow)
             try:
                 while (code := node.poll()) is None:
                     if resident.poll() is not None:
@@ -93,16 +99,10 @@ class Membership:
             note(f"The node ended with exit code {code}; it is started again in {pause:.0f} seconds.")
             time.sleep(pause)
 
-    def _alone(self) -> IO[str]:
-        """Take hold of the state folder: two nodes with one would take each other's place."""
-        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (self.state / ".lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            raise InputError(f"Another node uses '{self.state}'. Stop it, or give this one another --state.") from error
-        return lock
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the state folder: two nodes with one would take each other's place."""
+        taken = f"Another node uses '{self.state}'. Stop it, or give this one another --state."
+        return held(self.state / ".lock", taken)
 
     def _settle(self, surroundings: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start the resident and wait until it has loaded the data."""
@@ -119,6 +119,10 @@ class Membership:
         return resident
 
 
+def _follow() -> None:
+    end_with_parent(signal.SIGKILL)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
@@ -127,9 +131,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _end_with_parent() -> None:
-    """On Linux, let the node end when this process does, however it ends."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -117,8 +117,11 @@ def make(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 3
         if not re.fullmatch(r"[\w-]{1,100}", name):
             raise InputError(f"A node's name is made of at most 100 letters, digits, - and _, got {name!r}.")
     keys, made = Keys(folder), list[Path]()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (folder / NODES).mkdir(exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / NODES).mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be a folder for keys: {error.strerror}. Name another.") from error
     if not keys.ca.exists():
         made += _make_ca(keys, max(days, 3650))
     if hosts and (renew or not keys.server[0].exists()):

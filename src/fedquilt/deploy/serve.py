@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -25,11 +24,13 @@ from fedquilt.deploy.flower_command import (
     wait_for,
 )  # fmt: skip
 from fedquilt.deploy.keys import Keys
+from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
 from fedquilt.runs.build import result_of
 from fedquilt.runs.config import Config
 from fedquilt.runs.files import write_atomic
 
 CONNECTION = "fedquilt"
+_START = 120.0  # seconds for a server app to start
 Hear = Callable[[int, dict[str, Any]], None]
 Note = Callable[[str], None]
 
@@ -56,26 +57,38 @@ class Server:
         refuse_plain_text(self.keys is None, self.address)
         if self.keys is not None:
             self.keys.check_server()
-        if not self.attach and self.address.answers():
-            raise InputError(
-                f"Something listens at {self.address} already. Choose another --port, or use it: --superlink "
-                f"{self.address}."
-            )
 
     @property
     def home(self) -> Path:
         """Flower's own files."""
         return self.folder / "flower"
 
+    @property
+    def link_process(self) -> Path:
+        """Names the process of our own SuperLink."""
+        return self.home / "superlink.pid"
+
+    @property
+    def server_process(self) -> Path:
+        """Names the process of the server app, which writes it when it starts."""
+        return self.folder / "server.pid"
+
     def follow(self, config: Config, hear: Hear, note: Note) -> dict[str, Any]:
         """Play the run to its end and return its result; whatever dies on the way is started again."""
+        taken = f"Another 'fedquilt serve' plays the run in '{self.folder}'. Stop it first, or wait for it."
+        with held(self.home / ".lock", taken):
+            self._make_way(note)
+            return self._follow(config, hear, note)
+
+    def _follow(self, config: Config, hear: Hear, note: Note) -> dict[str, Any]:
         app = self.folder / "flower" / "app"
         export(config, app, self.folder)
         self._connection()
         heard, tries = 0, 0
         with self._superlink() as link:
             while True:
-                self._submit(app)
+                if not alive(self.server_process):  # a server that was killed may have left it to a SuperLink of others
+                    self._submit(app)
                 for number, metrics in self._watch(link):
                     if number > heard:
                         heard = number
@@ -89,6 +102,19 @@ class Server:
                     raise FlowerError(f"The run ended {tries} times before it was done. See {self.home}/superlink.log.")
                 note("the server was stopped; it goes on from the last snapshot")
                 link.revive()
+
+    def _make_way(self, note: Note) -> None:
+        """End what an earlier server of this run has left behind, if that was killed; and see that the port is free."""
+        if self.attach:
+            return
+        for place, what in ((self.link_process, "SuperLink"), (self.server_process, "server app")):
+            if clear(place):
+                note(f"the {what} of an earlier 'serve' was still there; it was ended")
+        if self.address.answers():
+            raise InputError(
+                f"Something listens at {self.address} already. Choose another --port, or use it: --superlink "
+                f"{self.address}."
+            )
 
     def _failed(self) -> None:
         """Raise what the run itself said when it ended; a run that was killed said nothing."""
@@ -145,24 +171,27 @@ class Server:
                 raise
 
     def _submit(self, app: Path) -> None:
-        for name in ("server.pid", "failure.json"):
-            (self.folder / name).unlink(missing_ok=True)
+        for place in (self.server_process, self.folder / "failure.json"):
+            place.unlink(missing_ok=True)
         call(["flwr", "run", str(app.absolute()), CONNECTION], self.home)
 
     def _watch(self, link: _Link) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rounds as they are played, until the server app is gone."""
         began, seen = time.monotonic(), 0
         while True:
-            alive = _alive(self.folder / "server.pid")
+            running = alive(self.server_process)
             for row in self._rows()[seen:]:
                 seen += 1
                 yield int(row["round"]), row
-            if result_of(self.folder) is not None and not alive:
+            if result_of(self.folder) is not None and not running:
                 return
-            if alive is None and time.monotonic() - began > 120:
-                raise FlowerError(f"The server app did not start within 120 seconds. See {self.home}/superlink.log.")
-            if alive is False or not link.alive():
-                _wait_gone(self.folder / "server.pid")
+            if running is None and time.monotonic() - began > _START:
+                raise FlowerError(
+                    f"The server app did not start within {_START:.0f} seconds. See {self.home}/superlink.log; a "
+                    "SuperLink that others run must be on this machine, and use the same installation of fedquilt."
+                )
+            if running is False or not link.alive():
+                wait_gone(self.server_process)
                 return
             time.sleep(0.3)
 
@@ -187,6 +216,7 @@ class _Link:
         if not self.server.attach and not self.alive():
             self.end()
             self.process = start(self.server.command(), self.server.home, log)
+            write_down(self.server.link_process, self.process.pid)
         wait_for(self.server.address, self.process, log)
         self.server.register()
 
@@ -199,31 +229,3 @@ class _Link:
         if self.process is not None:
             stop(self.process)
             self.process = None
-
-
-def _alive(place: Path) -> bool | None:
-    """Whether the process whose number is in a file runs; None if there is no such file yet."""
-    try:
-        number = int(place.read_text())
-    except (OSError, ValueError):
-        return None
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return _state(number) != "Z"
-
-
-def _state(number: int) -> str:
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "?"
-
-
-def _wait_gone(place: Path, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while _alive(place) and time.monotonic() < end:
-        time.sleep(0.1)

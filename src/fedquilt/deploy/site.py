@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,17 +61,29 @@ class SiteSettings(BaseModel):
         write_atomic(file, ("\n".join(lines) + "\n").encode())
 
 
-def read_site(file: Path) -> SiteSettings:
-    """The settings in a file; all that is wrong with them at once."""
+def settings_of(given: Mapping[str, Any], where: str, sign: str = "") -> SiteSettings:
+    """The settings given; all that is wrong with them at once. ``sign`` stands before the names of options."""
     try:
-        return SiteSettings.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        settings = SiteSettings.model_validate(given)
+    except ValidationError as error:
+        found = [
+            f"{sign}{'.'.join(map(str, e['loc']))}: {e['msg'].lower()}, got {e['input']!r}" for e in error.errors()
+        ]
+        raise ConfigError(found, where) from error
+    if settings.test + settings.valid >= 1:
+        both = f"{sign}test {settings.test:g} and {sign}valid {settings.valid:g}"
+        raise ConfigError([f"{both} leave no rows to train on; their sum must be below 1"], where)
+    return settings
+
+
+def read_site(file: Path) -> SiteSettings:
+    """The settings in a file."""
+    try:
+        return settings_of(tomllib.loads(file.read_text(encoding="utf-8")), str(file))
     except OSError as error:
         raise InputError(f"The site's settings '{file}' cannot be read: {error.strerror}.") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
-    except ValidationError as error:
-        found = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ConfigError(found, str(file)) from error
 
 
 def is_function(data: str) -> bool:

@@ -28,6 +28,7 @@ class _Sent:
     frames: Frames
     number: str
     since: float = 0.0
+    patience: float = 0.0
     messages: list[str] = field(default_factory=list)
     question: str | None = None
     failures: int = 0
@@ -57,18 +58,18 @@ class Delivery:
         """Send everything and wait for the answers."""
         patience = self.post.patience
         self._homeless = list(clients)
-        end = time.monotonic() + patience.deadline
+        began = time.monotonic()
         while True:
             self._send()
             for sent in list(self._under_way):
                 self._listen(sent)
             if not self._homeless and not self._under_way:
                 return self.answers
-            if time.monotonic() > end:
+            if time.monotonic() - began > patience.deadline:
                 for client in clients:
                     self.answers.setdefault(client, Lost(f"no answer within {patience.deadline:g} seconds"))
                 return self.answers
-            time.sleep(patience.pause)
+            patience.rest(began)
 
     # Out
 
@@ -92,7 +93,7 @@ class Delivery:
             self._push(sent)
 
     def _push(self, sent: _Sent) -> None:
-        sent.since = time.monotonic()
+        sent.since, sent.patience = time.monotonic(), self.post.patience.ask
         name = self.post.send(sent.node, self.kind, sent.frames)
         if name is None:
             self._failed(sent, Failed("Flower did not take the message"))
@@ -120,15 +121,18 @@ class Delivery:
             self._ask(sent)
 
     def _ask(self, sent: _Sent) -> None:
-        """A node that has forgotten its work was restarted, and gets it again. Questions get lost, too."""
+        """A node that has forgotten its work was restarted, and gets it again. Questions get lost, too, so they are
+        repeated, but ever more rarely: Flower's nodes do one thing at a time, so that those which a node at work has
+        not answered wait there, in front of the next round."""
         said = None if sent.question is None else self.post.fetch(sent.question)
         if said is not None:
             sent.question = None
             if _idle(said):
                 self.note(f"node {sent.node} knows nothing of its work; it is sent again")
                 self._push(sent)
-        elif time.monotonic() - sent.since > self.post.patience.ask:
-            sent.since = time.monotonic()
+        elif time.monotonic() - sent.since > sent.patience:
+            longest = max(self.post.patience.ask, self.post.patience.deadline / 10)
+            sent.since, sent.patience = time.monotonic(), min(2 * sent.patience, longest)
             sent.question = self.post.send(sent.node, "query.busy", {"number": pack(sent.number)})
 
     def _gone(self, sent: _Sent) -> None:

@@ -64,19 +64,19 @@ class Flower:
 
         A run that goes on names its ``clients``: then their sites are the federation, and others are left out.
         """
-        end = time.monotonic() + wait
+        began = time.monotonic()
         while True:
             self.roster.meet()
             lacking = self.roster.lacking(nodes, clients)
             if not lacking:
                 return Elsewhere(self.roster.close(clients), classes)
-            if time.monotonic() > end:
+            if time.monotonic() - began > wait:
                 trouble = "".join(f" Node {node} {text}." for node, text in self.roster.trouble.items())
                 raise InputError(
                     f"{lacking} within {wait:g} seconds. Start the others (fedquilt join), wait longer, or ask for "
                     f"fewer.{trouble}"
                 )
-            time.sleep(self.patience.pause)
+            self.patience.rest(began)
 
     # What the round loop asks for
 

@@ -23,13 +23,17 @@ class Patience:
     Args:
         deadline: Seconds that an exchange may take; clients that have not answered by then are left out.
         ask: After so many seconds without an answer, ask a node whether it is still at work; it is sent the work
-            again if it knows nothing of it.
-        pause: Seconds between two looks for answers.
+            again if it knows nothing of it. The question is repeated after twice the time, and so on.
+        pause: Seconds between two looks for answers, at first; each look costs the SuperLink something.
     """
 
     deadline: float = 3600.0
     ask: float = 30.0
     pause: float = 0.2
+
+    def rest(self, since: float) -> None:
+        """Sleep between two looks: the pause, or a twentieth of the time that has been waited, up to ten pauses."""
+        time.sleep(min(max(self.pause, (time.monotonic() - since) / 20), 10 * self.pause))
 
 
 @dataclass(frozen=True)
