@@ -19,11 +19,14 @@ from fedquilt.runs.build import engine_of, federation_of, method_of, result_for,
 from fedquilt.runs.clusters import LOG
 from fedquilt.runs.config import Config, Kinded
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.paired import Paired, accuracies_at, versus
 from fedquilt.runs.runner import Run, Snapshot
+from fedquilt.runs.statistics.beside import beside, winner
+from fedquilt.runs.statistics.intervals import interval
+from fedquilt.runs.statistics.paired import Paired, accuracies_at, versus
+from fedquilt.runs.statistics.targets import MEGABYTE, joules_by_round
 from fedquilt.runs.storage import RunFolder
 
-MEGABYTE = 1e6
+FRAME = ("local_only", "centralised")  # the lower and the upper frame of a table
 _FIRST = dict.fromkeys((*Paired.__dataclass_fields__, "significant"))  # the first method is not compared with itself
 
 
@@ -36,40 +39,11 @@ class Cell:
     folder: Path
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean over seeds with its 95 % t-interval; ``half`` is NaN for a single seed."""
-
-    mean: float
-    half: float
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """mean ± t(0.975, n-1) * s / sqrt(n), s the (n-1)-normalised deviation."""
-    n = len(values)
-    if n < 2:
-        return Interval(float(values[0]) if n else math.nan, math.nan)
-    from scipy import stats  # takes a second to import
-
-    half = float(stats.t.ppf(0.975, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)
-    return Interval(float(np.mean(values)), half)
-
-
-def paired(values: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """Differences over equal seeds: their mean, its 95 % half interval, and the p-value of a paired t-test."""
-    from scipy import stats
-
-    apart = np.asarray(values) - np.asarray(others)
-    if len(apart) < 2 or np.allclose(apart, apart[0]):
-        return {"difference": float(apart.mean()), "half_95": math.nan, "p": math.nan}
-    test = stats.ttest_rel(values, others)
-    half = float(stats.t.ppf(0.975, len(apart) - 1)) * float(apart.std(ddof=1)) / len(apart) ** 0.5
-    return {"difference": float(apart.mean()), "half_95": half, "p": float(test.pvalue)}
-
-
 def cells(config: Config) -> tuple[Path, list[Cell]]:
     """The runs of a comparison, seed by seed, and the folder that holds them."""
-    choices = config.compare.methods
+    choices = list(config.compare.methods)
+    if config.compare.frame:
+        choices += [Kinded(kind=kind) for kind in FRAME if kind not in {c.kind for c in choices}]
     labels = _labels(choices)
     seeds = config.compare.seeds
     runs = {
@@ -146,8 +120,13 @@ def conclude(
     constant = {c: v for c, v in zip(federation.examined, majority.tolist(), strict=True) if not math.isnan(v)}
     pairs = versus(scores)
     constants = versus({"": [constant] * len(scores[labels[0]]), **scores})
+    histories = {label: [_log(folder, "metrics/rounds.jsonl") for folder in folders[label]] for label in labels}
+    joules = {label: [_joules(f, r) for f, r in zip(folders[label], results[label], strict=True)] for label in labels}
+    kinds = {c.label: c.config.method for c in done}
     rows = [
         row(label, results[label])
+        | {"kind": kinds[label].kind, "frame": kinds[label].kind in FRAME}
+        | beside(histories[label], scores[label], config.compare.target, joules[label])
         | clusters_found([_log(folder, LOG) for folder in folders[label]])
         | {f"versus_first_{name}": value for name, value in pairs.get(label, _FIRST).items()}
         | {f"versus_majority_{name}": value for name, value in constants[label].items()}
@@ -159,14 +138,14 @@ def conclude(
         "clients": len(federation.ids),
         "chosen_on": "validation" if config.data.valid > 0 else "last round (there are no validation rows)",
         "majority_class": float(np.nanmean(majority)),
+        "target": config.compare.target,
         "rows": rows,
+        "winner": winner(rows, scores),
         "failed": list(failed),
     }
-    histories = {label: [_log(folder, "metrics/rounds.jsonl") for folder in folders[label]] for label in labels}
     curves(histories, summary["majority_class"], top / "curves")
     ends = {label: last_accuracies(logs[label]) for label in labels}
     draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
-    kinds = {c.label: c.config.method for c in done}
     stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
     if stitches is not None:
         from fedquilt.runs.rounds_plot import rounds_plot
@@ -181,6 +160,12 @@ def conclude(
 
 def _log(folder: Path, name: str) -> list[dict[str, Any]]:
     return RunFolder(folder).rows(name)
+
+
+def _joules(folder: Path, result: Mapping[str, Any]) -> dict[int, float] | None:
+    """The joules of each round; the long log of visits is read only where something was measured."""
+    measured = result.get("energy", {}).get("joules")
+    return joules_by_round(_log(folder, "metrics/visits.jsonl")) if measured else None
 
 
 def clusters_found(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:

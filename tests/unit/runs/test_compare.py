@@ -13,8 +13,9 @@ import pytest
 from scipy import stats
 
 from fedquilt.core.errors import ConfigError
-from fedquilt.runs.compare import _csv, _labels, cells, compare, interval, row
+from fedquilt.runs.compare import _csv, _labels, cells, compare, row
 from fedquilt.runs.config import Kinded, parse
+from fedquilt.runs.statistics.intervals import interval
 
 
 @pytest.mark.parametrize("values", [[0.5, 0.7], [0.1, 0.4, 0.35], [3.0, 3.0, 3.0], list(np.linspace(0, 1, 12) ** 2)])
