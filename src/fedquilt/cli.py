@@ -25,7 +25,9 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Runs": (running.run, running.resume, running.compare, running.newcomers),
-    "Looking": (looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit),
+    "Looking": (
+        looking.report, looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit,
+    ),
     "Long tails": (tails.realign, tails.tails, tails.predict),
     "Models": (merging.merge,),
     "Real federations": (federations.serve, federations.join, federations.keys, federations.export),

@@ -13,8 +13,6 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from fedquilt.runs.plots import COLOURS, STYLE, save, write_csv
-from fedquilt.runs.statistics.paired import accuracies_at
-from fedquilt.runs.statistics.spread import client_means
 from fedquilt.runs.statistics.targets import first_reach
 
 Rows = Sequence[Mapping[str, Any]]
@@ -72,12 +70,6 @@ def loss_curves(histories: Histories, path: Path) -> Path:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         return save(figure, path, ("method", "round", "mean_loss"), rows)
-
-
-def last_accuracies(clients: Sequence[Rows]) -> dict[Any, float]:
-    """Each client's test accuracy with the model it would use, at the last evaluation, mean over seeds; from
-    metrics/clients.jsonl."""
-    return client_means([accuracies_at(rows, max((r["round"] for r in rows), default=0)) for rows in clients])
 
 
 def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float, path: Path) -> Path:

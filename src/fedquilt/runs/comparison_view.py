@@ -9,9 +9,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.runs.compare import FRAME
 from fedquilt.runs.show import console
 from fedquilt.runs.statistics.intervals import Interval
+from fedquilt.runs.tables import FRAME
 
 
 def comparison_table(summary: Mapping[str, Any]) -> None:
@@ -45,6 +45,7 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
         print(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
     interval = "± is the 95 % t-interval over seeds. " if seeds > 1 else "One seed: no interval. "
     print(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
+    print(f"report {summary['report']}")
     print(f"table  {summary['folder']}/table.csv")
     print(f"curves {summary['folder']}/curves.png")
     print("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")

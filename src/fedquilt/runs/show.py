@@ -16,7 +16,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from fedquilt.data.measures import label_entropy, measures
-from fedquilt.runs.compare import MEGABYTE
+from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.runner import Snapshot
 
 console = Console()

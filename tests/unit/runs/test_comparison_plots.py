@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedquilt.runs.comparison_plots import draw_all, last_accuracies, method_style, over_seeds, rounds_to
+from fedquilt.runs.comparison_plots import draw_all, method_style, over_seeds, rounds_to
 
 
 def rounds(*accuracies: float, std: float = 0.1) -> list[dict[str, Any]]:
@@ -35,15 +35,6 @@ def test_means_over_seeds_and_rounds_to_a_target() -> None:
     assert rounds_to(HISTORIES["good"], 0.85) == 4
     assert rounds_to(HISTORIES["good"], 0.95) is None
     assert over_seeds([rounds(0.1), rounds(0.1, 0.2)], "test_accuracy")[0].tolist() == [2]  # scored in every seed
-
-
-def test_accuracies_of_clients_are_of_the_last_round_and_the_model_they_use() -> None:
-    def row(round: int, accuracy: float, model: str = "deployed", split: str = "test") -> dict[str, Any]:
-        return {"round": round, "client": 0, "model": model, "split": split, "accuracy": accuracy}
-
-    first = [row(1, 0.1), row(2, 0.5), row(2, 0.9, "global"), row(2, 0.8, split="valid")]
-    assert last_accuracies([first, [row(4, 0.7)]]) == {0: pytest.approx(0.6)}
-    assert last_accuracies([[]]) == {}
 
 
 def test_all_pictures_and_the_table(tmp_path: Path) -> None:

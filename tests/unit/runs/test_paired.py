@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedquilt.runs.statistics.paired import Paired, accuracies_at, against, holm, versus
+from fedquilt.runs.statistics.paired import Paired, against, holm, versus
 
 ONE = [{"a": 0.5, "b": 0.6, "c": 0.7, "d": 0.2}, {"a": 0.7, "b": 0.6, "c": 0.5, "d": 0.2}]
 TWO = [{"a": 0.7, "b": 0.7, "c": 0.9, "d": 0.5}, {"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.4}]
@@ -60,12 +60,6 @@ def test_chance_is_seldom_significant_and_a_real_difference_is() -> None:
     assert sum(found[1]) >= 90
 
 
-def test_methods_against_the_first_and_the_rows_they_come_from() -> None:
+def test_methods_against_the_first() -> None:
     assert list(versus({"fedavg": ONE, "x": TWO})) == ["x"]
     assert versus({"alone": ONE}) == {}
-    rows = [
-        {"round": r, "client": c, "model": m, "split": s, "accuracy": (10 * r + c) / 100}
-        for r in (1, 2) for c in (0, 1) for m in ("deployed", "global") for s in ("test", "valid")
-    ]  # fmt: skip
-    assert accuracies_at(rows, 2) == {0: 0.2, 1: 0.21}
-    assert accuracies_at(rows, None) == {}

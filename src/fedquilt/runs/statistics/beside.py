@@ -16,8 +16,8 @@ from fedquilt.runs.statistics.targets import Rows, area_under, best_test_round, 
 def beside(
     histories: Sequence[Rows], scores: Accuracies, target: float, joules: Sequence[Mapping[int, float] | None] = ()
 ) -> dict[str, Any]:
-    """Columns of one method: bootstrap interval of its accuracy over seeds, spread over clients at the chosen round, area
-    under the curve, the best test round under that name, and what the target cost."""
+    """Columns of one method: bootstrap interval of its accuracy over seeds, spread over clients at the chosen round,
+    area under the curve, the best test round under that name, and what the target cost."""
     chosen = [float(np.mean(list(found.values()))) for found in scores if found]
     low, high = bootstrap(chosen)
     tops = [best for rows in histories if (best := best_test_round(rows)) is not None]

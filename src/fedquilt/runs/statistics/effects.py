@@ -40,8 +40,8 @@ def rank_biserial(differences: Sequence[float]) -> float:
 
 
 def cliffs_delta(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """P(ours > theirs) - P(ours < theirs) over all pairs, in [-1, 1]: how far two groups of clients lie apart when it is
-    forgotten who is who; NaN for an empty group.
+    """P(ours > theirs) - P(ours < theirs) over all pairs, in [-1, 1]: how far two groups of clients lie apart when it
+    is forgotten who is who; NaN for an empty group.
 
     Reference: Cliff, Dominance statistics, 1993.
     """

@@ -115,12 +115,3 @@ def versus(methods: Mapping[str, Accuracies]) -> dict[str, dict[str, Any]]:
     """Every method but the first against the first, as plain values."""
     baseline, *others = methods
     return told({name: against(methods[baseline], methods[name]) for name in others})
-
-
-def accuracies_at(rows: Sequence[Mapping[str, Any]], round: int | None) -> dict[ClientId, float]:
-    """Each client's test accuracy with the model it would use after a round; from metrics/clients.jsonl."""
-    return {
-        r["client"]: r["accuracy"]
-        for r in rows
-        if r["model"] == "deployed" and r["split"] == "test" and r["round"] == round
-    }

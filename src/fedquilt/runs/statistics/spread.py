@@ -9,18 +9,16 @@ import numpy as np
 
 from fedquilt.core.table import ClientId
 from fedquilt.data.measures import gini
-from fedquilt.runs.evaluation import worst_tenth
 
 
 def over_clients(seeds: Sequence[Mapping[ClientId, float]]) -> dict[str, float]:
-    """Of clients' accuracies: Gini coefficient, variance (n), mean of the worst tenth, lowest and highest; each is
-    computed for every seed and then averaged."""
+    """Of clients' accuracies: Gini coefficient, variance (n), lowest and highest; each is computed for every seed
+    and then averaged."""
     held = [np.array(list(found.values()), dtype=float) for found in seeds if found]
     if not held:
         return {}
     measures: dict[str, Any] = {
-        "client_gini": _gini, "client_variance": np.var, "client_worst10": worst_tenth,
-        "client_least": np.min, "client_most": np.max,
+        "client_gini": _gini, "client_variance": np.var, "client_least": np.min, "client_most": np.max,
     }  # fmt: skip
     return {name: float(np.mean([float(f(values)) for values in held])) for name, f in measures.items()}
 

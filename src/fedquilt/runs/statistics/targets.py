@@ -36,8 +36,8 @@ def first_reach(values: Sequence[float], target: float) -> int | None:
 
 
 def costs_until(rows: Rows, target: float, joules: Mapping[int, float] | None = None) -> dict[str, float | None] | None:
-    """Rounds, megabytes up and down, joules and seconds of one run up to the first scored round whose mean test accuracy
-    reaches the target; None if none does. ``joules`` are those of each round, if they were measured."""
+    """Rounds, megabytes up and down, joules and seconds of one run up to the first scored round whose mean test
+    accuracy reaches the target; None if none does. ``joules`` are those of each round, if they were measured."""
     scored = [i for i, row in enumerate(rows) if row.get("test_accuracy") is not None]
     place = first_reach([rows[i]["test_accuracy"] for i in scored], target)
     if place is None:
