@@ -88,7 +88,7 @@ def test_a_pair_of_methods_by_seed_and_by_client() -> None:
 def test_spread_over_clients_by_hand() -> None:
     """Gini of 1 and 3 is 1/4, variance 1; of equals both are nothing; the mean of the two seeds is half of each."""
     found = over_clients([{"a": 0.25, "b": 0.75}, {"a": 0.5, "b": 0.5}])
-    assert found == pytest.approx({"client_gini": 0.125, "client_variance": 0.03125, 
+    assert found == pytest.approx({"client_gini": 0.125, "client_variance": 0.03125,
                                    "client_least": 0.375, "client_most": 0.625})  # fmt: skip
     assert over_clients([{"a": 0.0, "b": 0.0}])["client_gini"] == 0.0
     assert over_clients([{}]) == {}

@@ -151,7 +151,7 @@ def views_in(folder: Path) -> list[RunView]:
             found.append(RunView(place.parent, label, int(seed)))
     if not found:
         raise InputError(
-            f"'{folder}' is neither the folder of a run (it has no config.toml) nor of a comparison (it holds no runs). "
+            f"'{folder}' is neither the folder of a run (it has no config.toml) nor of a comparison (it has no runs). "
             "Give a folder that 'fedquilt run' or 'fedquilt compare' made."
         )
     return found

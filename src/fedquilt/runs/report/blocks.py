@@ -1,7 +1,7 @@
 """The building blocks of panels, as plain values: the page draws each kind. Text is always text, never markup.
 
-A chart may have ``variants``: equal charts for other choices, told apart by their ``keys`` (for example method and seed),
-which become menus. Numbers beside a chart are made from the same values by the page.
+A chart may have ``variants``: equal charts for other choices, told apart by their ``keys`` (for example method and
+seed), which become menus. Numbers beside a chart are made from the same values by the page.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def _answer(panels: list[dict[str, Any]]) -> list[str]:
 def _policy(scripts: list[str]) -> str:
     """Only these scripts run, and nothing is fetched from anywhere."""
     hashes = " ".join(f"'sha256-{b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    fixed = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"{fixed}; script-src {hashes}"
 
 
 def _footer(found: Gathered, data: str) -> str:
@@ -70,14 +71,13 @@ def _footer(found: Gathered, data: str) -> str:
     results = [view.result for view in found.views if view.result]
     known = results[0].get("environment", {}) if results else {}
     same = all(result.get("environment", {}) == known for result in results)
+    states = "".join(sorted(str(result.get("digest")) for result in results))
     made = ", ".join(f"{name} {value}" for name, value in known.items()) or "no run is finished"
     items = {
         "fedquilt": fedquilt.__version__,
         "environment": made + ("" if same else " (some runs were made with others)"),
         "data": ", ".join(sorted({str(r["data"])[:16] for r in results if r.get("data")})) or "unknown",
-        "final states": hashlib.sha256("".join(sorted(str(r.get("digest")) for r in results)).encode()).hexdigest()[
-            :16
-        ],
+        "final states": hashlib.sha256(states.encode()).hexdigest()[:16],
         "this page": hashlib.sha256(data.encode()).hexdigest()[:16],
     }
     return "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in items.items())

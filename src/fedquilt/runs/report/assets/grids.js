@@ -64,7 +64,7 @@ quilt.draws.dots = (block) => quilt.variants(block, (variant, width) => {
     width, height: 64 + step * order.y.length, marginLeft: quilt.margin(order.y.map(quilt.cut)), marginBottom: 42, marginRight: 64, style: quilt.looksOf,
     x: { domain: [-0.6, order.x.length - 0.4], ticks: quilt.ticks(order.x, width / 30), tickFormat: (i) => order.x[i], label: block.x_name, labelAnchor: "center", labelArrow: "none", tickSize: 0 },
     y: { domain: [order.y.length - 0.4, -0.6], ticks: d3.range(order.y.length), tickFormat: (j) => quilt.cut(order.y[j]), label: block.y_name, labelArrow: "none", tickSize: 0 },
-    r: { domain: [0, most], range: [0, Math.min(13, (0.42 * (width - 200)) / order.x.length)] },
+    r: { domain: [0, most], range: [0, Math.min(9.5, (0.42 * (width - 200)) / order.x.length)] },
     color: { type: "ordinal", domain: groups, range: groups.map((_, i) => quilt.colour(i)) },
     marks: [
       Plot.gridY(d3.range(order.y.length), { strokeOpacity: 0.08 }),

@@ -52,7 +52,7 @@ def distribution(found: Gathered) -> Panel | None:
         for name, wanted in choices:
             groups = []
             for label, runs in held.items():
-                rows = [[found_[c] if c in found_ else np.nan for c in shown] for s, found_ in runs if s in wanted]
+                rows = [[scores.get(c, np.nan) for c in shown] for s, scores in runs if s in wanted]
                 if rows:
                     groups.append({"name": label, "place": found.places[label], "values": numbers(_mean(rows))})
             if groups:
@@ -60,11 +60,9 @@ def distribution(found: Gathered) -> Panel | None:
     block = chart("strip", "distribution", "Clients' test scores", clients=[str(c) for c in shown], variants=variants,
                   level={"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
                   level_name="majority class")  # fmt: skip
-    sample = (
-        "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly by order."
-    )
-    return Panel(TAB, "distribution", "How clients fare", [block],
-                 "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample)  # fmt: skip
+    sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly."
+    note = "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample
+    return Panel(TAB, "distribution", "How clients fare", [block], note)
 
 
 def _mean(rows: list[list[float]]) -> Any:

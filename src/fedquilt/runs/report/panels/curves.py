@@ -39,7 +39,7 @@ def curves(found: Gathered) -> Panel | None:
     block = chart(
         "lines", "curves", "Curves", series=series, names=names, x="round", shares=SHARES, spread=SPREAD,
         y=next(n for n in names if n in known), t={str(n): _student(n) for n in range(2, most + 1)},
-        level=found.constant and {"test_accuracy": float(np.mean(list(found.constant.values())))} or {},
+        level={"test_accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
         level_name="majority class",
     )  # fmt: skip
     note = ("Lines are means over seeds at rounds that every seed has. Curves are of test rows and chose nothing: the "

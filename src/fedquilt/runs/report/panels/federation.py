@@ -33,8 +33,10 @@ def federation(found: Gathered) -> Panel | None:
 def _task(found: Gathered, place: int, task: dict[str, Any], several: bool) -> dict[str, Any]:
     clients = [tuple(c) if isinstance(c, list) else c for c in task["clients"]]
     groups = [found.groups.get(c) for c in clients] if found.groups else None
-    return {"keys": {"task": str(place)} if several else {}, "x": [str(c) for c in range(found.federation["classes"])],
-            "y": [str(c) for c in clients], "values": task["labels"], "groups": groups, "name": "training rows"}  # fmt: skip
+    return {
+        "keys": {"task": str(place)} if several else {}, "name": "training rows", "values": task["labels"],
+        "x": [str(c) for c in range(found.federation["classes"])], "y": [str(c) for c in clients], "groups": groups,
+    }  # fmt: skip
 
 
 def _facts(found: Gathered, task: dict[str, Any]) -> list[tuple[str, str, str]]:

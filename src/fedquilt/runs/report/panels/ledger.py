@@ -13,8 +13,8 @@ def ledger(found: Gathered) -> Panel | None:
     if not found.begun:
         return None
     rows = [
-        {"method": view.label, "place": found.places[view.label], "seed": view.seed, **row, "client": str(row["client"])}
-        for group in found.begun.values() for view in group for row in view.rows("ledger.jsonl")
+        {**row, "method": v.label, "place": found.places[v.label], "seed": v.seed, "client": str(row["client"])}
+        for group in found.begun.values() for v in group for row in v.rows("ledger.jsonl")
     ]  # fmt: skip
     if not rows:
         return Panel("Ledger", "ledger", "Quarantine", [text("Every reply was taken: none was left out.")])

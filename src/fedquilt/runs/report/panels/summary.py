@@ -25,8 +25,8 @@ def headline(found: Gathered) -> Panel | None:
     if open_runs:
         named = "; ".join(f"{v.label}, seed {v.seed}: {v.state}" for v in open_runs[:12])
         more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
-        blocks.append(text(f"{len(open_runs)} of {len(found.views)} runs are not finished. {named}{more}. "
-                           "Methods with an unfinished run are left out of tables and tests.", tone="warning"))  # fmt: skip
+        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {named}{more}. "
+        blocks.append(text(told + "Methods with an unfinished run are left out of tables and tests.", tone="warning"))
     for run in found.failed:
         blocks.append(text(f"{run['method']}, seed {run['seed']} failed: {run['reason']}", tone="warning"))
     return Panel(TAB, "headline", "In short", blocks)
@@ -76,7 +76,8 @@ def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, 
             f"± {100 * best['accuracy_half_95']:.1f} over {seeds} seeds (95 % t-interval)"),
         ("worst tenth of clients", _percent(best["worst10"]), "mean accuracy of the lowest 10 %"),
         ("majority class", _percent(summary["majority_class"]), "the least that must be beaten"),
-        (f"rounds to {100 * summary['target']:g} %", "never" if reached is None else f"{reached:.4g}",
+        (f"rounds to {100 * summary['target']:g} %",
+            "never" if reached is None else f"{reached:.1f}".removesuffix(".0"),
             f"in {best['seeds_at_target']} of {seeds} seeds"),
         ("sent per run", _size(best["megabytes_up"] + best["megabytes_down"]), "up and down, frames as they travelled"),
     ]  # fmt: skip
@@ -105,7 +106,7 @@ COLUMNS = (
            help="chosen on test rows, so it promises too much; beside the accuracy, never instead of it"),
     column("area_under_curve", "area under curve", "percent", group="curve",
            help="mean height of the accuracy curve over rounds"),
-    column("client_gini", "Gini", "number", digits=3, group="spread", help="of clients' accuracies; 0 if all are equal"),
+    column("client_gini", "Gini", "number", digits=3, group="spread", help="of clients' accuracies; 0: all equal"),
     column("client_variance", "variance", "number", digits=4, group="spread", help="of clients' accuracies"),
     column("client_least", "lowest client", "percent", group="spread"),
     column("client_most", "highest client", "percent", group="spread"),
@@ -162,14 +163,16 @@ def tests(found: Gathered) -> Panel | None:
         column("difference", "difference", "percent", half="half", signed=True, help="mean over clients, ± 95 %"),
         column("p", "p over clients", "p", help="Wilcoxon, Holm's correction"),
         column("seeds_told", "seeds better"),
-        column("seeds_p", "p over seeds", "p", help="Wilcoxon over seeds, Holm's correction; of n seeds never below 2 / 2^n"),
+        column("seeds_p", "p over seeds", "p", help="Wilcoxon over seeds, Holm's correction; never below 2 / 2^n"),
         column("seeds_t", "p over seeds (t)", "p", help="paired t-test over seeds, Holm's correction"),
         column("cohens_d", "Cohen's d", "number", digits=2, help="of pairs, over clients"),
         column("rank_biserial", "rank-biserial", "number", digits=2, help="of Wilcoxon's ranks, -1 to 1"),
         column("cliffs_delta", "Cliff's delta", "number", digits=2, help="of the two groups, unpaired, -1 to 1"),
     )  # fmt: skip
-    note = ("Each client is compared with itself under both methods (means over seeds). The winner was chosen on the same "
-            "numbers, so small differences deserve doubt; seeds share clients, so p over seeds is the stricter view.")  # fmt: skip
+    note = (
+        "Each client is compared with itself under both methods (means over seeds). The winner was chosen on the same "
+        "numbers, so small differences deserve doubt; seeds share clients, so p over seeds is the stricter view."
+    )
     return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows)], note)
 
 

@@ -111,8 +111,8 @@ def seconds(found: Gathered) -> Panel | None:
     if not shown:
         return None
     block = chart("bars", "seconds", "Seconds per run", variants=shown, x_name="seconds")
-    return Panel(TAB, "seconds", "How long it took", [block],
-                 "Clients' work is summed over clients, so with several processes it exceeds the wall clock.")  # fmt: skip
+    note = "Clients' work is summed over clients, so with several processes it exceeds the wall clock."
+    return Panel(TAB, "seconds", "How long it took", [block], note)
 
 
 def _phases(view: RunView) -> dict[str, float]:
