@@ -75,7 +75,7 @@ quilt.draws.table = function (block) {
         quilt.say(`Sorted by ${c.label}, ${state.down ? "descending" : "ascending"}.`);
         head.querySelector(`button[data-key="${CSS.escape(c.key)}"]`).focus();
       };
-      const button = quilt.el("button", { type: "button", title: c.help, "data-key": c.key, onclick: sort }, c.label);
+      const button = quilt.el("button", { type: "button", title: c.help, "data-key": c.key, onclick: sort }, c.label, quilt.el("span", { class: "way", "aria-hidden": "true" }));
       return quilt.el("th", { scope: "col", class: quilt.figures(c) ? "figure" : null, "aria-sort": active ? (state.down ? "descending" : "ascending") : null }, button);
     })));
     const found = rows();
