@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.command import fedquilt, small
-from helpers.made_runs import made_comparison
 
 from fedquilt.runs.report import write_report
+from helpers.command import fedquilt, small
+from helpers.made_runs import made_comparison
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -21,7 +21,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """The system's browser, without a window; FEDQUILT_CHROMIUM names another one."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright (pip install playwright)")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     path = os.environ.get("FEDQUILT_CHROMIUM") or next((p for n in NAMES if (p := shutil.which(n))), None)
     if path is None:
         pytest.skip(f"needs a Chromium: none of {', '.join(NAMES)} is on the path, and FEDQUILT_CHROMIUM is not set")
@@ -84,8 +84,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small comparison that was really run, with clusters."""
     folder = tmp_path_factory.mktemp("real")
     said = fedquilt(
-        "compare", small(folder), "--json", 'compare.methods=["fedavg","hcfl"]', "compare.seeds=[0,1]",
-        "compare.frame=true",
+        "compare", small(folder), "--json", 'compare.methods=["fedavg",{kind="flhc",initial_rounds=1}]',
+        "compare.seeds=[0,1]", "compare.frame=true",
     )  # fmt: skip
     assert said.code == 0, said.err
     return Path(said.json["report"]).parent

@@ -43,6 +43,7 @@ def test_all_pictures_and_the_table(tmp_path: Path) -> None:
     for name in names:
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert (tmp_path / f"{name}.svg").stat().st_size > 0
+        assert (tmp_path / f"{name}.eps").read_bytes()[:11] == b"%!PS-Adobe-"
         assert (tmp_path / f"{name}.csv").stat().st_size > 0
     with (tmp_path / "comparison_table.csv").open() as file:
         good, poor = csv.DictReader(file)
@@ -59,3 +60,12 @@ def test_all_pictures_and_the_table(tmp_path: Path) -> None:
 def test_many_methods_can_be_told_apart() -> None:
     looks = [tuple(method_style(i).values()) for i in range(20)]
     assert len(set(looks)) == 20
+
+
+def test_equal_pictures_are_equal_files_and_colours_stay_as_they_are(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        draw_all(HISTORIES, CLIENTS, 0.25, 0.85, tmp_path / name)
+    for suffix in ("png", "svg", "eps", "csv"):
+        files = [(tmp_path / name / f"accuracy_curves.{suffix}").read_bytes() for name in ("one", "two")]
+        assert files[0] == files[1], suffix

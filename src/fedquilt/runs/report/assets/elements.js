@@ -50,7 +50,7 @@ quilt.copy = async function (text, what) {
 };
 
 quilt.menu = function (label, options, chosen, change) {
-  const list = quilt.el("select", { onchange: () => change(list.value) });
+  const list = quilt.el("select", { "aria-label": label, onchange: () => change(list.value) });
   for (const [value, text] of options) list.append(quilt.el("option", { value, selected: value === chosen }, text));
   return quilt.el("label", {}, label, list);
 };
