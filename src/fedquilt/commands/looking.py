@@ -92,8 +92,8 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run or o
     from fedquilt.runs.report import write_report
 
     path = write_report(folder, to)
-    found = {"report": str(path), "bytes": path.stat().st_size}
-    echo(found) if as_json else typer.echo(f"report {path} ({found['bytes'] / 1e6:.1f} MB)")
+    size = path.stat().st_size
+    echo({"report": str(path), "bytes": size}) if as_json else typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
 
 
 def traffic(folder: Folder,

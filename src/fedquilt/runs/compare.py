@@ -126,6 +126,7 @@ def conclude(
         title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
         rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
     write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"]).encode())
-    summary["report"] = str(write_report(top))
+    summary["report"] = str(top / "report.html")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
+    write_report(top)
     return summary

@@ -26,12 +26,12 @@ def asset(name: str) -> str:
 def page(found: Gathered) -> str:
     """The whole file."""
     panels = [panel.plain() for make in PANELS if (panel := make(found)) is not None]
-    content = {"title": found.title, "subtitle": subtitle(found), "panels": panels}
-    data = embedded(content)
+    size = subtitle(found)
+    data = embedded({"title": found.title, "panels": panels})
     scripts = [asset(name) for name in SCRIPTS]
     return TEMPLATE.format(
         title=html.escape(f"{found.title}: fedquilt report"), policy=_policy(scripts), style=asset("report.css"),
-        heading=html.escape(found.title), subtitle=html.escape(content["subtitle"]),
+        heading=html.escape(found.title), subtitle=html.escape(size),
         answer=html.escape(" ".join(_answer(panels))), data=data,
         scripts="".join(f"<script>{text}</script>\n" for text in scripts), footer=_footer(found, data),
     )  # fmt: skip

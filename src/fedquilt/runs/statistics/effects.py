@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-def cohens_d(differences: Sequence[float]) -> float:
+def cohens_d(differences: ArrayLike) -> float:
     """Cohen's d of pairs (d_z): the mean difference over its standard deviation (n - 1); 0 if nobody differs, infinite
     if all differ by the same, NaN for fewer than two.
 
@@ -23,7 +23,7 @@ def cohens_d(differences: Sequence[float]) -> float:
     return mean / spread if mean else 0.0
 
 
-def rank_biserial(differences: Sequence[float]) -> float:
+def rank_biserial(differences: ArrayLike) -> float:
     """The share of Wilcoxon's rank sum in favour minus the share against, in [-1, 1]; pairs that do not differ are left
     out, as in the test; 0 if none differs.
 
@@ -39,15 +39,15 @@ def rank_biserial(differences: Sequence[float]) -> float:
     return float((ranks * np.sign(values)).sum() / ranks.sum())
 
 
-def cliffs_delta(ours: Sequence[float], theirs: Sequence[float]) -> float:
+def cliffs_delta(ours: ArrayLike, theirs: ArrayLike) -> float:
     """P(ours > theirs) - P(ours < theirs) over all pairs, in [-1, 1]: how far two groups of clients lie apart when it
     is forgotten who is who; NaN for an empty group.
 
     Reference: Cliff, Dominance statistics, 1993.
     """
-    if not len(ours) or not len(theirs):
+    left, right = np.asarray(ours, dtype=float), np.sort(np.asarray(theirs, dtype=float))
+    if not len(left) or not len(right):
         return math.nan
-    sorted_theirs = np.sort(np.asarray(theirs, dtype=float))
-    below = np.searchsorted(sorted_theirs, ours, side="left")
-    above = len(sorted_theirs) - np.searchsorted(sorted_theirs, ours, side="right")
-    return float((below - above).sum() / (len(ours) * len(sorted_theirs)))
+    below = np.searchsorted(right, left, side="left")
+    above = len(right) - np.searchsorted(right, left, side="right")
+    return float((below - above).sum() / (len(left) * len(right)))

@@ -102,8 +102,10 @@ def holm_adjusted(found: Mapping[str, float]) -> dict[str, float]:
 
 def holm(found: Mapping[str, Paired]) -> dict[str, Paired]:
     """The same with every kind of p corrected for their number."""
-    kinds = {k: holm_adjusted({n: getattr(pair, k) for n, pair in found.items()}) for k in ("p", "seeds_p", "seeds_t")}
-    return {name: replace(pair, **{k: values[name] for k, values in kinds.items()}) for name, pair in found.items()}
+    p = holm_adjusted({n: pair.p for n, pair in found.items()})
+    seeds_p = holm_adjusted({n: pair.seeds_p for n, pair in found.items()})
+    seeds_t = holm_adjusted({n: pair.seeds_t for n, pair in found.items()})
+    return {n: replace(pair, p=p[n], seeds_p=seeds_p[n], seeds_t=seeds_t[n]) for n, pair in found.items()}
 
 
 def told(found: Mapping[str, Paired]) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ quilt.frame = function (block, controls, draw) {
   const numbers = quilt.el("details", {}, quilt.el("summary", {}, "Numbers"));
   const state = { made: null, place: -1, drawn: 0 };
   const redraw = () => {
-    const width = Math.max(320, Math.min(1150, canvas.clientWidth || 1000));
+    const width = Math.max(320, Math.min(1150, canvas.clientWidth || 780));
     state.made = draw(width);
     state.drawn = width;
     state.place = -1;

@@ -75,7 +75,10 @@
     dress(theme);
   });
 
-  const everything = () => { for (const one of tabs) { make(one); drawIn(one.view); } };
+  const everything = () => {
+    for (const one of tabs) { make(one); drawIn(one.view); }
+    for (const fold of main.querySelectorAll("details.block")) fold.open = true;
+  };
   window.addEventListener("beforeprint", everything);
   matchMedia("print").addEventListener("change", (event) => { if (event.matches) everything(); });
   document.getElementById("print").addEventListener("click", () => { everything(); window.print(); });

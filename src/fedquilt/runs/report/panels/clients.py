@@ -77,7 +77,7 @@ def heat_map(found: Gathered) -> Panel | None:
     views = [view for group in found.begun.values() for view in group if view.scored.rounds]
     if not views:
         return None
-    measures = ("accuracy", "loss")
+    measures: tuple[str, ...] = ("accuracy", "loss")
     cells = sum(len(v.scored.clients) * len(v.scored.rounds) for v in views)
     if cells * 2 > MOST_CELLS:
         measures = ("accuracy",)

@@ -26,7 +26,7 @@ MOST = 300  # points of a curve
 
 def curves(found: Gathered) -> Panel | None:
     """Any measure against rounds, megabytes or seconds, mean over seeds with a band."""
-    series = [
+    series: list[dict[str, Any]] = [
         {"name": label, "place": found.places[label], "seeds": [s for view in group if (s := _seed(view))]}
         for label, group in found.begun.items()
     ]
