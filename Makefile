@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips in one venv would race
-.PHONY: help demo test test-flower lint fmt types imports docs bench clean
+.PHONY: help demo test test-flower browser lint fmt types imports docs bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,9 @@ test: $(VENV)/.stamp-dev ## Run the quick tests (slow ones: .venv/bin/pytest -m 
 
 test-flower: $(VENV)/.stamp-dev ## Run the tests that start a federation of real processes
 	$(BIN)/pytest -n 2 --dist loadfile -m "flower and not slow" tests/flower
+
+browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser ## Test the report in the Chromium of the system
+	$(BIN)/pytest -m browser tests/browser
 
 lint: $(VENV)/.stamp-dev ## Check style and formatting
 	$(BIN)/ruff check .
@@ -66,7 +69,7 @@ $(VENV)/.stamp-torch: pyproject.toml | $(BIN)/python
 	$(PIP) "$(TORCH)"
 	@touch $@
 
-# dev, demo, docs: the extras of pyproject.toml
+# dev, demo, docs, browser: the extras of pyproject.toml
 $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-torch
 	$(PIP) -e ".[$*]"
 	@touch $@

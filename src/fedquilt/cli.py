@@ -35,7 +35,9 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Runs": (running.run, running.resume, running.compare, running.newcomers),
-    "Looking": (looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit),
+    "Looking": (
+        looking.report, looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit,
+    ),
     "Long tails": (tails.realign, tails.tails, tails.predict),
     "Streams": (continual.continual,),
     "Models": (merging.merge, pretraining.pretrain_mae),

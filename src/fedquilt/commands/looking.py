@@ -80,6 +80,22 @@ def csv(folder: Folder,
         typer.echo(f"{found['rounds']} rounds, {found['clients']} clients: {found['folder']}")
 
 
+def report(folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
+           to: Annotated[Path | None, typer.Option(help="Where it goes; by default FOLDER/report.html.")] = None,
+           as_json: AsJson = False) -> None:  # fmt: skip
+    """Write a run or a comparison as one HTML file that needs no network: tables, tests, curves, clients, traffic.
+
+    Runs that are not finished are shown as such.
+
+    Example: [bold]fedquilt report runs/quick-1a2b3c4d --to quick.html[/bold]
+    """
+    from fedquilt.runs.report import write_report
+
+    path = write_report(folder, to)
+    size = path.stat().st_size
+    echo({"report": str(path), "bytes": size}) if as_json else typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
+
+
 def traffic(folder: Folder,
             plot: Annotated[Path | None, typer.Option(help="Where accuracy by megabytes is drawn (PNG, CSV).")] = None,
             as_json: AsJson = False) -> None:  # fmt: skip

@@ -91,6 +91,8 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     from fedquilt.runs.afterwards import newcomers_of
     from fedquilt.runs.build import engine_of, result_for, result_of, run_of
     from fedquilt.runs.data import federations_of
+    from fedquilt.runs.federation_file import write_federation
+    from fedquilt.runs.report import write_report
     from fedquilt.runs.show import Progress, newcomers_table, result_table
 
     federation, new = federations_of(config)
@@ -99,6 +101,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
         engine = engine_of(config)
         try:
             made = run_of(config, engine, folder, federation, fresh)
+            write_federation(folder, federation)
             with Progress(quiet=as_json) as progress:
                 bar = progress.bar(folder.name, config.rounds)
                 told = 0
@@ -113,9 +116,19 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     elif not as_json:
         typer.echo(f"This run is finished already; --fresh runs it anew. Folder: {folder}")
     scores = None if new is None else newcomers_of(config, folder, federation, new)
+    report = write_report(folder)
     if as_json:
-        echo({"folder": str(folder), "notes": notes, **found, **({} if scores is None else {"newcomers": scores})})
+        echo(
+            {
+                "folder": str(folder),
+                "report": str(report),
+                "notes": notes,
+                **found,
+                **({} if scores is None else {"newcomers": scores}),
+            }
+        )
         return
     result_table(folder, found)
+    typer.echo(f"report {report}")
     if scores is not None:
         newcomers_table(scores)

@@ -90,10 +90,12 @@ def _rule(folder: Path, given: dict[str, Any]) -> Realign | None:
 
 
 def _show(found: dict[str, Any], to: Path, as_json: bool) -> None:
+    from fedquilt.runs.files import to_json, write_atomic
     from fedquilt.runs.tail_plots import pictures
     from fedquilt.runs.tail_view import tails_tables
 
     drawn = [str(path) for path in pictures(found, to)]
+    write_atomic(to / "tails.json", to_json(found).encode())
     if as_json:
         echo({**found, "pictures": drawn})
         return

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedquilt.core.errors import ConfigError, ExchangeError, InputError, RoundError
 from fedquilt.data import Federation
-from fedquilt.runs.build import engine_of, federation_of, method_of, result_for, result_of, run_of
-from fedquilt.runs.clusters import LOG
+from fedquilt.runs.build import engine_of, federation_of, method_of, result_for, run_of
 from fedquilt.runs.config import Config, Kinded
+from fedquilt.runs.federation_file import constants, write_federation
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.paired import Paired, accuracies_at, versus
 from fedquilt.runs.runner import Run, Snapshot
-from fedquilt.runs.storage import RunFolder
-
-MEGABYTE = 1e6
-_FIRST = dict.fromkeys((*Paired.__dataclass_fields__, "significant"))  # the first method is not compared with itself
+from fedquilt.runs.statistics.spread import client_means
+from fedquilt.runs.tables import FRAME, as_csv, by_label, summary_of
+from fedquilt.runs.views import CELLS, RunView
 
 
 @dataclass(frozen=True)
@@ -36,40 +29,11 @@ class Cell:
     folder: Path
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean over seeds with its 95 % t-interval; ``half`` is NaN for a single seed."""
-
-    mean: float
-    half: float
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """mean ± t(0.975, n-1) * s / sqrt(n), s the (n-1)-normalised deviation."""
-    n = len(values)
-    if n < 2:
-        return Interval(float(values[0]) if n else math.nan, math.nan)
-    from scipy import stats  # takes a second to import
-
-    half = float(stats.t.ppf(0.975, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)
-    return Interval(float(np.mean(values)), half)
-
-
-def paired(values: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """Differences over equal seeds: their mean, its 95 % half interval, and the p-value of a paired t-test."""
-    from scipy import stats
-
-    apart = np.asarray(values) - np.asarray(others)
-    if len(apart) < 2 or np.allclose(apart, apart[0]):
-        return {"difference": float(apart.mean()), "half_95": math.nan, "p": math.nan}
-    test = stats.ttest_rel(values, others)
-    half = float(stats.t.ppf(0.975, len(apart) - 1)) * float(apart.std(ddof=1)) / len(apart) ** 0.5
-    return {"difference": float(apart.mean()), "half_95": half, "p": float(test.pvalue)}
-
-
 def cells(config: Config) -> tuple[Path, list[Cell]]:
     """The runs of a comparison, seed by seed, and the folder that holds them."""
-    choices = config.compare.methods
+    choices = list(config.compare.methods)
+    if config.compare.frame:
+        choices += [Kinded(kind=kind) for kind in FRAME if kind not in {c.kind for c in choices}]
     labels = _labels(choices)
     seeds = config.compare.seeds
     runs = {
@@ -109,6 +73,7 @@ def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
                 f"{cell.config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and "
                 "look at 'fedquilt continual RUN'."
             )
+    _begin(config, top, todo, federation)
     engine, failed = engine_of(config), list[dict[str, Any]]()
     try:
         for cell in todo:
@@ -126,6 +91,14 @@ def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
     return conclude(config, top, done, federation, failed)
 
 
+def _begin(config: Config, top: Path, todo: Sequence[Cell], federation: Federation) -> None:
+    """What there will be, so that whoever looks early knows what is missing; and whose data."""
+    planned = [{"label": c.label, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
+    content = {"name": config.name, "target": config.compare.target, "rounds": config.rounds, "cells": planned}
+    write_atomic(top / CELLS, to_json(content, indent=1).encode())
+    write_federation(top, federation)
+
+
 def _play(cell: Cell, run: Run, watch: Watch | None) -> None:
     for snapshot in run:
         if watch is not None:
@@ -135,95 +108,30 @@ def _play(cell: Cell, run: Run, watch: Watch | None) -> None:
 def conclude(
     config: Config, top: Path, done: Sequence[Cell], federation: Federation, failed: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """The table and the curves of finished runs, and which did not finish."""
-    from fedquilt.runs.comparison_plots import draw_all, last_accuracies
+    """The table, the pictures and the report of finished runs, and which did not finish."""
+    from fedquilt.runs.comparison_plots import draw_all
     from fedquilt.runs.plots import curves
+    from fedquilt.runs.report import write_report
 
-    labels = list(dict.fromkeys(c.label for c in done))
-    folders = {label: [c.folder for c in done if c.label == label] for label in labels}
-    results = {label: [result_of(folder) or {} for folder in folders[label]] for label in labels}
-    logs = {label: [_log(folder, "metrics/clients.jsonl") for folder in folders[label]] for label in labels}
-    scores = {
-        label: [accuracies_at(log, r["best_round"]) for log, r in zip(logs[label], results[label], strict=True)]
-        for label in labels
-    }
-    majority = federation.majority().clients
-    constant = {c: v for c, v in zip(federation.examined, majority.tolist(), strict=True) if not math.isnan(v)}
-    pairs = versus(scores)
-    constants = versus({"": [constant] * len(scores[labels[0]]), **scores})
-    rows = [
-        row(label, results[label])
-        | clusters_found([_log(folder, LOG) for folder in folders[label]])
-        | {f"versus_first_{name}": value for name, value in pairs.get(label, _FIRST).items()}
-        | {f"versus_majority_{name}": value for name, value in constants[label].items()}
-        for label in labels
-    ]
-    summary: dict[str, Any] = {
-        "folder": str(top),
-        "seeds": config.compare.seeds,
-        "clients": len(federation.ids),
-        "chosen_on": "validation" if config.data.valid > 0 else "last round (there are no validation rows)",
-        "majority_class": float(np.nanmean(majority)),
-        "rows": rows,
-        "failed": list(failed),
-    }
-    histories = {label: [_log(folder, "metrics/rounds.jsonl") for folder in folders[label]] for label in labels}
+    views = [RunView(c.folder, c.label, c.config.seed) for c in done]
+    constant = constants(federation)
+    summary: dict[str, Any] = {"folder": str(top), **summary_of(views, constant, config.compare.target)}
+    summary |= {"clients": len(federation.ids), "failed": list(failed)}
+    histories = {label: [v.rounds for v in group] for label, group in by_label(views).items()}
+    ends = {label: client_means([v.scored.last() for v in group]) for label, group in by_label(views).items()}
     curves(histories, summary["majority_class"], top / "curves")
-    ends = {label: last_accuracies(logs[label]) for label in labels}
     draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
     kinds = {c.label: c.config.method for c in done}
     stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
     if stitches is not None:
         from fedquilt.runs.rounds_plot import rounds_plot
 
+        labels = list(histories)
         shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
         title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
         rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
-    write_atomic(top / "table.csv", _csv(rows, summary["majority_class"]).encode())
+    write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"]).encode())
+    summary["report"] = str(top / "report.html")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
+    write_report(top)
     return summary
-
-
-def _log(folder: Path, name: str) -> list[dict[str, Any]]:
-    return RunFolder(folder).rows(name)
-
-
-def clusters_found(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:
-    """How many clusters there were at the end, and how well they meet planted groups (ARI), means over seeds."""
-    ends = [log[-1] for log in logs if log]
-    planted = [end["ari"] for end in ends if "ari" in end]
-    return {
-        "clusters": float(np.mean([end["k"] for end in ends])) if ends else None,
-        "ari": float(np.mean(planted)) if planted else None,
-    }
-
-
-def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One method's line: test numbers at the round that validation chose, over seeds."""
-    accuracy = interval([r["best"]["test_accuracy"] for r in results])
-    worst = interval([r["best"]["test_accuracy_worst10"] for r in results])
-    balanced = interval([r["best"]["test_balanced_accuracy"] for r in results])
-    macro = interval([r["best"]["test_macro_f1"] for r in results])
-    return {
-        "method": label,
-        "accuracy": accuracy.mean, "accuracy_half_95": accuracy.half,
-        "worst10": worst.mean, "worst10_half_95": worst.half,
-        "balanced_accuracy": balanced.mean, "balanced_accuracy_half_95": balanced.half,
-        "macro_f1": macro.mean, "macro_f1_half_95": macro.half,
-        "last_round_accuracy": float(np.mean([r["last"]["test_accuracy"] for r in results])),
-        "updates": float(np.mean([r.get("updates", math.nan) for r in results])),
-        "megabytes_up": float(np.mean([r["bytes_up"] for r in results])) / MEGABYTE,
-        "megabytes_down": float(np.mean([r["bytes_down"] for r in results])) / MEGABYTE,
-        "seconds": float(np.mean([r["seconds"] for r in results])),
-        "digests": [r["digest"] for r in results],
-    }  # fmt: skip
-
-
-def _csv(rows: Sequence[Mapping[str, Any]], majority: float) -> str:
-    text = io.StringIO()
-    names = [n for n in rows[0] if n != "digests"]
-    writer = csv.DictWriter(text, names, extrasaction="ignore")
-    writer.writeheader()
-    writer.writerow({"method": "majority class", "accuracy": majority})
-    writer.writerows(rows)
-    return text.getvalue()

@@ -13,6 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 from fedquilt.runs.plots import COLOURS, STYLE, save, write_csv
+from fedquilt.runs.statistics.targets import first_reach
 
 Rows = Sequence[Mapping[str, Any]]
 Histories = Mapping[str, Sequence[Rows]]  # for each method, for each seed, the rows of metrics/rounds.jsonl
@@ -71,19 +72,6 @@ def loss_curves(histories: Histories, path: Path) -> Path:
         return save(figure, path, ("method", "round", "mean_loss"), rows)
 
 
-def last_accuracies(clients: Sequence[Rows]) -> dict[Any, float]:
-    """Each client's test accuracy with the model it would use, at the last evaluation, mean over seeds; from
-    metrics/clients.jsonl."""
-    held: dict[Any, list[float]] = {}
-    for rows in clients:
-        mine = [r for r in rows if r["model"] == "deployed" and r["split"] == "test"]
-        last = max((r["round"] for r in mine), default=0)
-        for r in mine:
-            if r["round"] == last:
-                held.setdefault(r["client"], []).append(r["accuracy"])
-    return {client: float(np.mean(values)) for client, values in held.items()}
-
-
 def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float, path: Path) -> Path:
     """Clients' accuracies after the last round: box from the first to the third quartile, whiskers at 1.5 times its
     length, every client a dot, the mean a diamond."""
@@ -111,8 +99,8 @@ def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float
 def rounds_to(seeds: Sequence[Rows], target: float) -> int | None:
     """The first round whose mean accuracy reaches the target; None if none does."""
     rounds, mean = over_seeds(seeds, "test_accuracy")
-    reached = np.flatnonzero(mean >= target)
-    return int(rounds[reached[0]]) if len(reached) else None
+    place = first_reach(mean, target)
+    return None if place is None else int(rounds[place])
 
 
 def last_round(seeds: Sequence[Rows]) -> int:

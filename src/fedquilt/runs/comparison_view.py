@@ -9,8 +9,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.runs.compare import Interval
 from fedquilt.runs.show import console
+from fedquilt.runs.statistics.intervals import Interval
+from fedquilt.runs.tables import FRAME
 
 
 def comparison_table(summary: Mapping[str, Any]) -> None:
@@ -24,20 +25,27 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     table.add_row(
         "majority class", _percent(Interval(summary["majority_class"], math.nan)), "", "", "", "", "", style="dim"
     )
-    best = max(row["accuracy"] for row in summary["rows"])
-    for row in summary["rows"]:
+    framed = [row for row in summary["rows"] if row["frame"]]
+    for kind in FRAME:
+        if kind not in {row["kind"] for row in framed}:
+            table.add_row(f"{kind}: not run", *[""] * 6, style="dim")
+    best = (summary["winner"] or {}).get("method")
+    for row in [*framed, *(row for row in summary["rows"] if not row["frame"])]:
         spans = [
             Interval(row[n], row[f"{n}_half_95"]) for n in ("accuracy", "worst10", "balanced_accuracy", "macro_f1")
         ]
         sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
-        style = "bold" if row["accuracy"] == best else ""
+        style = "bold" if row["method"] == best else "dim" if row["frame"] else ""
         table.add_row(row["method"], *(_percent(s) for s in spans), sent, f"{row['seconds']:.1f}", style=style)
     console.print(table)
+    if len(framed) < len(FRAME):
+        print("compare.frame=true runs the methods of the frame too.")
     _beside(summary)
     for run in summary["failed"]:
         print(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
     interval = "± is the 95 % t-interval over seeds. " if seeds > 1 else "One seed: no interval. "
     print(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
+    print(f"report {summary['report']}")
     print(f"table  {summary['folder']}/table.csv")
     print(f"curves {summary['folder']}/curves.png")
     print("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from fedquilt.core.errors import InputError
 from fedquilt.data import available, cache, fetch, places, sources, verify
-from fedquilt.runs.compare import MEGABYTE
 from fedquilt.runs.show import console
+from fedquilt.runs.statistics.targets import MEGABYTE
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.colors import to_rgba_array
 from matplotlib.ticker import MaxNLocator
 
 from fedquilt.data.measures import MOST, label_distances, label_entropy
@@ -27,8 +29,8 @@ STYLE: Any = {
 
 
 def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], majority: float, path: Path) -> Path:
-    """Accuracy by round and by megabytes, mean over seeds with the range between them; PNG and CSV."""
-    with plt.rc_context(STYLE), storage(path.parent):
+    """Accuracy by round and by megabytes, mean over seeds with the range between them."""
+    with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, constrained_layout=True)
         rows = []
         for colour, (label, seeds) in zip(COLOURS * len(histories), histories.items(), strict=False):
@@ -48,10 +50,7 @@ def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], major
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
         right.set(xlabel="megabytes sent up and down", title="Accuracy by traffic")
         left.legend(loc="lower right")
-        figure.savefig(path.with_suffix(".png"))
-        plt.close(figure)
-        write_csv(path.with_suffix(".csv"), ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
-    return path.with_suffix(".png")
+        return save(figure, path, ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
 
 
 def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
@@ -66,12 +65,11 @@ def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any
 
 def accuracy_by_traffic(rounds: Sequence[Mapping[str, Any]], title: str, path: Path) -> Path:
     """Test accuracy by all megabytes sent so far, up and down: those that travelled, and what they would have been
-    without codecs; PNG and CSV."""
+    without codecs."""
     wire, raw = (np.cumsum([r[f"{k}_up"] + r[f"{k}_down"] for r in rounds]) / 1e6 for k in ("bytes", "raw"))
     scored = [i for i, row in enumerate(rounds) if row.get("test_accuracy") is not None]
     accuracy = [rounds[i]["test_accuracy"] for i in scored]
-    with plt.rc_context(STYLE), storage(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 4), constrained_layout=True)
         axis.plot(wire[scored], accuracy, color=COLOURS[0], marker="o", markersize=3, label="sent")
         if (raw != wire).any():
@@ -79,16 +77,13 @@ def accuracy_by_traffic(rounds: Sequence[Mapping[str, Any]], title: str, path: P
             axis.set_xscale("log")
         axis.set(xlabel="megabytes sent up and down so far", ylabel="test accuracy, mean over clients", title=title)
         axis.legend(loc="lower right")
-        figure.savefig(path.with_suffix(".png"))
-        plt.close(figure)
         rows = [(rounds[i]["round"], wire[i], raw[i], a) for i, a in zip(scored, accuracy, strict=True)]
-        write_csv(path.with_suffix(".csv"), ("round", "megabytes", "megabytes_without_codecs", "test_accuracy"), rows)
-    return path.with_suffix(".png")
+        return save(figure, path, ("round", "megabytes", "megabytes_without_codecs", "test_accuracy"), rows)
 
 
 def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path:
     """Clients x labels as bubbles, the size and label entropy of each client, and how far the labels of each pair of
-    clients are apart (up to 1000 clients); PNG and CSV."""
+    clients are apart (up to 1000 clients)."""
     counts = np.asarray(counts)
     clients, classes = counts.shape
     entropy, places = label_entropy(counts), range(clients)
@@ -120,11 +115,8 @@ def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path
         else:
             right.set_visible(False)
         left.set_ylim(clients - 0.5, -0.5)
-        figure.savefig(path.with_suffix(".png"))
-        plt.close(figure)
         header = ("client", *(f"label {c}" for c in range(classes)))
-        write_csv(path.with_suffix(".csv"), header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
-    return path.with_suffix(".png")
+        return save(figure, path, header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
 
 
 def _bubble(figure: Any, clients: int, classes: int) -> float:
@@ -147,14 +139,31 @@ def _heat_map(figure: Any, axis: Any, counts: Any, names: Sequence[str], path: P
 
 
 def save(figure: Any, path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
-    """A picture as PNG and SVG, and its numbers as CSV; equal pictures are equal files."""
+    """A picture as PNG, SVG and EPS, and its numbers as CSV; equal pictures are equal files."""
     with storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path.with_suffix(".png"))
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        path.with_suffix(".eps").write_bytes(_postscript(figure))
         write_csv(path.with_suffix(".csv"), header, rows)
     plt.close(figure)
     return path.with_suffix(".png")
+
+
+def _postscript(figure: Any) -> bytes:
+    """As EPS, without its date. PostScript has no transparency: colours are mixed with white instead."""
+    for artist in figure.findobj(lambda a: a.get_alpha() not in (None, 1)):
+        share = artist.get_alpha()
+        for kind in ("facecolor", "edgecolor", "color"):
+            read = getattr(artist, f"get_{kind}", None)
+            if read is not None and np.size(read()):
+                colour = to_rgba_array(read())
+                mixed = np.hstack([1 - share + share * colour[:, :3], np.where(colour[:, 3:] > 0, 1.0, 0.0)])
+                getattr(artist, f"set_{kind}")(mixed if len(mixed) > 1 else tuple(mixed[0]))
+        artist.set_alpha(None)
+    content = io.BytesIO()
+    figure.savefig(content, format="eps")
+    return b"".join(line for line in content.getvalue().splitlines(True) if not line.startswith(b"%%CreationDate"))
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from fedquilt.runs.comparison_plots import Histories, method_style, over_seeds
-from fedquilt.runs.files import storage
-from fedquilt.runs.plots import STYLE, write_csv
+from fedquilt.runs.plots import STYLE, save
 
 LOOKS: Mapping[str, dict[str, Any]] = {
     "localize_stitch": {"color": "green"},
@@ -32,7 +31,7 @@ def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Pa
     )
     seen: set[str] = set()
     rows: list[tuple[Any, ...]] = []
-    with plt.rc_context({**STYLE, "svg.hashsalt": "fedquilt"}):
+    with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7.0, 4.5), constrained_layout=True)
         for place, ((label, seeds), kind) in enumerate(zip(histories.items(), kinds, strict=True)):
             rounds, mean = over_seeds(seeds, measure)
@@ -43,14 +42,4 @@ def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Pa
         axis.set(xlabel="communication round", ylabel="accuracy", ylim=(0, 1), title=title)
         axis.set_yticks(np.arange(0, 1.01, 0.1))
         axis.legend(loc="lower right")
-        with storage(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path.with_suffix(".png"))
-            figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-            axis.legend(loc="lower right", framealpha=1.0)  # PostScript has no transparency
-            for line in axis.get_lines():
-                line.set_alpha(None)
-            figure.savefig(path.with_suffix(".eps"))
-            write_csv(path.with_suffix(".csv"), ("method", "round", measure), rows)
-        plt.close(figure)
-    return path.with_suffix(".svg")
+        return save(figure, path, ("method", "round", measure), rows).with_suffix(".svg")

@@ -208,13 +208,15 @@ class Output(_Section):
 
 
 class Comparison(_Section):
-    """Methods and seeds of ``fedquilt compare``, and the accuracy that rounds are counted to."""
+    """Methods and seeds of ``fedquilt compare``, the accuracy that costs are counted to, and whether local-only and
+    centralised training are run too, as the frame of the table."""
 
     methods: Annotated[list[Choice], Field(min_length=1)] = [
         Kinded(kind="fedavg"), Kinded(kind="fedprox"), Kinded(kind="local_only")
     ]  # fmt: skip
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_different)] = [0, 1, 2]
     target: Annotated[float, Field(gt=0, le=1)] = 0.8
+    frame: bool = False
 
 
 class Config(_Section):

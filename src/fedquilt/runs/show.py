@@ -16,8 +16,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from fedquilt.data.measures import label_entropy, measures
-from fedquilt.runs.compare import MEGABYTE
 from fedquilt.runs.runner import Snapshot
+from fedquilt.runs.statistics.targets import MEGABYTE
 
 console = Console()
 _PLAIN_SECONDS = 10.0

@@ -13,8 +13,10 @@ import pytest
 from scipy import stats
 
 from fedquilt.core.errors import ConfigError
-from fedquilt.runs.compare import _csv, _labels, cells, compare, interval, row
+from fedquilt.runs.compare import _labels, cells, compare
 from fedquilt.runs.config import Kinded, parse
+from fedquilt.runs.statistics.intervals import interval
+from fedquilt.runs.tables import as_csv, row
 
 
 @pytest.mark.parametrize("values", [[0.5, 0.7], [0.1, 0.4, 0.35], [3.0, 3.0, 3.0], list(np.linspace(0, 1, 12) ** 2)])
@@ -96,7 +98,7 @@ def test_a_row_by_hand_and_as_csv() -> None:
         },
         rel=1e-6,
     )  # fmt: skip
-    read = list(csv.DictReader(io.StringIO(_csv([found], 0.125))))
+    read = list(csv.DictReader(io.StringIO(as_csv([found], 0.125))))
     assert [r["method"] for r in read] == ["majority class", "m"]
     assert (read[0]["accuracy"], read[0]["worst10"]) == ("0.125", "")
     assert float(read[1]["accuracy_half_95"]) == found["accuracy_half_95"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedquilt.runs.comparison_plots import draw_all, last_accuracies, method_style, over_seeds, rounds_to
+from fedquilt.runs.comparison_plots import draw_all, method_style, over_seeds, rounds_to
 
 
 def rounds(*accuracies: float, std: float = 0.1) -> list[dict[str, Any]]:
@@ -37,21 +37,13 @@ def test_means_over_seeds_and_rounds_to_a_target() -> None:
     assert over_seeds([rounds(0.1), rounds(0.1, 0.2)], "test_accuracy")[0].tolist() == [2]  # scored in every seed
 
 
-def test_accuracies_of_clients_are_of_the_last_round_and_the_model_they_use() -> None:
-    def row(round: int, accuracy: float, model: str = "deployed", split: str = "test") -> dict[str, Any]:
-        return {"round": round, "client": 0, "model": model, "split": split, "accuracy": accuracy}
-
-    first = [row(1, 0.1), row(2, 0.5), row(2, 0.9, "global"), row(2, 0.8, split="valid")]
-    assert last_accuracies([first, [row(4, 0.7)]]) == {0: pytest.approx(0.6)}
-    assert last_accuracies([[]]) == {}
-
-
 def test_all_pictures_and_the_table(tmp_path: Path) -> None:
     draw_all(HISTORIES, CLIENTS, 0.25, 0.85, tmp_path)
     names = ("accuracy_curves", "loss_curves", "accuracy_boxplot", "convergence_speed")
     for name in names:
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert (tmp_path / f"{name}.svg").stat().st_size > 0
+        assert (tmp_path / f"{name}.eps").read_bytes()[:11] == b"%!PS-Adobe-"
         assert (tmp_path / f"{name}.csv").stat().st_size > 0
     with (tmp_path / "comparison_table.csv").open() as file:
         good, poor = csv.DictReader(file)
@@ -68,3 +60,12 @@ def test_all_pictures_and_the_table(tmp_path: Path) -> None:
 def test_many_methods_can_be_told_apart() -> None:
     looks = [tuple(method_style(i).values()) for i in range(20)]
     assert len(set(looks)) == 20
+
+
+def test_equal_pictures_are_equal_files_and_colours_stay_as_they_are(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        draw_all(HISTORIES, CLIENTS, 0.25, 0.85, tmp_path / name)
+    for suffix in ("png", "svg", "eps", "csv"):
+        files = [(tmp_path / name / f"accuracy_curves.{suffix}").read_bytes() for name in ("one", "two")]
+        assert files[0] == files[1], suffix

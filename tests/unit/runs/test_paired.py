@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedquilt.runs.paired import Paired, accuracies_at, against, holm, versus
+from fedquilt.runs.statistics.paired import Paired, against, holm, versus
 
 ONE = [{"a": 0.5, "b": 0.6, "c": 0.7, "d": 0.2}, {"a": 0.7, "b": 0.6, "c": 0.5, "d": 0.2}]
 TWO = [{"a": 0.7, "b": 0.7, "c": 0.9, "d": 0.5}, {"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.4}]
@@ -26,7 +27,9 @@ def test_a_difference_by_hand() -> None:
 
 
 def test_only_clients_scored_everywhere_count_and_equals_do_not_differ() -> None:
-    assert against(ONE, ONE) == Paired(0.0, 0.0, 1.0, 0, 2)
+    assert against(ONE, ONE) == replace(
+        Paired(0.0, 0.0, 1.0, 0, 2, 1.0), cohens_d=0.0, rank_biserial=0.0, cliffs_delta=0.0
+    )
     assert against([{"a": 0.1, "z": 0.9}], [{"a": 0.3}]).difference == pytest.approx(0.2)
     assert math.isnan(against([{"a": 0.1}], [{"a": 0.3}]).p)
     parts = against([{"a": 0.1, "b": 0.1}, {"b": 0.2, "c": 0.3}], [{"a": 0.2, "b": 0.4}, {"b": 0.3, "c": 0.3}])
@@ -57,12 +60,6 @@ def test_chance_is_seldom_significant_and_a_real_difference_is() -> None:
     assert sum(found[1]) >= 90
 
 
-def test_methods_against_the_first_and_the_rows_they_come_from() -> None:
+def test_methods_against_the_first() -> None:
     assert list(versus({"fedavg": ONE, "x": TWO})) == ["x"]
     assert versus({"alone": ONE}) == {}
-    rows = [
-        {"round": r, "client": c, "model": m, "split": s, "accuracy": (10 * r + c) / 100}
-        for r in (1, 2) for c in (0, 1) for m in ("deployed", "global") for s in ("test", "valid")
-    ]  # fmt: skip
-    assert accuracies_at(rows, 2) == {0: 0.2, 1: 0.21}
-    assert accuracies_at(rows, None) == {}

@@ -1,0 +1,70 @@
+"""The building blocks of panels, as plain values: the page draws each kind. Text is always text, never markup.
+
+A chart may have ``variants``: equal charts for other choices, told apart by their ``keys`` (for example method and
+seed), which become menus. Numbers beside a chart are made from the same values by the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A section of the report: below which tab it stands, its heading, a sentence on how to read it, and its blocks."""
+
+    tab: str
+    key: str
+    title: str
+    blocks: Sequence[Block] = field(default_factory=tuple)
+    note: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+def text(*paragraphs: str, tone: str = "plain") -> Block:
+    """Paragraphs; the tone 'warning' sets them apart."""
+    return {"kind": "text", "paragraphs": list(paragraphs), "tone": tone}
+
+
+def facts(*items: tuple[str, str, str]) -> Block:
+    """Cards: a label, a large value, a small note."""
+    return {"kind": "facts", "items": [list(i) for i in items]}
+
+
+def column(key: str, label: str, kind: str = "text", **more: Any) -> dict[str, Any]:
+    """A column of a table. Kinds: text, number, percent (of a fraction); ``half`` names the key of its ± value,
+    ``group`` the set of columns it is shown with, ``digits`` its decimals, ``help`` what it means."""
+    return {"key": key, "label": label, "kind": kind, **more}
+
+
+def table(key: str, columns: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], **more: Any) -> Block:
+    """Rows that can be sorted, filtered and copied as Markdown, LaTeX or CSV."""
+    return {"kind": "table", "key": key, "columns": list(columns), "rows": list(rows), **more}
+
+
+def chart(kind: str, key: str, title: str, **content: Any) -> Block:
+    """A picture of one of the kinds that assets/charts*.js draws."""
+    return {"kind": kind, "key": key, "title": title, **content}
+
+
+def numbers(values: Any, digits: int = 5) -> list[Any]:
+    """An array as lists of rounded numbers; what is not finite becomes None."""
+    rounded = np.round(np.asarray(values, dtype=float), digits)
+    return [[_finite(v) for v in row] for row in rounded.tolist()] if rounded.ndim == 2 else [
+        _finite(v) for v in rounded.tolist()
+    ]  # fmt: skip
+
+
+def _finite(value: float) -> float | int | None:
+    if value != value or value in (np.inf, -np.inf):
+        return None
+    return int(value) if value == int(value) else value

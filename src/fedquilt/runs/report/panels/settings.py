@@ -1,0 +1,84 @@
+"""The runs, how their settings differ, and what they share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fedquilt.runs.report.blocks import Panel, column, table, text
+from fedquilt.runs.report.gather import Gathered
+from fedquilt.runs.statistics.targets import MEGABYTE
+from fedquilt.runs.views import RunView
+
+TAB = "Runs"
+_ELSEWHERE = ("seed", "compare.")  # shown in their own columns, or no part of a run
+
+
+def runs(found: Gathered) -> Panel | None:
+    """Every run with its state and the hash of its final state."""
+    columns = (
+        column("method", "method"), column("seed", "seed", "number", digits=0), column("state", "state"),
+        column("chosen", "chosen round", "number", digits=0, help="by validation accuracy"),
+        column("accuracy", "accuracy", "percent"), column("megabytes", "MB", "number", digits=2),
+        column("seconds", "seconds", "number", digits=1), column("digest", "hash of the final state", "code"),
+        column("folder", "folder", "code"),
+    )  # fmt: skip
+    return Panel(TAB, "runs", "Runs", [table("runs", columns, [_line(v, found) for v in found.views], filter=True)])
+
+
+def _line(view: RunView, found: Gathered) -> dict[str, Any]:
+    result = view.result
+    return {
+        "method": view.label, "place": found.places[view.label], "seed": view.seed, "state": view.state,
+        "chosen": result.get("best_round"), "accuracy": result.get("best", {}).get("test_accuracy"),
+        "megabytes": (result["bytes_up"] + result["bytes_down"]) / MEGABYTE if "bytes_up" in result else None,
+        "seconds": result.get("seconds"), "digest": result.get("digest", "")[:16] or None, "folder": view.folder.name,
+        "frame": not result,
+    }  # fmt: skip
+
+
+def flat(config: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """Settings as dotted names and JSON values."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping):
+            found |= flat(value, here)
+        else:
+            found[here] = value if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def _settings(view: RunView) -> dict[str, str]:
+    return {k: v for k, v in flat(view.config).items() if not k.startswith(_ELSEWHERE)}
+
+
+def differences(found: Gathered) -> Panel | None:
+    """Settings that are not the same in all runs."""
+    firsts = {label: _settings(group[0]) for label, group in found.methods.items() if group[0].config}
+    names = list(dict.fromkeys(name for known in firsts.values() for name in known))
+    apart = [name for name in names if len({known.get(name) for known in firsts.values()}) > 1]
+    if len(firsts) < 2:
+        return None
+    if not apart:
+        return Panel(TAB, "differences", "What differs", [text("All runs have the same settings but the seed.")])
+    columns = [column("setting", "setting", "code"), *(column(f"m{i}", label) for i, label in enumerate(firsts))]
+    rows = [
+        {"setting": name, **{f"m{i}": known.get(name) for i, known in enumerate(firsts.values())}} for name in apart
+    ]
+    return Panel(TAB, "differences", "What differs", [table("differences", columns, rows)],
+                 "Settings that differ between methods; seeds apart.")  # fmt: skip
+
+
+def settings(found: Gathered) -> Panel | None:
+    """The settings that all runs share."""
+    known = [_settings(view) for view in found.views if view.config]
+    if not known:
+        return None
+    shared = {name: value for name, value in known[0].items() if all(other.get(name) == value for other in known)}
+    columns = (column("setting", "setting", "code"), column("value", "value", "code"))
+    rows = [{"setting": name, "value": value} for name, value in shared.items()]
+    return Panel(
+        TAB, "settings", "What is the same", [table("settings", columns, rows, filter=True, fold="All settings")]
+    )

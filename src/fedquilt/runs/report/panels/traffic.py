@@ -1,0 +1,132 @@
+"""What travelled and how long it took, by exchange and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedquilt.core.errors import FedquiltError
+from fedquilt.runs.report.blocks import Block, Panel, chart, column, table
+from fedquilt.runs.report.gather import Gathered
+from fedquilt.runs.statistics.targets import MEGABYTE
+from fedquilt.runs.traffic import summary
+from fedquilt.runs.views import RunView
+
+TAB = "Communication"
+
+
+def _summaries(found: Gathered) -> dict[str, list[dict[str, Any]]]:
+    """The traffic of each run that has any, by method."""
+    held: dict[str, list[dict[str, Any]]] = {}
+    for label, group in found.begun.items():
+        for view in group:
+            try:
+                held.setdefault(label, []).append(summary(view.folder))
+            except (FedquiltError, KeyError, ValueError):
+                continue
+    return held
+
+
+def messages(found: Gathered) -> Panel | None:
+    """Megabytes by exchange and direction, and by part of the message; means over seeds."""
+    bars: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    for label, runs in _summaries(found).items():
+        parts = _mean_parts([run["parts"] for run in runs])
+        total: dict[tuple[str, str], float] = {}
+        for (exchange, way, part), (count, raw, wire) in parts.items():
+            total[exchange, way] = total.get((exchange, way), 0.0) + wire
+            rows.append({"method": label, "place": found.places[label], "exchange": exchange, "way": way, "part": part,
+                         "messages": count, "raw": raw / MEGABYTE, "wire": wire / MEGABYTE,
+                         "ratio": raw / wire if wire else None})  # fmt: skip
+        bars += [{"name": label, "part": f"{exchange}, {way}", "value": value / MEGABYTE}
+                 for (exchange, way), value in total.items()]  # fmt: skip
+    if not rows:
+        return None
+    columns = (
+        column("method", "method"), column("exchange", "exchange"), column("way", "way"), column("part", "part"),
+        column("messages", "messages", "number", digits=0), column("raw", "MB as it is", "number", digits=4),
+        column("wire", "MB sent", "number", digits=4), column("ratio", "ratio", "number", digits=1),
+    )  # fmt: skip
+    blocks: list[Block] = [
+        chart("bars", "sent", "Megabytes per run by exchange and direction", variants=[{"keys": {}, "bars": bars}],
+              x_name="megabytes"),
+        table("parts", columns, rows, filter=True, fold="What the messages were made of"),
+    ]  # fmt: skip
+    return Panel(
+        TAB, "messages", "What travelled", blocks, "Means over seeds; lengths of the frames as they were sent."
+    )
+
+
+def _mean_parts(runs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[tuple[str, str, str], tuple[float, ...]]:
+    sums: dict[tuple[str, str, str], Any] = {}
+    for run in runs:
+        for p in run:
+            key = (p["exchange"], p["direction"], p["part"])
+            sums[key] = sums.get(key, 0) + np.array([p["messages"], p["raw"], p["wire"]], dtype=float) / len(runs)
+    return {key: tuple(value.tolist()) for key, value in sums.items()}
+
+
+def compression(found: Gathered) -> Panel | None:
+    """Where codecs made messages smaller: by how much, and against plain FedAvg."""
+    rows = []
+    for label, runs in _summaries(found).items():
+        mean = {k: float(np.mean([run[k] for run in runs])) for k in ("raw_up", "wire_up", "raw_down", "wire_down")}
+        if mean["raw_up"] == mean["wire_up"] and mean["raw_down"] == mean["wire_down"]:
+            continue
+        plain = [run["fedavg"]["up"] + run["fedavg"]["down"] for run in runs if run["fedavg"]]
+        sent = mean["wire_up"] + mean["wire_down"]
+        rows.append({
+            "method": label, "place": found.places[label],
+            "up": mean["wire_up"] / MEGABYTE, "up_ratio": mean["raw_up"] / mean["wire_up"] if mean["wire_up"] else None,
+            "down": mean["wire_down"] / MEGABYTE,
+            "down_ratio": mean["raw_down"] / mean["wire_down"] if mean["wire_down"] else None,
+            "fedavg_ratio": float(np.mean(plain)) / sent if plain and sent else None,
+        })  # fmt: skip
+    if not rows:
+        return None
+    columns = (
+        column("method", "method"), column("up", "MB up", "number", digits=3),
+        column("up_ratio", "times smaller, up", "number", digits=1), column("down", "MB down", "number", digits=3),
+        column("down_ratio", "times smaller, down", "number", digits=1),
+        column("fedavg_ratio", "times less than plain FedAvg", "number", digits=1, help="head included, both ways"),
+    )  # fmt: skip
+    return Panel("Methods", "compression", "Compression", [table("compression", columns, rows)])
+
+
+def seconds(found: Gathered) -> Panel | None:
+    """Wall clock by phase, and clients' work by exchange; means over seeds."""
+    phases: list[dict[str, Any]] = []
+    work: list[dict[str, Any]] = []
+    for label, group in found.begun.items():
+        for part, value in _mean([_phases(view) for view in group]).items():
+            phases.append({"name": label, "part": part, "value": value})
+        for part, value in _mean([_work(view) for view in group]).items():
+            work.append({"name": label, "part": part, "value": value})
+    variants = [{"keys": {"seconds of": "wall clock by phase"}, "bars": phases},
+                {"keys": {"seconds of": "clients' work by exchange"}, "bars": work}]  # fmt: skip
+    shown = [v for v in variants if v["bars"]]
+    if not shown:
+        return None
+    block = chart("bars", "seconds", "Seconds per run", variants=shown, x_name="seconds")
+    note = "Clients' work is summed over clients, so with several processes it exceeds the wall clock."
+    return Panel(TAB, "seconds", "How long it took", [block], note)
+
+
+def _phases(view: RunView) -> dict[str, float]:
+    trained = sum(r.get("train_seconds", 0.0) for r in view.rounds)
+    return {"exchanges and aggregation": trained, "evaluation": sum(r["seconds"] for r in view.rounds) - trained}
+
+
+def _work(view: RunView) -> dict[str, float]:
+    spent: dict[str, float] = {}
+    for row in view.rows("metrics/visits.jsonl"):
+        spent[row["exchange"]] = spent.get(row["exchange"], 0.0) + row["seconds"]
+    return spent
+
+
+def _mean(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for run in runs for name in run)
+    return {name: float(np.mean([run.get(name, 0.0) for run in runs])) for name in names}

@@ -1,0 +1,1 @@
+"""What may be said of numbers over seeds and clients: intervals, paired tests, effect sizes, spread, costs."""

@@ -1,0 +1,98 @@
+"""What a run costs until it is good enough, and how good it is all along."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MEGABYTE = 1e6
+COSTS = ("rounds", "megabytes", "joules", "seconds")
+Rows = Sequence[Mapping[str, Any]]  # of metrics/rounds.jsonl
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Mean over the seeds that reached the target, how many did, and how many there are; None if no seed did, or if it
+    was not measured."""
+
+    mean: float | None
+    reached: int
+    seeds: int
+
+    @property
+    def always(self) -> bool:
+        """Every seed reached the target."""
+        return self.reached == self.seeds and self.mean is not None
+
+
+def first_reach(values: Sequence[float], target: float) -> int | None:
+    """The place of the first value that is not below the target."""
+    places = np.flatnonzero(np.asarray(values, dtype=float) >= target)
+    return int(places[0]) if len(places) else None
+
+
+def costs_until(rows: Rows, target: float, joules: Mapping[int, float] | None = None) -> dict[str, float | None] | None:
+    """Rounds, megabytes up and down, joules and seconds of one run up to the first scored round whose mean test
+    accuracy reaches the target; None if none does. ``joules`` are those of each round, if they were measured."""
+    scored = [i for i, row in enumerate(rows) if row.get("test_accuracy") is not None]
+    place = first_reach([rows[i]["test_accuracy"] for i in scored], target)
+    if place is None:
+        return None
+    played = rows[: scored[place] + 1]
+    known = joules is not None and all(r["round"] in joules for r in played)
+    return {
+        "rounds": float(played[-1]["round"]),
+        "megabytes": sum(r["bytes_up"] + r["bytes_down"] for r in played) / MEGABYTE,
+        "joules": sum(joules[r["round"]] for r in played) if known and joules is not None else None,
+        "seconds": float(sum(r["seconds"] for r in played)),
+    }
+
+
+def costs_to(
+    seeds: Sequence[Rows], target: float, joules: Sequence[Mapping[int, float] | None] = ()
+) -> dict[str, Cost]:
+    """The same over seeds."""
+    given = [*joules, *[None] * (len(seeds) - len(joules))]
+    found = [costs_until(rows, target, spent) for rows, spent in zip(seeds, given, strict=True)]
+    costs = {}
+    for name in COSTS:
+        reached = [f[name] for f in found if f is not None]
+        values = [v for v in reached if v is not None]
+        mean = float(np.mean(values)) if values and len(values) == len(reached) else None
+        costs[name] = Cost(mean, len(reached), len(seeds))
+    return costs
+
+
+def joules_by_round(visits: Rows) -> dict[int, float] | None:
+    """The joules of clients' work in each round, from metrics/visits.jsonl; None if they were not measured."""
+    found: dict[int, float] = {}
+    for row in visits:
+        if row.get("joules") is None:
+            return None
+        found[row["round"]] = found.get(row["round"], 0.0) + row["joules"]
+    return found or None
+
+
+def area_under(rows: Rows, name: str = "test_accuracy") -> float:
+    """The mean height of the curve between the first and the last scored round (trapezoids over their distance); the
+    value itself for one round, NaN for none."""
+    points = [(row["round"], row[name]) for row in rows if row.get(name) is not None]
+    if not points:
+        return math.nan
+    rounds, values = np.array(points, dtype=float).T
+    span = float(rounds[-1] - rounds[0])
+    return float((np.diff(rounds) * (values[1:] + values[:-1]) / 2).sum() / span) if span else float(values[0])
+
+
+def best_test_round(rows: Rows) -> tuple[int, float] | None:
+    """The scored round with the highest test accuracy, and that accuracy: chosen on test rows, so it promises too much.
+    For showing beside what validation chose, under this name."""
+    scored = [row for row in rows if row.get("test_accuracy") is not None]
+    if not scored:
+        return None
+    best = max(scored, key=lambda row: row["test_accuracy"])
+    return int(best["round"]), float(best["test_accuracy"])

@@ -1,0 +1,157 @@
+"""Runs as they lie in their folders, for whoever looks at them: finished, half-finished, or not begun."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.table import ClientId
+from fedquilt.runs.statistics.targets import joules_by_round
+from fedquilt.runs.storage import RunFolder
+
+CELLS = "comparison.json"
+MEASURES = ("accuracy", "loss", "balanced_accuracy", "macro_f1")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Test scores of the model each client would use: for each measure [clients, rounds], NaN where there is none."""
+
+    clients: tuple[ClientId, ...]
+    rounds: tuple[int, ...]
+    values: Mapping[str, Any]
+
+    def at(self, round: int | None) -> dict[ClientId, float]:
+        """Each client's accuracy after a round."""
+        if round not in self.rounds:
+            return {}
+        column = self.values["accuracy"][:, self.rounds.index(round)].tolist()
+        return {c: v for c, v in zip(self.clients, column, strict=True) if v == v}
+
+    def last(self) -> dict[ClientId, float]:
+        """The same after the last round that was scored."""
+        return self.at(self.rounds[-1] if self.rounds else None)
+
+
+def scored_in(lines: Sequence[str]) -> Scored:
+    """From the lines of metrics/clients.jsonl."""
+    likely = (line for line in lines if '"deployed"' in line and '"test"' in line and line.endswith("\n"))  # far fewer
+    rows = [row for row in map(json.loads, likely) if row["model"] == "deployed" and row["split"] == "test"]
+    places: dict[Any, int] = {}
+    for row in rows:
+        row["client"] = _hashable(row["client"])
+        places.setdefault(row["client"], len(places))
+    rounds = sorted({row["round"] for row in rows})
+    columns = {round: i for i, round in enumerate(rounds)}
+    values = {name: np.full((len(places), len(rounds)), np.nan) for name in MEASURES}
+    for row in rows:
+        for name, held in values.items():
+            if row.get(name) is not None:
+                held[places[row["client"]], columns[row["round"]]] = row[name]
+    return Scored(tuple(places), tuple(rounds), values)
+
+
+def _hashable(client: Any) -> Any:
+    return tuple(client) if isinstance(client, list) else client
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run: what its folder says of it. Logs are read when they are asked for."""
+
+    folder: Path
+    label: str
+    seed: int
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its settings; empty if it was not begun."""
+        try:
+            return tomllib.loads((self.folder / "config.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+
+    @cached_property
+    def kind(self) -> str:
+        """The kind of its method."""
+        return str(self.config.get("method", {}).get("kind", self.label))
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """What it wrote at its end; empty before."""
+        return read_json(self.folder / "result.json")
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The rows of its rounds."""
+        return self.rows("metrics/rounds.jsonl")
+
+    @cached_property
+    def scored(self) -> Scored:
+        """Clients' test scores."""
+        path = self.folder / "metrics/clients.jsonl"
+        return scored_in(path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else [])
+
+    @cached_property
+    def joules(self) -> dict[int, float] | None:
+        """The joules of each round; the long log of visits is read only where something was measured."""
+        measured = self.result.get("energy", {}).get("joules")
+        return joules_by_round(self.rows("metrics/visits.jsonl")) if measured else None
+
+    @property
+    def chosen(self) -> dict[ClientId, float]:
+        """Each client's accuracy at the round that validation chose."""
+        return self.scored.at(self.result.get("best_round"))
+
+    @property
+    def state(self) -> str:
+        """In words: finished, how far it came, or that it was not begun."""
+        planned = self.config.get("rounds")
+        if self.result:
+            early = ", stopped early" if self.result.get("stopped_early") else ""
+            return f"finished, {self.result.get('rounds', '?')} rounds{early}"
+        if not self.config:
+            return "not begun"
+        return f"unfinished: {len(self.rounds)} of {planned} rounds"
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The rows of one of its logs."""
+        return RunFolder(self.folder).rows(name)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of JSON; nothing if it is missing or damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def views_in(folder: Path) -> list[RunView]:
+    """The run, or the runs of the comparison, in a folder; also those that a comparison has not begun."""
+    if (folder / "config.toml").is_file():
+        view = RunView(folder, folder.name, 0)
+        return [RunView(folder, view.kind, int(view.config.get("seed", 0)))]
+    planned = read_json(folder / CELLS).get("cells", [])
+    if planned:
+        return [RunView(folder / cell["folder"], cell["label"], cell["seed"]) for cell in planned]
+    found = []
+    for place in sorted(folder.glob("*/config.toml")):
+        label, _, seed = place.parent.name.rpartition("-seed")
+        if label and seed.isdecimal():
+            found.append(RunView(place.parent, label, int(seed)))
+    if not found:
+        raise InputError(
+            f"'{folder}' is neither the folder of a run (it has no config.toml) nor of a comparison (it has no runs). "
+            "Give a folder that 'fedquilt run' or 'fedquilt compare' made."
+        )
+    return found
