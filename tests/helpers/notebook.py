@@ -48,10 +48,9 @@ def play(path: Path, folder: Path) -> dict[str, Any]:
 
 def _ipython(display: Any) -> dict[str, ModuleType]:
     """The two names of IPython.display that notebooks here use."""
-    package, module = ModuleType("IPython"), ModuleType("IPython.display")
+    module = ModuleType("IPython.display")
     module.display, module.Image = display, str  # type: ignore[attr-defined]
-    package.get_ipython = lambda: None  # type: ignore[attr-defined]  # matplotlib asks
-    return {"IPython": package, "IPython.display": module}
+    return {"IPython.display": module}  # without its package, whose presence matplotlib would notice
 
 
 @contextmanager

@@ -230,12 +230,13 @@ class PODFCSSV(OnBase):
             return own, Seen(own[:0], torch.zeros(0, dtype=torch.int64))
         masks = turn.seed.fold("masks") if rule.masked else None
         raw = features(self.net, model, all_rows(site), masks)
+        live = rule.live and len(own) > 0
         own, labels = rule.found(raw - centre, own, turn.seed.fold("prototypes"))
         counts = torch.bincount(labels, minlength=len(own))
-        if self.center:
-            sums = torch.zeros_like(own).index_add_(0, labels, raw)
-            length = (raw - centre).norm(dim=1).mean()
-            own = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centre + length * own)
+        if self.center:  # as they are: means of rows, or, where there are none or they followed, a typical length
+            means = torch.zeros_like(own).index_add_(0, labels, raw) / counts.clamp(min=1)[:, None]
+            far = centre + (raw - centre).norm(dim=1).mean() * own
+            own = far if live else torch.where(counts[:, None] > 0, means, far)
         shown, counts = rule.shown(own, counts, turn.seed.fold("shown"))
         return own, Seen(shown, counts)
 

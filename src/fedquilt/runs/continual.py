@@ -209,6 +209,12 @@ class Recalled:
         whole = self.examiner.method.global_model(stage.state)
         return stage.models if whole is None else (whole,)
 
+    def bank(self) -> dict[str, list[int]]:
+        """Of each row of the bank at the end: data rows behind it, merges, and the rounds it came and was last used."""
+        bank = self.stages[-1].state.bank
+        rounds = {name: (getattr(bank, name) + 1).tolist() for name in ("born", "used")}
+        return {"counts": bank.counts.tolist(), "merges": bank.merges.tolist(), **rounds}
+
     def told(self) -> dict[str, Any]:
         """All numbers."""
         before = self.examiner.scores(self.start)
@@ -219,6 +225,6 @@ class Recalled:
             "folder": str(self.folder), "method": self.kind, "seed": self.seed,
             "tasks": list(self.examiner.stages), "rounds": [stage.round for stage in self.stages],
             "rows": {task: [len(part) for part in pair] for task, pair in self.examiner.tables.items()},
-            "measures": summary(before, after),
+            "measures": summary(before, after), "bank": self.bank(),
             "by_round": [{n: v for n, v in row.items() if n in names or n.startswith("prototypes_")} for row in rounds],
         }  # fmt: skip
