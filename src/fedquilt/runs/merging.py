@@ -142,7 +142,11 @@ def _written(
         except BaseException:
             writer.abandon()
             raise
-    return {**work.report.summary(), "extra": extra}
+    found = work.report.summary()
+    if "chosen" in extra:  # of each model, also of those left out
+        by_model = dict(zip(chosen, found["density"], strict=True))
+        found["density"] = [by_model.get(i, 0.0) for i in range(len(models))]
+    return {**found, "extra": extra}
 
 
 def _write_all(writer: Writer, rule: Rule, work: Work, base: StoredModel, step: Step | None) -> None:
@@ -190,6 +194,13 @@ def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
             for k, v in options.items()}  # fmt: skip
 
 
+def part_of(facts: Mapping[str, Any], place: int) -> str:
+    """What a model had to say in a merge, in words; without a base there are no changes to speak of."""
+    if "chosen" in facts and facts["models"][place]["path"] not in facts["chosen"]:
+        return "left out"
+    return "" if facts["base"] is None else f"{100 * facts['density'][place]:.2f} % of its changes"
+
+
 def card_of(out: Path) -> Path:
     """Where the card of a merged model is."""
     return out / "merge_card.md" if out.is_dir() else out.with_name(out.stem + ".card.md")
@@ -208,16 +219,17 @@ def _card(request: Request, facts: Mapping[str, Any]) -> None:
     lines += [f"| settings | {settings} |", f"| seed | {facts['seed']} |"]
     if facts["base"] is not None:
         lines.append(f"| base | `{facts['base']['path']}` sha256 {facts['base']['sha256'][:16]} |")
-    density = facts["density"]
     for place, model in enumerate(facts["models"]):
-        kept = f", {100 * density[place]:.2f} % of its changes" if place < len(density) else ""
-        lines.append(f"| model {place + 1} | `{model['path']}` sha256 {model['sha256'][:16]}{kept} |")
-    lines += [
-        f"| weights merged | {facts['numbers']:,} |",
-        f"| changed by any model | {100 * facts['touched']:.2f} % |",
-        f"| changed by two or more | {100 * facts['shared']:.2f} % |",
-        f"| with changes of both signs | {100 * facts['conflicts']:.2f} % |",
-    ]
+        part = part_of(facts, place)
+        told = f", {part}" if part else ""
+        lines.append(f"| model {place + 1} | `{model['path']}` sha256 {model['sha256'][:16]}{told} |")
+    lines.append(f"| weights merged | {facts['numbers']:,} |")
+    if facts["base"] is not None:
+        lines += [
+            f"| changed by any model | {100 * facts['touched']:.2f} % |",
+            f"| changed by two or more | {100 * facts['shared']:.2f} % |",
+            f"| with changes of both signs | {100 * facts['conflicts']:.2f} % |",
+        ]
     card = card_of(request.out)
     write_atomic(card, ("\n".join(lines) + "\n").encode())
     write_atomic(card.with_suffix(".json"), to_json(facts, indent=1).encode())

@@ -245,7 +245,7 @@ def merged_models(request: Any, quiet: bool) -> dict[str, Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    from fedquilt.runs.merging import card_of, merge_files
+    from fedquilt.runs.merging import card_of, merge_files, part_of
 
     columns = (TextColumn("merging"), BarColumn(), MofNCompleteColumn(), TextColumn("numbers"), TimeRemainingColumn())
     with Bars(*columns, console=console, disable=quiet, transient=True) as bars:
@@ -253,10 +253,10 @@ def merged_models(request: Any, quiet: bool) -> dict[str, Any]:
         found = merge_files(request, lambda name, numbers: bars.advance(bar, numbers))
     if not quiet:
         for place, model in enumerate(found["models"]):
-            kept = f"{100 * found['density'][place]:.2f} % of its changes" if place < len(found["density"]) else ""
-            print(f"{model['path']}  {kept}")
-        print(f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
-              f"with both signs {100 * found['conflicts']:.2f} %")  # fmt: skip
+            print(f"{model['path']}  {part_of(found, place)}".rstrip())
+        if found["base"] is not None:
+            print(f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
+                  f"with both signs {100 * found['conflicts']:.2f} %")  # fmt: skip
         print(f"{found['numbers']} weights in {found['tensors']} tensors, {found['seconds']:.1f} s")
         print(f"model {found['out']}")
         print(f"card  {card_of(request.out)}")

@@ -271,4 +271,11 @@ def test_a_greedy_soup_is_scored_on_a_recipe(tmp_path: Path) -> None:
         save_file(tensors, path)
     facts = merge_files(Request(paths, tmp_path / "soup.safetensors", "greedy_soup", options={"recipe": recipe}))
     assert str(paths[1]) not in facts["chosen"]
+    assert len(facts["density"]) == 3
+    assert facts["density"][1] == 0.0
+    card = card_of(tmp_path / "soup.safetensors").read_text().splitlines()
+    told = {i: next(line for line in card if f"{i}.safetensors" in line) for i in range(3)}
+    assert "left out" in told[1]
+    assert "left out" not in told[0] + told[2]
+    assert "% of its changes" not in "".join(card)  # there is no base that they could have changed
     assert facts["valid_accuracy"] > 0.5

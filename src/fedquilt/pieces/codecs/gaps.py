@@ -122,13 +122,12 @@ class In:
         if bool((2 * counts > long).any()):
             raise FrameError("more rare bits than others. Damaged?")
         steps = np.repeat(_steps(counts, long), counts)
-        high = self.unary(len(steps))
-        if len(high) and int(high.max()) > int(long.max()):
-            raise FrameError("a gap is longer than its run. Damaged?")
-        walked = np.cumsum((high << steps) + self.numbers(steps) + 1)
+        high, most = self.unary(len(steps)), np.repeat(long, counts)
+        gaps = (np.minimum(high, most) << steps) + self.numbers(steps)  # none so large that sums could overflow
+        walked = np.cumsum(np.minimum(gaps, most) + 1)
         before = np.concatenate([[0], walked])[np.cumsum(counts) - counts]
         places = walked - np.repeat(before, counts) - 1
-        if bool((places >= np.repeat(long, counts)).any()):
+        if bool((places >= most).any()):
             raise FrameError("a gap is longer than its run. Damaged?")
         return Runs(long, counts, rare, places)
 
