@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -209,8 +210,10 @@ class Serving:
         return found[0]
 
     def _new(self, place: Path) -> bool:
-        before, self.seen = self.seen, place.read_text()
-        return before != self.seen
+        with suppress(FileNotFoundError):
+            before, self.seen = self.seen, place.read_text()
+            return before != self.seen
+        return False
 
     def end(self, sign: int) -> int:
         """Send it a signal; its exit code."""
