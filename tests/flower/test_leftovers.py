@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -185,30 +186,56 @@ nodes = 1
 """
 
 
-@pytest.mark.flower
-@pytest.mark.timeout(600)
-def test_a_server_that_is_killed_leaves_nothing_behind_that_stops_the_next(tmp_path):
-    (tmp_path / "recipe.toml").write_text(f'{RECIPE}\n[output]\nfolder = "{tmp_path}/runs"\n')
-    words = [sys.executable, "-m", "fedquilt", "serve", "recipe.toml", "--insecure", "--port", str(free_port())]
+class Serving:
+    """The command, started again and again for one run."""
 
-    def serve() -> tuple[subprocess.Popen[bytes], Path]:
-        with (tmp_path / "said.txt").open("ab") as said:
-            process = subprocess.Popen(words, cwd=tmp_path, stdout=said, stderr=said, start_new_session=True)
-        end = time.monotonic() + 240
-        while not (found := [p for p in tmp_path.glob("runs/*/server.pid") if alive(p)]):
-            if process.poll() is not None or time.monotonic() > end:
-                pytest.fail((tmp_path / "said.txt").read_text())
+    def __init__(self, folder: Path) -> None:
+        (folder / "recipe.toml").write_text(f'{RECIPE}\n[output]\nfolder = "{folder}/runs"\n')
+        self.folder, self.port = folder, free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.seen = ""
+
+    def start(self) -> Path:
+        """Start it and wait for its server app; the file that names that process."""
+        words = ["fedquilt", "serve", "recipe.toml", "--insecure", "--port", str(self.port)]
+        with (self.folder / "said.txt").open("ab") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *words], cwd=self.folder, stdout=said, stderr=said, start_new_session=True
+            )
+        end = time.monotonic() + 300
+        while not (found := [p for p in self.folder.glob("runs/*/server.pid") if alive(p) and self._new(p)]):
+            if self.process.poll() is not None or time.monotonic() > end:
+                pytest.fail((self.folder / "said.txt").read_text())
             time.sleep(0.1)
-        return process, found[0]
+        return found[0]
 
-    process, place = serve()
-    link = place.parent / "flower" / "superlink.pid"
-    assert alive(link)
-    process.kill()
-    process.wait()
-    assert wait_gone(link, 60), "the SuperLink outlived its server"
-    process, place = serve()  # at once, while the old server app may still be there
-    process.terminate()
-    assert process.wait(60) == 143
-    assert wait_gone(link, 30)
-    assert wait_gone(place, 60)
+    def _new(self, place: Path) -> bool:
+        with suppress(FileNotFoundError):
+            before, self.seen = self.seen, place.read_text()
+            return before != self.seen
+        return False
+
+    def end(self, sign: int) -> int:
+        """Send it a signal; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(sign)
+        return self.process.wait(60)
+
+
+@pytest.mark.flower
+@pytest.mark.timeout(1200)
+def test_a_server_that_is_killed_leaves_nothing_behind_that_stops_the_next(tmp_path):
+    serving = Serving(tmp_path)
+    try:
+        place = serving.start()
+        link = place.parent / "flower" / "superlink.pid"
+        assert alive(link)
+        serving.end(signal.SIGKILL)
+        assert wait_gone(link, 60), "the SuperLink outlived its server"
+        assert serving.start() == place  # at once, while the old server app may still be there
+        assert serving.end(signal.SIGTERM) == 143
+        assert wait_gone(link, 30)
+        assert wait_gone(place, 60)
+    finally:
+        if serving.process is not None and serving.process.poll() is None:
+            serving.end(signal.SIGKILL)
