@@ -159,7 +159,7 @@ def test_the_heat_map_follows_its_menus_and_the_client_files(report: Opened, mad
     assert ends == sorted(ends, reverse=True)
     box = chart.locator("svg image").first.bounding_box()
     report.page.mouse.move(box["x"] + 30, box["y"] + 30)
-    tip = chart.locator("svg g[aria-label=tip]").first.text_content()
+    tip = chart.locator("svg g[aria-label=tip]").first.text_content().replace("\u200b", " ")
     assert re.search(r"client \d+, group \d\s*round \d+\s*accuracy: [\d.]+ %", tip), tip
 
 

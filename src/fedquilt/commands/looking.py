@@ -15,7 +15,7 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
               ) -> None:  # fmt: skip
     """Look at how a recipe divides its data: who has which labels, and how much.
 
-    Example: [bold]fedquilt partition recipes/demo.toml data.partition.alpha=0.1 --plot split.png[/bold]
+    Example: [bold]fedquilt partition recipes/quick.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
     from fedquilt.data import Stream
     from fedquilt.runs.build import federation_of

@@ -97,6 +97,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
 
     federation, new = federations_of(config)
     found, notes = None if fresh else result_for(folder, federation), list[str]()
+    played = found is None
     if found is None:
         engine = engine_of(config)
         try:
@@ -116,7 +117,9 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     elif not as_json:
         typer.echo(f"This run is finished already; --fresh runs it anew. Folder: {folder}")
     scores = None if new is None else newcomers_of(config, folder, federation, new)
-    report = write_report(folder)
+    report = folder / "report.html"
+    if played or not report.exists():
+        write_report(folder)
     if as_json:
         echo(
             {
