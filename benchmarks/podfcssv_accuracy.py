@@ -7,10 +7,10 @@ It needs cifar10 in FEDQUILT_DATA and a backbone that ``fedquilt pretrain-mae`` 
 (data.pretraining = 0.5, data.seed = 0). Every finished run is a line of the file of results and is not made again;
 --table only prints the tables of what is there.
 
-Five tasks of two classes, three rounds each; four clients with Dirichlet(1) shares of 500 training rows a task on
+Five tasks of two classes, three rounds each; four clients with Dirichlet(1) shares of 250 training rows a task on
 average; the rows are drawn by the seed from the other half, so the backbone saw none of them. Adapters of 16 numbers
-behind every block, AdamW 0.001, batches of 50, two local epochs. After every task the features of 1000 training rows a
-task are probed on 1000 test rows: a linear layer and 20 neighbours, within each task and over all ten classes. Clients
+behind every block, AdamW 0.001, batches of 50, two local epochs. After every task the features of 500 training rows a
+task are probed on 500 test rows: a linear layer and 20 neighbours, within each task and over all ten classes. Clients
 that learn alone are probed one by one; their mean is told. ``joint`` trains on the pooled rows of all tasks, with as
 many passes over images as the others: it never meets a task, so it forgets none. A seed gives rows, their division
 and all randomness of training, the same for every method.
@@ -44,7 +44,7 @@ from fedquilt.runs.set_aside import set_aside
 
 MEAN, STD = (0.491, 0.482, 0.447), (0.247, 0.244, 0.262)
 TASKS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
-CLIENTS, ROWS, ROUNDS, PROBED = 4, 4000, 3, 1000
+CLIENTS, ROWS, ROUNDS, PROBED = 4, 2000, 3, 500
 WORK: dict[str, Any] = {"optimizer": AdamW(1e-3, weight_decay=0.05), "batch_size": 50, "epochs": 2}
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "frozen": (None, {}),

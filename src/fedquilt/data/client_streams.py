@@ -73,5 +73,8 @@ def _task(parts: Sequence[tuple[Federation, dict[str, Tensor]]], classes: int) -
     shapes = {tuple(columns["x"].shape[1:]) for _, columns in parts}
     if len(shapes) > 1:
         raise InputError(f"The data sets have images of shapes {sorted(shapes)}. Give stream.size.")
+    kinds = {(str(columns["x"].dtype), repr(federation.prepare)) for federation, columns in parts}
+    if len(kinds) > 1:
+        raise InputError(f"The data sets of a stage must be prepared alike, but are {' and '.join(map(str, kinds))}.")
     together = {name: torch.cat([columns[name] for _, columns in parts]) for name in ("x", "y")}
     return Federation.from_rows(together, clients, classes=classes, prepare=parts[0][0].prepare)

@@ -12,13 +12,15 @@ from fedquilt.data.client_streams import ClientDatasets
 from fedquilt.runs.build import federation_of
 from fedquilt.runs.config import parse
 
-SHAPES = {"small": (8, 8), "large": (12, 12), "colour": (10, 10, 3), "other": (8, 8)}
+SHAPES = {"small": (8, 8), "large": (12, 12), "colour": (10, 10, 3), "other": (8, 8), "floats": (8, 8)}
 
 
 def divide(source=None, classes=None) -> Federation:
     """30 images of one brightness for each name, in three classes, over two clients."""
     level = 10 * (1 + list(SHAPES).index(source))
     x = np.full((30, *SHAPES[source]), level, np.uint8)
+    if source == "floats":
+        x = x[:, None].astype(np.float32)
     return Federation.from_arrays(x, np.arange(30) % 3, clients=2, test=0.2, valid=0.1, seed=0)
 
 
@@ -51,6 +53,8 @@ def test_images_of_one_shape_stay_as_they_are():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match=r"stream\.size"):
         ClientDatasets(sources=(("small",), ("large",)))(divide, None)
+    with pytest.raises(InputError, match="prepared alike"):
+        ClientDatasets(sources=(("small",), ("floats",)))(divide, None)
     for bad in ((), (("small",), ()), (("small", "other"), ("large",))):
         with pytest.raises(InputError, match="as many for each"):
             ClientDatasets(sources=bad)
@@ -59,7 +63,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_from_a_recipe():
-    stream = {"kind": "client_datasets", "sources": [["digits", "mnist5k"], ["mnist5k", "digits"]], "size": 8}
+    stream = {"kind": "client_datasets", "sources": [["digits", "digits"], ["digits", "digits"]], "size": 16}
     made = federation_of(parse({"data": {"clients": 2, "limit": 60, "partition": "iid"}, "stream": stream}))
-    assert made.site(0, 0).train.whole().x.shape[1:] == (3, 8, 8)
+    assert made.site(0, 0).train.whole().x.shape[1:] == (3, 16, 16)
     assert len(made.tasks) == 2
