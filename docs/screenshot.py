@@ -30,6 +30,7 @@ def main(report: Path, picture: Path) -> None:
             to.append(from.querySelector("section"));
             document.querySelector("footer").remove();
         }""")
+        page.mouse.move(0, 0)
         page.screenshot(path=picture, full_page=True)
         browser.close()
     print(picture)

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.cluster.hierarchy import dendrogram
 
 from fedquilt.core.errors import FedquiltError
+from fedquilt.core.table import in_order
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.runs.clusters import LOG, clusters_in, history
 from fedquilt.runs.report.blocks import Block, Panel, chart, column, numbers, table, text
@@ -106,7 +107,8 @@ def _river(log: list[dict[str, Any]], found: Gathered) -> dict[str, Any]:
     past = history(log)
     past = [past[i] for i in thinned(range(len(past)), 200)]
     last = past[-1][1]
-    clients = sorted(dict.fromkeys(c for _, labels in past for c in labels), key=lambda c: (last.get(c, -1), str(c)))
+    known = in_order(list(dict.fromkeys(c for _, labels in past for c in labels)))
+    clients = sorted(known, key=lambda c: last.get(c, -1))  # which keeps their order inside a cluster
     clients = [clients[i] for i in thinned(range(len(clients)), LEAVES)]
     return {
         "x": [str(round) for round, _ in past], "y": [str(c) for c in clients], "name": "cluster",

@@ -44,7 +44,8 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     else:
         second = max(won["versus"], key=lambda name: rows[name]["accuracy"])
         pair = won["versus"][second]
-        apart = f"{100 * pair['difference']:+.1f} points over {second}, the next best"
+        way = "above" if pair["difference"] >= 0 else "below"
+        apart = f"{abs(100 * pair['difference']):.1f} points {way} {second}, the next best"
         p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g}"
         better = f"better in {pair['seeds_better']} of {pair['seeds']} seeds"
         said.append(f"It is {apart} (client by client{p} after Holm's correction; {better}): "

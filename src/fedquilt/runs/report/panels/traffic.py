@@ -15,6 +15,7 @@ from fedquilt.runs.traffic import summary
 from fedquilt.runs.views import RunView
 
 TAB = "Communication"
+WORTH = 1.01  # times smaller, from which on messages count as compressed
 
 
 def _summaries(found: Gathered) -> dict[str, list[dict[str, Any]]]:
@@ -74,7 +75,7 @@ def compression(found: Gathered) -> Panel | None:
     rows = []
     for label, runs in _summaries(found).items():
         mean = {k: float(np.mean([run[k] for run in runs])) for k in ("raw_up", "wire_up", "raw_down", "wire_down")}
-        if mean["raw_up"] == mean["wire_up"] and mean["raw_down"] == mean["wire_down"]:
+        if mean["raw_up"] + mean["raw_down"] < WORTH * (mean["wire_up"] + mean["wire_down"]):
             continue
         plain = [run["fedavg"]["up"] + run["fedavg"]["down"] for run in runs if run["fedavg"]]
         sent = mean["wire_up"] + mean["wire_down"]
