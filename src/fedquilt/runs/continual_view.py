@@ -11,8 +11,8 @@ from rich.table import Table
 from fedquilt.runs.show import console
 
 NAMES = {
-    "probe": "linear probe, within a task", "neighbours": "20 neighbours, within a task",
-    "probe_all": "linear probe, all classes", "neighbours_all": "20 neighbours, all classes",
+    "probe": "linear probe, own task", "neighbours": "20 neighbours, own task",
+    "probe_all": "linear probe, all tasks", "neighbours_all": "20 neighbours, all tasks",
     "loss": "reconstruction loss",
 }  # fmt: skip
 NUMBERS = {
@@ -53,7 +53,7 @@ def _matrix(found: Mapping[str, Any], name: str) -> None:
 
 def _table(title: str, first: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column(first)
+    table.add_column(first, no_wrap=True)
     return table
 
 

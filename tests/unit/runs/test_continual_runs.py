@@ -67,11 +67,11 @@ def test_pictures_and_their_numbers(folder, tmp_path):
 
 
 def test_the_command(folder):
-    told = json.loads(fedquilt("continual", str(folder), "--rows", "40", "--json").out)
-    assert told["rows"] == {"0": [40, 40], "1": [40, 40]}
+    told = json.loads(fedquilt("continual", str(folder), "--rows", "20", "--json").out)
+    assert told["rows"] == {"0": [20, 20], "1": [20, 20]}
     assert len(told["pictures"]) == 5
-    said = fedquilt("continual", str(folder), "--rows", "40").out
-    assert "linear probe, within a task" in said
+    said = fedquilt("continual", str(folder), "--rows", "20").out
+    assert "linear probe, own task" in said
     assert "rows of the bank by round" in said
 
 
