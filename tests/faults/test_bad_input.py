@@ -272,7 +272,7 @@ def test_a_folder_without_permission(recipe: Path) -> None:
 @pytest.fixture
 def stopped(recipe: Path) -> Path:
     """The folder of a run that stopped after its third round of five."""
-    with broken("fsync", errno.ENOSPC, 32):
+    with broken("fsync", errno.ENOSPC, 34):
         said = fedquilt("run", recipe, "method=local_only", "rounds=5")
     (folder,) = runs(recipe)
     names = sorted(p.name[:12] for p in (folder / "snapshots").iterdir())

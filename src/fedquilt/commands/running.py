@@ -132,6 +132,5 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
         )
         return
     result_table(folder, found)
-    typer.echo(f"report {report}")
     if scores is not None:
         newcomers_table(scores)

@@ -121,6 +121,8 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
         )
     _told(folder)
     print(f"state {result['digest']}")
+    if (folder / "report.html").exists():
+        print(f"report {folder}/report.html")
     print(f"folder {folder}")
 
 
