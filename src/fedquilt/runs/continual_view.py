@@ -16,7 +16,7 @@ NAMES = {
     "loss": "reconstruction loss",
 }  # fmt: skip
 NUMBERS = {
-    "average": "average", "incremental": "incremental", "forgetting": "forgetting", "backward": "BWT", "forward": "FWT",
+    "average": "average", "incremental": "increm.", "forgetting": "forgot", "backward": "BWT", "forward": "FWT",
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def continual_tables(found: Mapping[str, Any]) -> None:
 
 def _matrix(found: Mapping[str, Any], name: str) -> None:
     row = found["measures"][name]
-    table = _table(f"{NAMES[name]}, by task", "after")
+    table = _table(NAMES[name], "after")
     for task in found["tasks"]:
         table.add_column(f"task {task}", justify="right")
     lines = [
