@@ -74,7 +74,10 @@ def runs(recipe: Path) -> list[Path]:
         ("model={kind='mlp', hidden='wide'}", ["hidden", "whole number"]),
         ('engine.devices=["cuda:0"]', ["engine.devices: 'cuda:0' cannot be used", "CUDA"]),
         ('engine.devices=["gpu0"]', ["engine.devices: 'gpu0' cannot be used", "gpu0"]),
-        ("engine.kind=gpu", ["engine.kind: ", "'auto', 'local', 'workers' or 'flower-simulation'", "got 'gpu'"]),
+        (
+            "engine.kind=gpu",
+            ["engine.kind: ", "'auto', 'local', 'workers', 'lanes' or 'flower-simulation'", "got 'gpu'"],
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_a_folder_is_made(recipe: Path, override: str, words: list[str]) -> None:

@@ -177,10 +177,12 @@ class Net:
         """Inside, it is called by ``torch.func.vmap``: with the ordinary memory layout, and nothing stays bound."""
         resident = self._resident()
         last, resident.channels_last = resident.channels_last, False
+        held = resident.held()
         try:
             yield
         finally:
-            resident.channels_last, resident.bound = last, None
+            resident.channels_last = last
+            resident.hold(held)
 
     def _ready(self, params: Params, batch: Batch, train: bool) -> tuple[Any, list[Tensor]]:
         resident = self._resident()

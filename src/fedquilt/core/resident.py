@@ -81,6 +81,18 @@ class Resident:
         self._follow(params)
         self.bound = params
 
+    def held(self) -> list[tuple[dict[str, Any], str, Any]]:
+        """Which values are in which places."""
+        return [(holder, leaf, holder[leaf]) for places in self.slots.values() for holder, leaf in places]
+
+    def hold(self, values: list[tuple[dict[str, Any], str, Any]]) -> None:
+        """Put these values back; nothing counts as bound."""
+        for holder, leaf, value in values:
+            holder[leaf] = value
+        for module in self.recurrent:
+            module._flat_weights = [getattr(module, n) for n in module._flat_weights_names]
+        self.bound = None
+
     def _follow(self, params: Params) -> None:
         device = next((t.device for t in params.values()), self.device)
         if device != self.device:

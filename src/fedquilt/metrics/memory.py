@@ -38,7 +38,10 @@ def live_tensors() -> dict[str, dict[str, int]]:
         for tensor in (value, value.grad if value.is_leaf else None):
             if tensor is None:
                 continue
-            device, storage = str(tensor.device), tensor.untyped_storage()
+            try:
+                device, storage = str(tensor.device), tensor.untyped_storage()
+            except NotImplementedError:  # a view that torch.func made, without memory of its own
+                continue
             counts[device] = counts.get(device, 0) + 1
             storages.setdefault(device, {})[storage.data_ptr()] = -(-storage.nbytes() // BLOCK) * BLOCK
     return {device: {"tensors": counts[device], "bytes": sum(storages[device].values())} for device in sorted(counts)}

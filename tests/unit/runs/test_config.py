@@ -140,7 +140,7 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
         "train.optimizer.momentumm: ": "unknown key for 'sgd'; did you mean 'momentum'?",
         "train.optimizer: ": "lr must be a positive number, got -1",
         "train.schedule.rounds: ": "missing",
-        "engine.kind: ": "'auto', 'local', 'workers' or 'flower-simulation', got 'gpu'",
+        "engine.kind: ": "'auto', 'local', 'workers', 'lanes' or 'flower-simulation', got 'gpu'",
         "compare.methods.1.muu: ": "unknown key for 'fedprox'; did you mean 'mu'?",
         "compare.methods.2.kind: ": "missing",
         "compare.methods.3: ": "should be a section, got 3",
@@ -218,7 +218,8 @@ _SAME = [
     "engine.kind=workers", "engine.processes=3", 'engine.devices=["cuda:0"]', "snapshot.every=7", "snapshot.seconds=0",
     "output.folder=elsewhere", "output.personal_models=true", "output.checkpoints=true",
     "compare.seeds=[9]", 'compare.methods=["fedavg"]',
-    "compare.target=0.5", "engine.nodes=2", "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
+    "compare.target=0.5", "compare.frame=true", "engine.nodes=2", "engine.width=3", "output.stages=true",
+    "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
 ]  # fmt: skip
 _OTHER = [
     "codec=half", "download_codec=half",
@@ -227,7 +228,7 @@ _OTHER = [
     "data.tokeniser=e",
     "data.length=5",
     "data.partition.alpha=0.5", "data.partition=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
-    "data.common_test=0.2", "data.common_valid=0.2", "data.local_tests=true",
+    "data.common_test=0.2", "data.common_valid=0.2", "data.pretraining=0.2", "data.local_tests=true",
     "data.transforms=['random_flip']", "data.transforms=[{kind='resize', size=4}, 'random_flip']",
     "data.unlabelled=0.5", "data.newcomers=2", "stream={kind='by_class', groups=[[0, 1], [2, 3]]}",
     "stream={kind='drift', at=2, shift={kind='rotation', angles=[90]}}",
