@@ -143,11 +143,13 @@ class ClientSide:
         """Do the client's part of an exchange."""
         visit = self.open(task)
         work = visit.exchange.work
+        found: Visited | None = None
         with self.at("work", task), visit.turn.seed.fold("elsewhere").ambient():  # also for code that forgot turn.seed
-            if not isinstance(work, Train | InTurn):
-                return self.close(visit, *work(visit.sent, visit.slot.state, visit.site, visit.turn))
-            found = work.run(visit.sent, visit.slot.state, visit.site, visit.turn, self.device)
-        return self.close_trained(visit, found)
+            if isinstance(work, Train | InTurn):
+                found = work.run(visit.sent, visit.slot.state, visit.site, visit.turn, self.device)
+            else:
+                state, upload = work(visit.sent, visit.slot.state, visit.site, visit.turn)
+        return self.close(visit, state, upload) if found is None else self.close_trained(visit, found)
 
     def open(self, task: Task) -> Visit:
         """Unpack what came, and find the client's rows."""
