@@ -84,16 +84,22 @@ def visit_together(side: ClientSide, tasks: Sequence[Task]) -> list[Outcome]:
 
 def best_width(side: ClientSide, tasks: Sequence[Task]) -> int:
     """The width at which a step costs least per client, by making a few steps that nobody keeps."""
-    descents = {i: d for i, task in enumerate(tasks) if (d := _Lane(side.open(task)).go_on(None)) is not None}
+    descents: dict[int, Descent] = {}
+    for number, task in enumerate(tasks):
+        with side.at("work", task):
+            descent = _Lane(side.open(task)).go_on(None)
+        if descent is not None:
+            descents[number] = descent
     if not descents:
         return 1
     group = max(alike(descents), key=len)
     best, least, worse = 1, float("inf"), 0
     for width in (w for w in WIDTHS if w <= len(group)):
         chosen = [descents[i] for i in group[:width]]
-        descend(chosen, side.device, limit=1)
-        began = time.perf_counter()
-        descend(chosen, side.device, limit=TUNE_STEPS)
+        with side.at("objective", tasks[group[0]]):
+            descend(chosen, side.device, limit=1)
+            began = time.perf_counter()
+            descend(chosen, side.device, limit=TUNE_STEPS)
         spent = (time.perf_counter() - began) / width
         best, least, worse = (width, spent, 0) if spent < least else (best, least, worse + 1)
         if worse == 2:

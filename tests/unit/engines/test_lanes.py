@@ -188,10 +188,11 @@ def test_batch_norm_is_refused_before_anything_is_trained(federation: Federation
         last(method, federation, engine=Lanes(2))
 
 
+@pytest.mark.parametrize("width", [2, None])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_failure_names_the_stage_and_a_client(federation: Federation, processes: int):
+def test_a_failure_names_the_stage_and_a_client(federation: Federation, processes: int, width: int | None):
     method = FedAvg(objective=Objective(net("mlp", (1, 8, 8), 10, hidden=(4,)), (squared_error,)), optimizer=SGD(0.1))
-    engine: Any = Lanes(2) if processes == 1 else Workers(2, width=2)
+    engine: Any = Lanes(width) if processes == 1 else Workers(2, width=width)
     try:
         with pytest.raises(ExchangeError, match=r"stage 'objective', client \d, round 1"):
             last(method, federation, engine=engine)
