@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).parent))  # engines hand sys.path on to their workers
 
 from fedquilt.engines.workers import Workers
+
+settings.register_profile("fixed", derandomize=True)  # the same examples in every run: a test fails for a change only
+settings.register_profile("explore", settings.get_profile("default"))  # pytest --hypothesis-profile explore: new ones
+settings.load_profile("fixed")
 
 
 @pytest.fixture(scope="session")

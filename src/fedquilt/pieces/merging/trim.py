@@ -53,7 +53,10 @@ def localize(delta: Named, keep: float, *, per: Per = "all", noise: float = 0.0,
 
 
 def taus(deltas: Sequence[Named], names: Sequence[str], keep: float) -> list[float]:
-    """tau of each model over all these names, whose tensors are read twice and never held together."""
+    """tau of each model over all these names, whose tensors are read twice and never held together.
+
+    Where all are kept, nothing is read: any number up to the smallest is such a tau, and 0 is one.
+    """
     if keep == 1:
         return [0.0] * len(deltas)
     if keep * len(deltas) <= _FEW:
