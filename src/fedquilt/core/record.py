@@ -247,6 +247,19 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def finite_scalars(value: Any) -> bool:
+    """Whether every float of a record, tensors apart, is finite."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(finite_scalars(getattr(value, name)) for name in names(type(value)))
+    if isinstance(value, dict):
+        return all(finite_scalars(v) for v in value.values())
+    if isinstance(value, tuple | list):
+        return all(finite_scalars(v) for v in value)
+    return True
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Every tensor of a record."""
     if isinstance(value, Tensor):

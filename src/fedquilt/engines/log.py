@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedquilt.core.table import ClientId
+from fedquilt.engines.phases import Phase
 from fedquilt.engines.traffic import Load
 
 
 @dataclass(frozen=True)
 class Visit:
-    """The record of one visit: bytes of the real frames, time, and what local training said of itself."""
+    """The record of one visit: bytes of the real frames, time, and what local training said of itself.
+
+    ``seconds`` were measured where the client's work was done; ``trip`` is the place of the exchange in the round.
+    """
 
     exchange: str
     client: ClientId
@@ -23,6 +27,7 @@ class Visit:
     loss: float | None = None
     before: Any = None
     after: Any = None
+    trip: int = 0
 
     @property
     def bytes_down(self) -> int:
@@ -49,12 +54,13 @@ class Quarantine:
 
 @dataclass
 class RoundLog:
-    """What happened in one round."""
+    """What happened in one round; ``phases`` says where its seconds went."""
 
     round: int
     visits: list[Visit] = field(default_factory=list)
     quarantined: list[Quarantine] = field(default_factory=list)
     seconds: float = 0.0
+    phases: list[Phase] = field(default_factory=list)
 
     @property
     def bytes_down(self) -> int:

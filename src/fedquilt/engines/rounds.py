@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
 from fedquilt.core.params import finite
-from fedquilt.core.record import pack, tensors_in, unpack
+from fedquilt.core.record import finite_scalars, pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task, Wire, again_folded, one_thread
@@ -21,6 +19,7 @@ from fedquilt.engines.engine import Engine, Lost
 from fedquilt.engines.log import Quarantine as Quarantine
 from fedquilt.engines.log import RoundLog as RoundLog
 from fedquilt.engines.log import Visit as Visit
+from fedquilt.engines.phases import PhaseMeter
 from fedquilt.engines.sender import Carry, Sender
 from fedquilt.engines.traffic import load_of
 
@@ -94,6 +93,7 @@ class Rounds:
             )
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
+        self._meter = PhaseMeter()
         self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply that counts
         with one_thread():
             self.state = method.init_server(seed.fold("server")) if state is None else state
@@ -113,12 +113,15 @@ class Rounds:
     def play(self, measure: bool = False) -> RoundLog:
         """Play the next round: its exchanges in order."""
         began, log = time.perf_counter(), RoundLog(self.done)
+        self._meter = PhaseMeter()
         with one_thread():
             names = self._plan()
             for place, name in enumerate(names):
-                self.state = self._trip(self.exchanges[name], log, measure, names[:place].count(name))
+                self._meter.to(name, "aggregate")
+                self.state = self._trip(self.exchanges[name], log, measure, names[:place].count(name), place)
         self.done += 1
-        log.seconds = time.perf_counter() - began
+        self._meter.stop()
+        log.seconds, log.phases = time.perf_counter() - began, self._meter.phases
         return log
 
     def _plan(self) -> tuple[str, ...]:
@@ -140,21 +143,24 @@ class Rounds:
     def _name(self) -> str:
         return type(self.method).__name__
 
-    def _trip(self, exchange: Exchange, log: RoundLog, measure: bool, again: int) -> Any:
+    def _trip(self, exchange: Exchange, log: RoundLog, measure: bool, again: int, trip: int) -> Any:
         cohort = self._cohort(exchange, log)
         if not cohort:
             return self.state
-        sender = self._sender(exchange)
+        sender, meter, name = self._sender(exchange), self._meter, exchange.name
         accepted: list[ClientId] = []
 
         def task(client: ClientId) -> Task:
-            return Task(
-                exchange.name, client, self.done, sender.send(client).frame, self.slots.get(client), measure, again
-            )
+            before = meter.to(name, "broadcast")
+            made = Task(name, client, self.done, sender.send(client).frame, self.slots.get(client), measure, again)
+            meter.to(*before)
+            return made
 
         def replies() -> Iterator[Reply[Any]]:
-            for client, outcome in self.engine.visits(cohort, task):
-                reply = self._receive(exchange, client, sender, outcome, log)
+            for client, outcome in meter.during(name, "train", self.engine.visits(cohort, task)):
+                before = meter.to(name, "upload")
+                reply = self._receive(exchange, client, sender, outcome, log, trip)
+                meter.to(*before)
                 if reply is not None:
                     accepted.append(client)
                     if self.heard is not None:
@@ -197,7 +203,13 @@ class Rounds:
         )  # fmt: skip
 
     def _receive(
-        self, exchange: Exchange, client: ClientId, sender: Sender, outcome: Outcome | Lost, log: RoundLog
+        self,
+        exchange: Exchange,
+        client: ClientId,
+        sender: Sender,
+        outcome: Outcome | Lost,
+        log: RoundLog,
+        trip: int,
     ) -> Reply[Any] | None:
         """The reply, once it has passed every check; only then does the client's new slot count."""
         sent, frame, down = sender.done(client)
@@ -212,7 +224,7 @@ class Rounds:
             if not outcome.sound:
                 raise ValueError("non-finite numbers in the client's own state; try a smaller learning rate")
             upload = exchange.codec.decode(wire.upload, sent)
-            if not (finite(tensors_in(upload)) and _finite_scalars(upload)):
+            if not (finite(tensors_in(upload)) and finite_scalars(upload)):
                 raise ValueError("non-finite numbers in the upload; did training diverge? Try a smaller learning rate")
             exchange.check(self.state, upload)
         except Exception as error:
@@ -226,7 +238,7 @@ class Rounds:
         load = load_of(upload, wire.upload, outcome.upload, partial(Wire, wire.examples))
         log.visits.append(
             Visit(exchange.name, client, down, load, outcome.seconds, wire.examples,
-                  outcome.steps, outcome.loss, outcome.before, outcome.after)
+                  outcome.steps, outcome.loss, outcome.before, outcome.after, trip)
         )  # fmt: skip
         return Reply(client, wire.examples, upload)
 
@@ -279,15 +291,3 @@ def _decoded(exchange: Exchange, download: Any, seed: Seed) -> tuple[Any, Any]:
     """For scores: what the client would see travels as it is."""
     seen, _ = exchange.carried(download, seed)
     return seen, seen
-
-
-def _finite_scalars(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return all(_finite_scalars(getattr(value, f.name)) for f in fields(value))
-    if isinstance(value, dict):
-        return all(_finite_scalars(v) for v in value.values())
-    if isinstance(value, tuple | list):
-        return all(_finite_scalars(v) for v in value)
-    return True

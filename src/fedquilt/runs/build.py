@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ from fedquilt.core.train import constant
 from fedquilt.engines.engine import Engine
 from fedquilt.models.registry import net as net_called
 from fedquilt.runs.codecs import check_codecs, with_codecs
-from fedquilt.runs.config import Config, check_options, dump
+from fedquilt.runs.config import Config, check_options, dump, flat
 from fedquilt.runs.data import federation_of as federation_of
 from fedquilt.runs.data import made
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.registry import lookup
 from fedquilt.runs.runner import Run, make_engine
 from fedquilt.runs.storage import RunFolder
+from fedquilt.runs.trackers import RunInfo, Trackers
 
 
 def method_of(config: Config, federation: Any) -> Method:
@@ -83,8 +86,20 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None,
         stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
         identity=config.identity(), personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints, stages=config.output.stages,
-        min_replies=config.cohort.min_replies,
+        min_replies=config.cohort.min_replies, network=config.network, tell=tell_of(config, folder),
     )  # fmt: skip
+
+
+def tell_of(config: Config, folder: Path) -> Callable[[Callable[[str], None]], Trackers] | None:
+    """What makes the trackers that the settings ask for, given what to do with warnings."""
+    if not config.output.trackers:
+        return None
+    kinds = [choice.kind for choice in config.output.trackers]
+    made_ = {
+        kind if kinds.count(kind) == 1 else f"{kind}#{i}": made("tracker", choice, f"output.trackers.{i}")
+        for i, (kind, choice) in enumerate(zip(kinds, config.output.trackers, strict=True))
+    }
+    return partial(Trackers, made_, RunInfo(folder.name, folder, flat(config.model_dump(exclude_none=True))))
 
 
 def _full_paths(config: Config) -> dict[str, str]:

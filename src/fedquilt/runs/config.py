@@ -119,6 +119,9 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
     changes = _inner(raw, "data", "transforms")
     for i, item in enumerate(changes if isinstance(changes, list) else []):
         choices.append(("transform", f"data.transforms.{i}", item))
+    told = _inner(raw, "output", "trackers")
+    for i, item in enumerate(told if isinstance(told, list) else []):
+        choices.append(("tracker", f"output.trackers.{i}", item))
     listed = _inner(raw, "compare", "methods")
     for i, item in enumerate(listed if isinstance(listed, list) else []):
         choices.append(("method", f"compare.methods.{i}", item))
@@ -196,3 +199,15 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
     return repr(value)
+
+
+def flat(config: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """Settings as dotted names and JSON values."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping):
+            found |= flat(value, here)
+        else:
+            found[here] = value if isinstance(value, str) else json.dumps(value)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
@@ -25,14 +25,19 @@ from fedquilt.metrics.reconstruct import reconstruct
 from fedquilt.runs.checkpoints import Checkpoints
 from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
+from fedquilt.runs.columns import write_tables
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.ending import environment, majority_of, write_global, write_personal
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.links import Network
+from fedquilt.runs.meters import LOG as PHASES
+from fedquilt.runs.meters import Meters
 from fedquilt.runs.snapshot import Snapshot
 from fedquilt.runs.stages import Stages
 from fedquilt.runs.storage import RunFolder
+from fedquilt.runs.trackers import Trackers
 from fedquilt.runs.traffic import TRAFFIC, model_bytes, traffic_rows, visit_row
 
 
@@ -47,7 +52,8 @@ class Run:
         evaluation: Evaluation | None = None, stop: Stop | None = None, snapshots: Snapshots | None = None,
         folder: RunFolder | None = None, identity: str = "", score: Score | None = classify,
         personal_models: bool = False, checkpoints: bool = False, stages: bool = False,
-        min_replies: int = 1, meter: Meter | None = None,
+        min_replies: int = 1, meter: Meter | None = None, network: Network | None = None,
+        tell: Callable[[Callable[[str], None]], Trackers] | None = None,
     ) -> None:  # fmt: skip
         if rounds < 1:
             raise InputError(f"rounds must be at least 1, got {rounds}.")
@@ -66,21 +72,25 @@ class Run:
         self.checkpoints = Checkpoints(folder.path, method) if wanted and folder is not None else None
         wanted = isinstance(federation, Stream) and (stages or getattr(method, "reconstructs", False))
         self.stages = Stages(folder.path, federation) if wanted and folder is not None else None
-        self.energy = Energy(engine, meter)
+        self.energy, self.meters = Energy(engine, meter), Meters(network)
         self.clusters = ClusterLog(folder, federation)
         self.notes: list[str] = []
+        self.trackers = (tell or partial(Trackers, {}, None))(self.notes.append)
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
             "updates": 0, "bytes_down": 0, "bytes_up": 0, "raw_down": 0, "raw_up": 0, "seconds": 0.0, "quarantined": 0,
-            "last": {}, "best": {}, "energy": {},
+            "last": {}, "best": {}, "energy": {}, "virtual_seconds": None,
         }  # fmt: skip
 
     def __iter__(self) -> Iterator[Snapshot]:
         if self.folder is not None:
             self.folder.open()
         try:
-            yield from self._play(self._begin())
+            rounds = self._begin()
+            self.trackers.start()
+            yield from self._play(rounds)
         finally:
+            self.trackers.finish(None)  # unless they know the end already
             if self.folder is not None:
                 self.folder.close()
 
@@ -92,6 +102,7 @@ class Run:
         if found is not None:
             self.progress |= found.progress
             self.energy.restore(self.progress["energy"])
+            self.meters.restore(self.energy.meter.spent, self.progress["virtual_seconds"])
         rounds = Rounds(
             self.method, self.source, self.energy.engine, self.seed, score=self.score,
             slots=self.folder.slots if self.folder is not None else None,
@@ -167,6 +178,7 @@ class Run:
         began = time.perf_counter()
         exams = rounds.examine(self._examined()) if due else {}
         numbers = self._numbers(rounds, exams) if due else {}
+        phases = self.meters.note(log, time.perf_counter() - began if due else None, self.energy.meter.spent)
         losses = [(v.examples, v.loss) for v in log.visits if v.loss is not None]
         metrics: dict[str, Any] = {
             "round": rounds.done,
@@ -181,6 +193,7 @@ class Run:
             "peak_bytes": peak_bytes(),
             **(self.method.told(rounds.state) if hasattr(self.method, "told") else {}),
             **numbers,
+            **self.meters.numbers(phases),
             "train_seconds": log.seconds,
             "seconds": log.seconds + time.perf_counter() - began,
         }
@@ -190,6 +203,9 @@ class Run:
         self._warn(rounds)
         self._follow(rounds, metrics, due)
         self._write(rounds, log, metrics, exams)
+        if self.folder is not None:
+            self.folder.log(PHASES, phases)
+        self.trackers.log(rounds.done, metrics)
         return Snapshot(rounds.done, rounds.state, metrics, log, exams, rounds)
 
     def _warn(self, rounds: Rounds) -> None:
@@ -222,7 +238,7 @@ class Run:
         progress = self.progress
         for name in ("updates", "bytes_down", "bytes_up", "raw_down", "raw_up", "seconds", "quarantined"):
             progress[name] += metrics[name]
-        progress["energy"] = self.energy.state()
+        progress |= {"energy": self.energy.state(), "virtual_seconds": self.meters.virtual}
         if not due:
             return
         progress["last"] = metrics
@@ -271,9 +287,12 @@ class Run:
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
             "raw_down": self.progress["raw_down"], "raw_up": self.progress["raw_up"],
             "model_bytes": model_bytes(self.method), "memory": memory(),
-            "seconds": self.progress["seconds"], "quarantined": self.progress["quarantined"],
+            "seconds": self.progress["seconds"], "virtual_seconds": self.meters.virtual,
+            "quarantined": self.progress["quarantined"],
             "peak_bytes": peak_bytes(), "data": self._data, "majority_class": majority_of(self.federation),
             "energy": self.energy.result(),
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
+        write_tables(self.folder.path)
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
+        self.trackers.finish(result)

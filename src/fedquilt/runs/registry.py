@@ -236,10 +236,15 @@ CODECS = _table(
     Entry("sparse", "fedquilt.pieces.codecs:sparse", "what is not 0, in the smallest of four forms"),
     Entry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
 )  # fmt: skip
+TRACKERS = _table(
+    Entry("tensorboard", "fedquilt.runs.trackers.tensorboard:TensorBoard", "event files for TensorBoard"),
+    Entry("wandb", "fedquilt.runs.trackers.wandb:WandB", "Weights & Biases"),
+    Entry("mlflow", "fedquilt.runs.trackers.mlflow:MLflow", "MLflow"),
+)
 _TABLES = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
     "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS, "transform": TRANSFORMS,
-    "stream": STREAMS, "codec": CODECS,
+    "stream": STREAMS, "codec": CODECS, "tracker": TRACKERS,
 }  # fmt: skip
 
 

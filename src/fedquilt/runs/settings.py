@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fedquilt.runs.links import Network
+
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -199,12 +201,14 @@ class Snapshots(_Section):
 
 class Output(_Section):
     """Where runs go, whether personal models are saved at the end, models of every round (checkpoints), and what was
-    learned at the end of each task of a stream (stages; for methods whose features can be probed they always are)."""
+    learned at the end of each task of a stream (stages; for methods whose features can be probed they always are); and
+    who else is told of the numbers (trackers)."""
 
     folder: str = "runs"
     personal_models: bool = False
     checkpoints: bool = False
     stages: bool = False
+    trackers: list[Choice] = []
 
 
 class Comparison(_Section):
@@ -217,6 +221,9 @@ class Comparison(_Section):
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_different)] = [0, 1, 2]
     target: Annotated[float, Field(gt=0, le=1)] = 0.8
     frame: bool = False
+
+
+OTHERWISE = {"engine", "snapshot", "output", "compare", "flower", "network"}  # these cannot change the numbers
 
 
 class Config(_Section):
@@ -235,6 +242,7 @@ class Config(_Section):
     cohort: Participation = Participation()
     engine: EngineChoice = EngineChoice()
     flower: Federated = Federated()
+    network: Network | None = None
     evaluate: Evaluation = Evaluation()
     stop: Stop = Stop()
     snapshot: Snapshots = Snapshots()
@@ -243,7 +251,7 @@ class Config(_Section):
 
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
-        asked = self.model_dump(mode="json", exclude={"engine", "snapshot", "output", "compare", "flower"})
+        asked = self.model_dump(mode="json", exclude=OTHERWISE)
         if asked["train"]["epochs_first"] is None:
             del asked["train"]["epochs_first"]
         for name in ("pretraining", "common_valid"):

@@ -19,7 +19,7 @@ from fedquilt.runs.slots import KEPT, Entries, FolderSlots, HandleSlots, entries
 
 LOGS = (
     "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "metrics/clusters.jsonl",
-    "metrics/traffic.jsonl", "ledger.jsonl",
+    "metrics/traffic.jsonl", "metrics/phases.jsonl", "ledger.jsonl",
 )  # fmt: skip
 
 

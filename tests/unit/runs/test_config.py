@@ -219,6 +219,11 @@ _SAME = [
     "output.folder=elsewhere", "output.personal_models=true", "output.checkpoints=true",
     "compare.seeds=[9]", 'compare.methods=["fedavg"]',
     "compare.target=0.5", "compare.frame=true", "engine.nodes=2", "engine.width=3", "output.stages=true",
+    'output.trackers=["tensorboard", {kind="mlflow", uri="sqlite:///x.db"}]',
+    "network.uplink_mbps=2", "network.downlink_mbps=2.5", "network.latency_ms=5", "network.compute_scale=3",
+    "network.seconds_per_step=0.1", "network.server_seconds=0.5", "network.spread=0.2", "network.seed=4",
+    "network.profiles={wifi=0.25, phone-4g=0.75}",
+    "network={own={bus={uplink_mbps=1, latency_ms=9}}, profiles={bus=1.0}}",
     "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
 ]  # fmt: skip
 _OTHER = [

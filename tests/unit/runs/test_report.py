@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedquilt.runs.config import flat
 from fedquilt.runs.report import write_report
 from fedquilt.runs.report.blocks import numbers
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.page import embedded
 from fedquilt.runs.report.panels.curves import thinned
-from fedquilt.runs.report.panels.settings import flat
 from helpers.command import fedquilt
 from helpers.made_runs import METHODS, made_comparison
 

@@ -37,7 +37,8 @@ def first_reach(values: Sequence[float], target: float) -> int | None:
 
 def costs_until(rows: Rows, target: float, joules: Mapping[int, float] | None = None) -> dict[str, float | None] | None:
     """Rounds, megabytes up and down, joules and seconds of one run up to the first scored round whose mean test
-    accuracy reaches the target; None if none does. ``joules`` are those of each round, if they were measured."""
+    accuracy reaches the target; None if none does. ``joules`` are those of each round, if they were measured. Seconds
+    are virtual ones where the run has a virtual clock."""
     scored = [i for i, row in enumerate(rows) if row.get("test_accuracy") is not None]
     place = first_reach([rows[i]["test_accuracy"] for i in scored], target)
     if place is None:
@@ -48,8 +49,15 @@ def costs_until(rows: Rows, target: float, joules: Mapping[int, float] | None = 
         "rounds": float(played[-1]["round"]),
         "megabytes": sum(r["bytes_up"] + r["bytes_down"] for r in played) / MEGABYTE,
         "joules": sum(joules[r["round"]] for r in played) if known and joules is not None else None,
-        "seconds": float(sum(r["seconds"] for r in played)),
+        "seconds": seconds_of(played)[-1],
     }
+
+
+def seconds_of(rows: Rows) -> list[float]:
+    """Seconds since the beginning at the end of each round: virtual ones where every round has them."""
+    if rows and all(row.get("virtual_seconds") is not None for row in rows):
+        return [float(row["virtual_seconds"]) for row in rows]
+    return [float(value) for value in np.cumsum([row["seconds"] for row in rows])]
 
 
 def costs_to(

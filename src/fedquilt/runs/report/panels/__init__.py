@@ -15,9 +15,10 @@ from fedquilt.runs.report.panels.curves import curves
 from fedquilt.runs.report.panels.federation import federation
 from fedquilt.runs.report.panels.files import leakage, tails
 from fedquilt.runs.report.panels.ledger import ledger
+from fedquilt.runs.report.panels.phases import seconds
 from fedquilt.runs.report.panels.settings import differences, runs, settings
 from fedquilt.runs.report.panels.summary import comparison, headline, tests
-from fedquilt.runs.report.panels.traffic import compression, messages, seconds
+from fedquilt.runs.report.panels.traffic import compression, messages
 
 PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
     headline, comparison, tests,

@@ -19,7 +19,10 @@ MEASURES = {
     "global_test_accuracy": "global model, test accuracy", "train_loss": "training loss",
 }  # fmt: skip
 SHARES = [name for name in MEASURES if "loss" not in name]
-COSTS = {"round": "round", "megabytes": "megabytes sent, up and down", "seconds": "seconds"}
+COSTS = {
+    "round": "round", "megabytes": "megabytes sent, up and down", "seconds": "seconds",
+    "virtual_seconds": "virtual seconds, on the links of [network]",
+}  # fmt: skip
 SPREAD = "test_accuracy_std"
 MOST = 300  # points of a curve
 
@@ -34,11 +37,12 @@ def curves(found: Gathered) -> Panel | None:
     if not series:
         return None
     known = {name for one in series for seed in one["seeds"] for name in seed["values"]}
-    names = {**{n: t for n, t in MEASURES.items() if n in known}, **COSTS}
+    costs = {n: t for n, t in COSTS.items() if n != "virtual_seconds" or n in known}
+    names = {**{n: t for n, t in MEASURES.items() if n in known}, **costs}
     most = max(len(one["seeds"]) for one in series)
     block = chart(
         "lines", "curves", "Curves", series=series, names=names, x="round", shares=SHARES, spread=SPREAD,
-        y=next(n for n in names if n in known), t={str(n): _student(n) for n in range(2, most + 1)},
+        y=next(n for n in (*MEASURES, *COSTS) if n in known), t={str(n): _student(n) for n in range(2, most + 1)},
         level={"test_accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
         level_name="majority class",
     )  # fmt: skip
@@ -57,7 +61,7 @@ def _seed(view: RunView) -> dict[str, Any] | None:
     if not places:
         return None
     values = {"megabytes": numbers(sent[places]), "seconds": numbers(spent[places], 3)}
-    for name in (*MEASURES, SPREAD):
+    for name in (*MEASURES, SPREAD, "virtual_seconds"):
         if any(rows[i].get(name) is not None for i in places):
             values[name] = numbers([np.nan if rows[i].get(name) is None else rows[i][name] for i in places])
     return {"seed": view.seed, "round": [rows[i]["round"] for i in places], "values": values}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
+from fedquilt.runs.config import flat
 from fedquilt.runs.report.blocks import Panel, column, table, text
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.statistics.targets import MEGABYTE
@@ -36,18 +35,6 @@ def _line(view: RunView, found: Gathered) -> dict[str, Any]:
         "seconds": result.get("seconds"), "digest": result.get("digest", "")[:16] or None, "folder": view.folder.name,
         "frame": not result,
     }  # fmt: skip
-
-
-def flat(config: Mapping[str, Any], path: str = "") -> dict[str, str]:
-    """Settings as dotted names and JSON values."""
-    found: dict[str, str] = {}
-    for name, value in config.items():
-        here = f"{path}.{name}" if path else name
-        if isinstance(value, Mapping):
-            found |= flat(value, here)
-        else:
-            found[here] = value if isinstance(value, str) else json.dumps(value)
-    return found
 
 
 def _settings(view: RunView) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What travelled and how long it took, by exchange and phase."""
+"""What travelled, by exchange, direction and part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fedquilt.runs.report.blocks import Block, Panel, chart, column, table
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.traffic import summary
-from fedquilt.runs.views import RunView
 
 TAB = "Communication"
 WORTH = 1.01  # times smaller, from which on messages count as compressed
@@ -95,39 +94,3 @@ def compression(found: Gathered) -> Panel | None:
         column("fedavg_ratio", "times less than plain FedAvg", "number", digits=1, help="head included, both ways"),
     )  # fmt: skip
     return Panel("Methods", "compression", "Compression", [table("compression", columns, rows)])
-
-
-def seconds(found: Gathered) -> Panel | None:
-    """Wall clock by phase, and clients' work by exchange; means over seeds."""
-    phases: list[dict[str, Any]] = []
-    work: list[dict[str, Any]] = []
-    for label, group in found.begun.items():
-        for part, value in _mean([_phases(view) for view in group]).items():
-            phases.append({"name": label, "part": part, "value": value})
-        for part, value in _mean([_work(view) for view in group]).items():
-            work.append({"name": label, "part": part, "value": value})
-    variants = [{"keys": {"seconds of": "wall clock by phase"}, "bars": phases},
-                {"keys": {"seconds of": "clients' work by exchange"}, "bars": work}]  # fmt: skip
-    shown = [v for v in variants if v["bars"]]
-    if not shown:
-        return None
-    block = chart("bars", "seconds", "Seconds per run", variants=shown, x_name="seconds")
-    note = "Clients' work is summed over clients, so with several processes it exceeds the wall clock."
-    return Panel(TAB, "seconds", "How long it took", [block], note)
-
-
-def _phases(view: RunView) -> dict[str, float]:
-    trained = sum(r.get("train_seconds", 0.0) for r in view.rounds)
-    return {"exchanges and aggregation": trained, "evaluation": sum(r["seconds"] for r in view.rounds) - trained}
-
-
-def _work(view: RunView) -> dict[str, float]:
-    spent: dict[str, float] = {}
-    for row in view.rows("metrics/visits.jsonl"):
-        spent[row["exchange"]] = spent.get(row["exchange"], 0.0) + row["seconds"]
-    return spent
-
-
-def _mean(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for run in runs for name in run)
-    return {name: float(np.mean([run.get(name, 0.0) for run in runs])) for name in names}

@@ -1,0 +1,60 @@
+"""The logs of a finished run as Parquet files beside the lines of JSON they are made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedquilt.runs.files import storage, to_json
+from fedquilt.runs.storage import LOGS
+
+
+def write_tables(folder: Path) -> None:
+    """Write ``metrics/NAME.parquet`` of every ``metrics/NAME.jsonl`` that has a row.
+
+    Columns are typed as Arrow reads them. A column of mixed types (client ids that are numbers and names, say) holds
+    JSON texts.
+    """
+    from pyarrow import parquet  # only at the end of a run: importing it takes a while
+
+    for name in LOGS:
+        log = folder / name
+        if log.parent != folder and log.exists() and log.stat().st_size:
+            part = log.with_suffix(".parquet.part")
+            with storage(folder):
+                parquet.write_table(_read(log), part)
+                part.replace(log.with_suffix(".parquet"))
+
+
+def _read(log: Path) -> Any:
+    """A log as an Arrow table."""
+    import pyarrow
+    from pyarrow import json as lines
+
+    try:
+        found = lines.read_json(log, lines.ReadOptions(use_threads=False, block_size=1 << 24))
+        if not any(_empty(field.type) for field in found.schema):
+            return found
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
+        pass
+    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pyarrow.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _empty(kind: Any) -> bool:
+    """Whether a type is a record without fields, which Parquet cannot hold."""
+    return str(kind) == "struct<>"
+
+
+def _column(values: list[Any]) -> Any:
+    import pyarrow
+
+    try:
+        found = pyarrow.array(values)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):
+        found = None
+    if found is None or "struct<" in str(found.type):
+        return pyarrow.array([None if value is None else to_json(value) for value in values])
+    return found

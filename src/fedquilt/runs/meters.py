@@ -1,0 +1,83 @@
+"""What a round took, by exchange and phase: seconds, bytes, memory, joules, and virtual seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedquilt.engines.log import RoundLog
+from fedquilt.engines.phases import PHASES, Phase, resident
+from fedquilt.runs.links import Network
+from fedquilt.runs.traffic import visit_row
+from fedquilt.runs.virtual_clock import PARTS, Trip, VirtualClock, server_seconds
+
+LOG = "metrics/phases.jsonl"
+
+
+class Meters:
+    """Makes the rows of ``metrics/phases.jsonl``, and the numbers of a round that come from them.
+
+    Seconds by phase are the server's; what a client took was measured where its work was done, and is in the log of
+    visits. Memory is that of the server's process: those of worker processes are in ``result.json``.
+    """
+
+    def __init__(self, network: Network | None = None) -> None:
+        self.clock = None if network is None else VirtualClock(network)
+        self.virtual: float | None = None if network is None else 0.0  # seconds since the first round
+        self._spent: dict[str, float] = {}
+
+    def note(self, log: RoundLog, evaluated: float | None, spent: Mapping[str, float]) -> list[dict[str, Any]]:
+        """The rows of a round; ``evaluated`` are the seconds of scoring, ``spent`` the joules of the run so far."""
+        phases = list(log.phases)
+        if evaluated is not None:
+            phases.append(Phase(None, "evaluate", evaluated, resident()))
+        trips = self._trips(log)
+        rows = [self._row(log, phase, trips) for phase in phases]
+        if self.virtual is not None:
+            self.virtual += sum(trip.seconds for trip in trips)
+        return rows + self._joules(rows, spent)
+
+    def numbers(self, rows: list[dict[str, Any]]) -> dict[str, float]:
+        """For the row of the round: seconds by phase, and virtual ones since the first round."""
+        found = {f"seconds_{phase}": 0.0 for phase in PHASES}
+        for row in rows:
+            found[f"seconds_{row['phase']}"] += row.get("seconds", 0.0)
+        return found if self.virtual is None else {**found, "virtual_seconds": self.virtual}
+
+    def _trips(self, log: RoundLog) -> list[Trip]:
+        if self.clock is None:
+            return []
+        return self.clock.trips([visit_row(v) for v in log.visits], server_seconds(log.phases))
+
+    def _row(self, log: RoundLog, phase: Phase, trips: list[Trip]) -> dict[str, Any]:
+        row: dict[str, Any] = {"round": log.round + 1, **vars(phase)}
+        there = [v for v in log.visits if v.exchange == phase.exchange]
+        left = [q for q in log.quarantined if q.exchange == phase.exchange]
+        if phase.phase == "broadcast":
+            row["bytes"] = sum(v.bytes_down for v in there) + sum(q.bytes_down for q in left)
+        elif phase.phase == "upload":
+            row["bytes"] = sum(v.bytes_up for v in there) + sum(q.bytes_up for q in left)
+        if self.clock is not None and phase.exchange is not None and phase.phase in PARTS:
+            row["virtual_seconds"] = sum(getattr(t, phase.phase) for t in trips if t.exchange == phase.exchange)
+        return row
+
+    def _joules(self, rows: list[dict[str, Any]], spent: Mapping[str, float]) -> list[dict[str, Any]]:
+        """Joules go to the row of their phase; those of several exchanges, which counters do not tell apart, to one of
+        its own."""
+        more = []
+        for phase, total in spent.items():
+            here, fits = total - self._spent.get(phase, 0.0), [r for r in rows if r["phase"] == phase and r["seconds"]]
+            if phase == "aggregate":  # all of the server's own work
+                fits = []
+            if len(fits) == 1:
+                fits[0]["joules"] = here
+            elif here:
+                more.append({"round": rows[0]["round"], "exchange": None, "phase": phase, "joules": here})
+        self._spent = dict(spent)
+        return more
+
+    def restore(self, spent: Mapping[str, float], virtual: float | None) -> None:
+        """Go on from a snapshot."""
+        self._spent = dict(spent)
+        if self.virtual is not None:
+            self.virtual = virtual or 0.0

@@ -1,0 +1,87 @@
+"""The trackers of a run, and what each of them was told: none hears of a round twice, and none can stop the run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedquilt.runs.files import to_json
+from fedquilt.runs.trackers.protocol import RunInfo, Tracker
+
+FILE = "trackers.json"
+
+
+class Trackers:
+    """Tells several trackers about a run.
+
+    A resumed run plays some rounds again, with the same numbers: those that a tracker knows are not told again. What
+    fails is noted once and left out from then on; the next run in the folder tries again.
+
+    Args:
+        trackers: By the name they are noted under.
+        run: The run; ``told`` and ``place`` are filled in for each tracker from the run's folder. None: no trackers.
+        note: What to do with a warning.
+    """
+
+    def __init__(self, trackers: Mapping[str, Tracker], run: RunInfo | None, note: Callable[[str], None]) -> None:
+        self._run, self._note = run, note
+        self._live = dict(trackers)
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def start(self) -> None:
+        """The run begins, or goes on."""
+        if self._run is None:
+            return
+        self._known = _read(self._run.folder / FILE)
+        for name in list(self._live):
+            known = self._known.setdefault(name, {"told": 0, "place": ""})
+            run = replace(self._run, **known)
+            self._try(name, lambda tracker, run=run, known=known: known.update(place=tracker.start(run)))
+        self._keep()
+
+    def log(self, round: int, metrics: Mapping[str, Any]) -> None:
+        """The row of a round; only its numbers are told."""
+        numbers = plain_numbers(metrics) if self._live else {}
+        for name in list(self._live):
+            if round > self._known[name]["told"]:
+                self._try(name, lambda tracker: tracker.log(round, numbers))
+                if name in self._live:
+                    self._known[name]["told"] = round
+        self._keep()
+
+    def finish(self, result: Mapping[str, Any] | None) -> None:
+        """The run is over; None if it was interrupted. Trackers that have heard it are not told again."""
+        for name in list(self._live):
+            self._try(name, lambda tracker: tracker.finish(result))
+        self._live = {}
+
+    def _try(self, name: str, do: Callable[[Tracker], Any]) -> None:
+        try:
+            do(self._live[name])
+        except Exception as error:  # whatever another package does: the run is worth more than its tracking
+            del self._live[name]
+            self._note(f"the tracker {name!r} failed and is told no more: {type(error).__name__}: {error}")
+
+    def _keep(self) -> None:
+        if self._live and self._run is not None:
+            part = self._run.folder / f"{FILE}.part"
+            part.write_text(to_json(self._known), encoding="utf-8")
+            part.replace(self._run.folder / FILE)
+
+
+def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a row, but for its round."""
+    found = {n: float(v) for n, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {n: v for n, v in found.items() if math.isfinite(v) and n != "round"}
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(n): {"told": int(k["told"]), "place": str(k["place"])} for n, k in found.items()}

@@ -1,0 +1,129 @@
+"""The virtual clock: how long rounds would take on other devices and links than those they were played on.
+
+An exchange takes as long as its slowest participant (download, work, upload) and what the server does for it. Scoring
+takes no virtual time, and nobody waits for replies that were left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId
+from fedquilt.engines.phases import Phase
+from fedquilt.runs.links import PRESETS, Network
+
+PARTS = ("broadcast", "train", "upload", "aggregate")  # download, work, upload, server
+SERVER = ("broadcast", "upload", "aggregate")  # phases of the server's own work
+
+
+@dataclass(frozen=True)
+class Device:
+    """A client's device: seconds for a byte each way, for a message, and for a second of work here."""
+
+    down: float
+    up: float
+    latency: float
+    work: float
+
+
+@dataclass(frozen=True)
+class Trip:
+    """One exchange on the virtual clock: the seconds of its slowest participant's parts, and of the server."""
+
+    exchange: str
+    broadcast: float
+    train: float
+    upload: float
+    aggregate: float
+
+    @property
+    def seconds(self) -> float:
+        """In all."""
+        return self.broadcast + self.train + self.upload + self.aggregate
+
+
+class VirtualClock:
+    """Times rounds by their visits.
+
+    Example:
+        >>> clock = VirtualClock(Network(uplink_mbps=8, latency_ms=100, seconds_per_step=0.5))
+        >>> visit = {"exchange": "train", "trip": 0, "client": 7, "bytes_down": 1000, "bytes_up": 10**6,
+        ...          "seconds": 0.01, "steps": 4}
+        >>> [trip.seconds for trip in clock.trips([visit], {})]  # 0.1 + 4 * 0.5 + 0.1 + 8e6 / 8e6
+        [3.2]
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._devices: dict[ClientId, Device] = {}
+
+    def device(self, client: ClientId) -> Device:
+        """A client's device: a pure function of the settings and its id."""
+        known = self._devices.get(client)
+        if known is None:
+            known = self._devices[client] = self._drawn(client)
+        return known
+
+    def _drawn(self, client: ClientId) -> Device:
+        network = self.network
+        profile: Any = network
+        factors = [1.0, 1.0, 1.0]
+        if network.profiles or network.spread:
+            draw = Seed(network.seed).fold("network", client).numpy()
+            place, z = float(draw.random()), draw.standard_normal(3).tolist()
+            factors = [math.exp(network.spread * value) for value in z]
+            if network.profiles:
+                profile = {**PRESETS, **network.own}[_chosen(network.profiles, place)]
+        return Device(
+            _per_byte(profile.downlink_mbps, factors[0]), _per_byte(profile.uplink_mbps, factors[1]),
+            profile.latency_ms / 1e3, profile.compute_scale / factors[2],
+        )  # fmt: skip
+
+    def trips(self, visits: Iterable[Mapping[str, Any]], server: Mapping[str, float]) -> list[Trip]:
+        """The exchanges of one round, from its visits (rows of metrics/visits.jsonl) and the seconds that the server
+        worked for each exchange."""
+        slowest: dict[tuple[int, str], tuple[float, float, float]] = {}
+        for visit in visits:
+            key, parts = (visit.get("trip", 0), visit["exchange"]), self._parts(visit)
+            if key not in slowest or sum(parts) > sum(slowest[key]):
+                slowest[key] = parts
+        names = [name for _, name in slowest]
+        return [Trip(name, *slowest[trip, name], self._server(server.get(name, 0.0) / names.count(name)))
+                for trip, name in sorted(slowest)]  # fmt: skip
+
+    def _parts(self, visit: Mapping[str, Any]) -> tuple[float, float, float]:
+        device, step = self.device(visit["client"]), self.network.seconds_per_step
+        work = visit["seconds"] if step is None else step * (visit["steps"] or 0)
+        down, up = (device.latency + visit["bytes_down"] * device.down, device.latency + visit["bytes_up"] * device.up)
+        return down, work * device.work, up
+
+    def _server(self, measured: float) -> float:
+        if self.network.server_seconds is not None:
+            return self.network.server_seconds
+        return measured if self.network.seconds_per_step is None else 0.0
+
+
+def server_seconds(phases: Iterable[Phase]) -> dict[str, float]:
+    """The seconds that the server itself worked for each exchange."""
+    found: dict[str, float] = {}
+    for phase in phases:
+        if phase.exchange is not None and phase.phase in SERVER:
+            found[phase.exchange] = found.get(phase.exchange, 0.0) + phase.seconds
+    return found
+
+
+def _chosen(shares: Mapping[str, float], place: float) -> str:
+    left = place * sum(shares.values())
+    for name, share in shares.items():
+        left -= share
+        if left < 0:
+            return name
+    return name
+
+
+def _per_byte(mbps: float | None, factor: float) -> float:
+    return 0.0 if mbps is None else 8 / (mbps * 1e6 * factor)

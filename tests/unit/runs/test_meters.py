@@ -1,0 +1,117 @@
+"""What a run writes about its phases: on every engine, over a resume, with and without a virtual clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt.core.net import Net
+from fedquilt.engines.lanes import Lanes
+from fedquilt.engines.local import Local
+from fedquilt.engines.phases import PHASES
+from fedquilt.engines.workers import Workers
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.metrics.energy import Meter
+from fedquilt.models.registry import make
+from fedquilt.runs.links import Network
+from fedquilt.runs.play import Run
+from fedquilt.runs.report import write_report
+from fedquilt.runs.storage import RunFolder
+from helpers.command import lines
+from helpers.toy import digits
+
+LINKS = Network(uplink_mbps=1, downlink_mbps=4, latency_ms=20, seconds_per_step=0.01, spread=0.3)
+
+
+def played(folder: Path, engine: Any, network: Network | None = LINKS, rounds: int = 2, **more: Any) -> list[Any]:
+    """The snapshots of a run in a folder."""
+    method = FedAvg(objective=Net(make("mlp", (1, 8, 8), 10, hidden=(16,))), batch_size=64)
+    made = Run(method, digits(3), rounds=rounds, engine=engine, folder=RunFolder(folder), network=network, **more)
+    return [(s.metrics, s.digest()) for s in made]
+
+
+def test_all_engines_write_the_same_phases_and_the_same_virtual_clock(tmp_path: Path, two_workers: Workers) -> None:
+    engines = {"local": Local(), "workers": two_workers, "lanes": Lanes(2)}
+    found = {name: played(tmp_path / name, engine) for name, engine in engines.items()}
+    for name, rounds in found.items():
+        rows = lines(tmp_path / name / "metrics/phases.jsonl")
+        assert {(r["exchange"], r["phase"]) for r in rows} == {
+            (None, "aggregate"), (None, "evaluate"), *(("train", p) for p in PHASES if p != "evaluate"),
+        }  # fmt: skip
+        for metrics, _ in rounds:
+            here = [r for r in rows if r["round"] == metrics["round"]]
+            assert sum(r["seconds"] for r in here if r["phase"] != "evaluate") == pytest.approx(
+                metrics["train_seconds"], rel=0.01, abs=5e-4
+            )
+            assert sum(metrics[f"seconds_{p}"] for p in PHASES) <= metrics["seconds"]
+            assert {r["phase"]: r["bytes"] for r in here if "bytes" in r} == {
+                "broadcast": metrics["bytes_down"], "upload": metrics["bytes_up"]
+            }  # fmt: skip
+            assert all(r["memory"] > 10**7 for r in here)
+    clocks = {name: [m["virtual_seconds"] for m, _ in rounds] for name, rounds in found.items()}
+    assert clocks["workers"] == clocks["local"] == clocks["lanes"]
+    assert 0 < clocks["local"][0] < clocks["local"][1]
+    assert found["workers"][-1][1] == found["local"][-1][1]
+
+
+def test_the_virtual_clock_changes_no_number_and_goes_on_after_a_resume(tmp_path: Path) -> None:
+    whole = played(tmp_path / "whole", Local(), rounds=3)
+    plain = played(tmp_path / "plain", Local(), None, rounds=3)
+    assert [d for _, d in plain] == [d for _, d in whole]
+    assert "virtual_seconds" not in plain[-1][0]
+    played(tmp_path / "cut", Local(), rounds=1)
+    again = played(tmp_path / "cut", Local(), rounds=3)
+    assert again[-1][0]["virtual_seconds"] == whole[-1][0]["virtual_seconds"]
+    assert again[-1][1] == whole[-1][1]
+    whole_rows, cut_rows = (
+        [(r["round"], r["phase"], r["virtual_seconds"]) for r in lines(tmp_path / n / "metrics/phases.jsonl")
+         if "virtual_seconds" in r] for n in ("whole", "cut")
+    )  # fmt: skip
+    assert cut_rows == whole_rows
+    result = json.loads((tmp_path / "whole/result.json").read_text())
+    assert result["virtual_seconds"] == whole[-1][0]["virtual_seconds"]
+
+
+class Ticking:
+    """A counter that gives one joule at each look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def read(self) -> int:
+        self.looks += 1
+        return self.looks
+
+    def between(self, before: int, after: int) -> float:
+        return float(after - before)
+
+
+def test_joules_by_phase_add_up_to_those_of_the_run(tmp_path: Path) -> None:
+    meter = Meter([Ticking()])  # type: ignore[list-item]
+    played(tmp_path / "run", Local(), None, meter=meter)
+    rows = [r for r in lines(tmp_path / "run/metrics/phases.jsonl") if "joules" in r]
+    sums: dict[str, float] = {}
+    for row in rows:
+        sums[row["phase"]] = sums.get(row["phase"], 0.0) + row["joules"]
+    assert sums == meter.spent
+    assert {"train", "aggregate", "evaluate"} == set(sums)
+
+
+def test_the_report_shows_phases_and_the_virtual_clock(tmp_path: Path) -> None:
+    played(tmp_path / "run", Local())
+    (tmp_path / "run/config.toml").write_text('name = "x"\nrounds = 2\n[method]\nkind = "fedavg"\n')
+    text = write_report(tmp_path / "run").read_text()
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    bars, table = next(p for p in data["panels"] if p["key"] == "seconds")["blocks"]
+    kinds = {v["keys"]["seconds of"]: v["bars"] for v in bars["variants"]}
+    assert set(kinds) == {"wall clock by phase", "wall clock by exchange and phase", "clients' work by exchange",
+                          "virtual clock by exchange"}  # fmt: skip
+    last = lines(tmp_path / "run/metrics/rounds.jsonl")[-1]
+    assert sum(b["value"] for b in kinds["virtual clock by exchange"]) == pytest.approx(last["virtual_seconds"])
+    train = next(r for r in table["rows"] if r["phase"] == "train")
+    assert train["memory"] > 10
+    names = next(p for p in data["panels"] if p["key"] == "curves")["blocks"][0]["names"]
+    assert "virtual_seconds" in names
