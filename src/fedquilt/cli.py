@@ -19,6 +19,7 @@ from fedquilt.commands import (
     merging,
     pretraining,
     running,
+    sweeping,
     tails,
 )
 from fedquilt.core.errors import FedquiltError
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Runs": (running.run, running.resume, running.compare, running.newcomers),
+    "Runs": (running.run, running.resume, running.compare, sweeping.sweep, running.newcomers),
     "Looking": (
         looking.report, looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit,
     ),

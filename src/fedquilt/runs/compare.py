@@ -14,7 +14,7 @@ from fedquilt.runs.build import engine_of, federation_of, method_of, result_for,
 from fedquilt.runs.config import Config, Kinded
 from fedquilt.runs.federation_file import constants, write_federation
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.runner import Run, Snapshot
+from fedquilt.runs.runner import Snapshot
 from fedquilt.runs.statistics.spread import client_means
 from fedquilt.runs.tables import FRAME, as_csv, by_label, summary_of
 from fedquilt.runs.views import CELLS, RunView
@@ -67,42 +67,63 @@ def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
     top, todo = cells(config)
     federation = federation_of(config)
     for cell in todo:
-        method = method_of(cell.config, federation)  # refuse what cannot work before the first run
-        if getattr(method, "reconstructs", False):
-            raise InputError(
-                f"{cell.config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and "
-                "look at 'fedquilt continual RUN'."
-            )
-    _begin(config, top, todo, federation)
-    engine, failed = engine_of(config), list[dict[str, Any]]()
-    try:
+        check(cell.config, federation)
+    begin(config, top, todo)
+    write_federation(top, federation)
+    with Player(config, federation, watch) as player:
         for cell in todo:
-            if result_for(cell.folder, federation) is None:
-                try:
-                    _play(cell, run_of(cell.config, engine, cell.folder, federation), watch)
-                except (ExchangeError, RoundError) as error:  # one method's trouble; the others go on
-                    failed.append({"method": cell.label, "seed": cell.config.seed, "reason": str(error)})
-    finally:
-        engine.close()
-    trouble = {f["method"] for f in failed}
+            player.play(cell)
+    trouble = {f["method"] for f in player.failed}
     done = [cell for cell in todo if cell.label not in trouble]
     if not done:
-        raise RoundError("Every method failed. " + "; ".join(f"{f['method']}: {f['reason']}" for f in failed[:3]))
-    return conclude(config, top, done, federation, failed)
+        raise RoundError(player.all_failed("method"))
+    return conclude(config, top, done, federation, player.failed)
 
 
-def _begin(config: Config, top: Path, todo: Sequence[Cell], federation: Federation) -> None:
-    """What there will be, so that whoever looks early knows what is missing; and whose data."""
+def check(config: Config, federation: Federation) -> None:
+    """Refuse what cannot work, or cannot be compared, before the first run."""
+    if getattr(method_of(config, federation), "reconstructs", False):
+        raise InputError(
+            f"{config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and look at "
+            "'fedquilt continual RUN'."
+        )
+
+
+class Player:
+    """Plays cells on one engine, which it closes at the end: those that are not finished yet; trouble of one does not
+    stop the others."""
+
+    def __init__(self, config: Config, federation: Federation, watch: Watch | None) -> None:
+        self.federation, self.watch = federation, watch
+        self.engine, self.failed = engine_of(config), list[dict[str, Any]]()
+
+    def play(self, cell: Cell) -> None:
+        """One of them; what failed is added to ``failed``."""
+        if result_for(cell.folder, self.federation) is not None:
+            return
+        try:
+            for snapshot in run_of(cell.config, self.engine, cell.folder, self.federation):
+                if self.watch is not None:
+                    self.watch(cell, snapshot)
+        except (ExchangeError, RoundError) as error:
+            self.failed.append({"method": cell.label, "seed": cell.config.seed, "reason": str(error)})
+
+    def all_failed(self, what: str) -> str:
+        """In words."""
+        return f"Every {what} failed. " + "; ".join(f"{f['method']}: {f['reason']}" for f in self.failed[:3])
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.engine.close()
+
+
+def begin(config: Config, top: Path, todo: Sequence[Cell]) -> None:
+    """What there will be, so that whoever looks early knows what is missing."""
     planned = [{"label": c.label, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
     content = {"name": config.name, "target": config.compare.target, "rounds": config.rounds, "cells": planned}
     write_atomic(top / CELLS, to_json(content, indent=1).encode())
-    write_federation(top, federation)
-
-
-def _play(cell: Cell, run: Run, watch: Watch | None) -> None:
-    for snapshot in run:
-        if watch is not None:
-            watch(cell, snapshot)
 
 
 def conclude(

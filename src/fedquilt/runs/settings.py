@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fedquilt.runs.links import Network
+from fedquilt.runs.sweeping.space import Sweep
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -223,7 +224,7 @@ class Comparison(_Section):
     frame: bool = False
 
 
-OTHERWISE = {"engine", "snapshot", "output", "compare", "flower", "network"}  # these cannot change the numbers
+OTHERWISE = {"engine", "snapshot", "output", "compare", "flower", "network", "sweep"}  # these cannot change the numbers
 
 
 class Config(_Section):
@@ -248,6 +249,7 @@ class Config(_Section):
     snapshot: Snapshots = Snapshots()
     output: Output = Output()
     compare: Comparison = Comparison()
+    sweep: Sweep = Sweep()
 
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""

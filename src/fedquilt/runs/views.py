@@ -152,6 +152,6 @@ def views_in(folder: Path) -> list[RunView]:
     if not found:
         raise InputError(
             f"'{folder}' is neither the folder of a run (it has no config.toml) nor of a comparison (it has no runs). "
-            "Give a folder that 'fedquilt run' or 'fedquilt compare' made."
+            "Give a folder that 'fedquilt run', 'fedquilt compare' or 'fedquilt sweep' made."
         )
     return found

@@ -220,6 +220,8 @@ _SAME = [
     "compare.seeds=[9]", 'compare.methods=["fedavg"]',
     "compare.target=0.5", "compare.frame=true", "engine.nodes=2", "engine.width=3", "output.stages=true",
     'output.trackers=["tensorboard", {kind="mlflow", uri="sqlite:///x.db"}]',
+    "sweep.search=random", "sweep.points=3", "sweep.seeds=[4]", "sweep.seed=9", "sweep.space.method.mu=[0.1, 2]",
+    "sweep.space={train={batch_size={low=4, high=64, log=true}, epochs=[1, 2]}, method=['fedavg', 'fedprox']}",
     "network.uplink_mbps=2", "network.downlink_mbps=2.5", "network.latency_ms=5", "network.compute_scale=3",
     "network.seconds_per_step=0.1", "network.server_seconds=0.5", "network.spread=0.2", "network.seed=4",
     "network.profiles={wifi=0.25, phone-4g=0.75}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,20 @@ def records(content: bytes) -> Iterator[bytes]:
             held = b""
 
 
+def until_the_end(file: Path, kind: Any) -> list[Any]:
+    """The records of a file, once the process that writes it has written the last one."""
+    for _ in range(200):
+        found = []
+        for data in records(file.read_bytes()):
+            record = kind()
+            record.ParseFromString(data)
+            found.append(record)
+        if found and found[-1].WhichOneof("record_type") == "exit":
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{file} does not end")
+
+
 @quiet
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
@@ -190,10 +205,10 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = play(config, tmp_path / "run")
     assert made.notes == []
     steps, ids = [], set()
-    for file in sorted((tmp_path / "run/wandb").glob("offline-run-*/*.wandb")):
-        for data in records(file.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
+    files = sorted((tmp_path / "run/wandb").glob("offline-run-*/*.wandb"))
+    assert len(files) == 2
+    for file in files:
+        for record in until_the_end(file, wandb_internal_pb2.Record):
             if record.WhichOneof("record_type") == "run":
                 ids.add(record.run.run_id)
             if record.WhichOneof("record_type") == "history":

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedquilt.core.table import ClientId
 from fedquilt.runs.federation_file import FILE
+from fedquilt.runs.sweeping.ranking import FILE as SWEEP
 from fedquilt.runs.tables import by_label, summary_of
 from fedquilt.runs.views import CELLS, RunView, read_json, views_in
 
@@ -90,6 +91,11 @@ class Gathered:
         """Runs that a comparison gave up, and why."""
         found: list[dict[str, Any]] = read_json(self.folder / "summary.json").get("failed", [])
         return found
+
+    @cached_property
+    def sweep(self) -> dict[str, Any]:
+        """What a sweep tried; empty for runs and comparisons."""
+        return read_json(self.folder / SWEEP)
 
     @property
     def comparison(self) -> bool:

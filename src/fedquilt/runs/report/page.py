@@ -12,9 +12,19 @@ from typing import Any
 import fedquilt
 from fedquilt.runs.files import to_json
 from fedquilt.runs.report.gather import Gathered
-from fedquilt.runs.report.panels import PANELS
+from fedquilt.runs.report.panels import panels_of
 
-SCRIPTS = ("d3.min.js", "plot.umd.min.js", "elements.js", "tables.js", "figures.js", "charts.js", "grids.js", "main.js")
+SCRIPTS = (
+    "d3.min.js",
+    "plot.umd.min.js",
+    "elements.js",
+    "tables.js",
+    "figures.js",
+    "charts.js",
+    "grids.js",
+    "points.js",
+    "main.js",
+)
 
 
 @cache
@@ -25,7 +35,7 @@ def asset(name: str) -> str:
 
 def page(found: Gathered) -> str:
     """The whole file."""
-    panels = [panel.plain() for make in PANELS if (panel := make(found)) is not None]
+    panels = [panel.plain() for panel in panels_of(found)]
     size = subtitle(found)
     data = embedded({"title": found.title, "panels": panels})
     scripts = [asset(name) for name in SCRIPTS]
@@ -50,7 +60,7 @@ def subtitle(found: Gathered) -> str:
     methods, seeds = len(found.methods), len({view.seed for view in found.views})
     clients = len(found.federation.get("clients", [])) or max((len(v.scored.clients) for v in found.views), default=0)
     rounds = found.plan.get("rounds") or max((v.config.get("rounds", 0) for v in found.views), default=0)
-    counts = ((methods, "method"), (seeds, "seed"), (clients, "client"), (rounds, "round"))
+    counts = ((methods, "point" if found.sweep else "method"), (seeds, "seed"), (clients, "client"), (rounds, "round"))
     return " · ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts if n)
 
 

@@ -18,6 +18,7 @@ from fedquilt.runs.report.panels.ledger import ledger
 from fedquilt.runs.report.panels.phases import seconds
 from fedquilt.runs.report.panels.settings import differences, runs, settings
 from fedquilt.runs.report.panels.summary import comparison, headline, tests
+from fedquilt.runs.report.panels.sweeps import best_point, parameters, points
 from fedquilt.runs.report.panels.traffic import compression, messages
 
 PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
@@ -30,3 +31,16 @@ PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
     ledger,
     runs, differences, settings,
 )  # fmt: skip
+SWEEP: tuple[Callable[[Gathered], Panel | None], ...] = (
+    best_point, points, parameters,
+    curves,
+    federation,
+    messages, seconds,
+    ledger,
+    runs, settings,
+)  # fmt: skip
+
+
+def panels_of(found: Gathered) -> list[Panel]:
+    """The panels that apply. Those of a sweep leave test scores out, so that nobody chooses by them."""
+    return [panel for make in (SWEEP if found.sweep else PANELS) if (panel := make(found)) is not None]

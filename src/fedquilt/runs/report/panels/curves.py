@@ -30,7 +30,11 @@ MOST = 300  # points of a curve
 def curves(found: Gathered) -> Panel | None:
     """Any measure against rounds, megabytes or seconds, mean over seeds with a band."""
     series: list[dict[str, Any]] = [
-        {"name": label, "place": found.places[label], "seeds": [s for view in group if (s := _seed(view))]}
+        {
+            "name": label,
+            "place": found.places[label],
+            "seeds": [s for view in group if (s := _seed(view, not found.sweep))],
+        }
         for label, group in found.begun.items()
     ]
     series = [one for one in series if one["seeds"]]
@@ -46,13 +50,14 @@ def curves(found: Gathered) -> Panel | None:
         level={"test_accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
         level_name="majority class",
     )  # fmt: skip
-    note = ("Lines are means over seeds at rounds that every seed has. Curves are of test rows and chose nothing: the "
-            "table's round was chosen on validation.")  # fmt: skip
+    note = "Lines are means over seeds at rounds that every seed has."
+    if not found.sweep:
+        note += " Curves are of test rows and chose nothing: the table's round was chosen on validation."
     return Panel("Curves", "curves", "Over rounds, traffic and time", [block], note)
 
 
-def _seed(view: RunView) -> dict[str, Any] | None:
-    """One run's points, at rounds that were scored; at most ``MOST`` of them."""
+def _seed(view: RunView, tested: bool) -> dict[str, Any] | None:
+    """One run's points, at rounds that were scored; at most ``MOST`` of them; with test scores or without."""
     rows = view.rounds
     sent = np.cumsum([r["bytes_up"] + r["bytes_down"] for r in rows]) / MEGABYTE
     spent = np.cumsum([r["seconds"] for r in rows])
@@ -62,7 +67,7 @@ def _seed(view: RunView) -> dict[str, Any] | None:
         return None
     values = {"megabytes": numbers(sent[places]), "seconds": numbers(spent[places], 3)}
     for name in (*MEASURES, SPREAD, "virtual_seconds"):
-        if any(rows[i].get(name) is not None for i in places):
+        if (tested or "test" not in name) and any(rows[i].get(name) is not None for i in places):
             values[name] = numbers([np.nan if rows[i].get(name) is None else rows[i][name] for i in places])
     return {"seed": view.seed, "round": [rows[i]["round"] for i in places], "values": values}
 

@@ -19,7 +19,8 @@ def runs(found: Gathered) -> Panel | None:
     columns = (
         column("method", "method"), column("seed", "seed", "number", digits=0), column("state", "state"),
         column("chosen", "chosen round", "number", digits=0, help="by validation accuracy"),
-        column("accuracy", "accuracy", "percent"), column("megabytes", "MB", "number", digits=2),
+        *([] if found.sweep else [column("accuracy", "accuracy", "percent")]),  # nobody shall choose by test scores
+        column("megabytes", "MB", "number", digits=2),
         column("seconds", "seconds", "number", digits=1), column("digest", "hash of the final state", "code"),
         column("folder", "folder", "code"),
     )  # fmt: skip
@@ -30,7 +31,8 @@ def _line(view: RunView, found: Gathered) -> dict[str, Any]:
     result = view.result
     return {
         "method": view.label, "place": found.places[view.label], "seed": view.seed, "state": view.state,
-        "chosen": result.get("best_round"), "accuracy": result.get("best", {}).get("test_accuracy"),
+        "chosen": result.get("best_round"),
+        "accuracy": None if found.sweep else result.get("best", {}).get("test_accuracy"),
         "megabytes": (result["bytes_up"] + result["bytes_down"]) / MEGABYTE if "bytes_up" in result else None,
         "seconds": result.get("seconds"), "digest": result.get("digest", "")[:16] or None, "folder": view.folder.name,
         "frame": not result,

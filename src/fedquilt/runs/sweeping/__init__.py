@@ -1,0 +1,1 @@
+"""Sweeps: many settings of one method, chosen on validation rows."""

@@ -1,0 +1,59 @@
+"""The points of a sweep as they lie in its folder, best first by validation accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedquilt.runs.statistics.intervals import interval
+from fedquilt.runs.statistics.targets import MEGABYTE
+from fedquilt.runs.views import read_json
+
+FILE = "sweep.json"
+
+
+def ranking(folder: Path) -> list[dict[str, Any]]:
+    """A row for each point, in the order they were tried.
+
+    ``valid`` is the mean over seeds of the validation accuracy at each seed's chosen round; None unless all seeds are
+    finished. The ``best`` point has the highest; only of that one test numbers are told, which chose nothing.
+    """
+    plan = read_json(folder / FILE)
+    rows = [_row(folder, number, point) for number, point in enumerate(plan.get("points", []))]
+    scored = [row for row in rows if row["valid"] is not None]
+    if scored:
+        best = max(scored, key=lambda row: row["valid"])  # of equals the first
+        found = interval([r["best"]["test_accuracy"] for r in _results(folder, plan["points"][best["point"]])
+                          if "test_accuracy" in r["best"]])  # fmt: skip
+        best |= {"best": True, "test": found.mean, "test_half_95": found.half}
+    return rows
+
+
+def _results(folder: Path, point: dict[str, Any]) -> list[dict[str, Any]]:
+    return [result for name in point["folders"] if (result := read_json(folder / name / "result.json"))]
+
+
+def _row(folder: Path, number: int, point: dict[str, Any]) -> dict[str, Any]:
+    results = _results(folder, point)
+    scores = [v for r in results if (v := _valid(r["best"])) is not None]
+    whole = len(scores) == len(point["folders"])
+    span = interval(scores)
+    return {
+        "point": number, "label": point["label"], "values": point["values"], "best": False,
+        "seeds": len(scores), "valid": span.mean if whole else None, "valid_half_95": span.half if whole else None,
+        "rounds": float(np.mean([r["best_round"] for r in results])) if whole else None,
+        "megabytes": float(np.mean([r["bytes_up"] + r["bytes_down"] for r in results])) / MEGABYTE if whole else None,
+        "seconds": float(np.mean([r["seconds"] for r in results])) if whole else None,
+    }  # fmt: skip
+
+
+def _valid(best: dict[str, Any]) -> float | None:
+    found = best.get("valid_accuracy", best.get("common_valid_accuracy"))
+    return None if found is None else float(found)
+
+
+def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sorted by validation accuracy; those without one at the end."""
+    return sorted(rows, key=lambda row: (row["valid"] is None, -(row["valid"] or 0.0)))
