@@ -83,7 +83,7 @@ def csv(folder: Folder,
 def report(folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
            to: Annotated[Path | None, typer.Option(help="Where it goes; by default FOLDER/report.html.")] = None,
            as_json: AsJson = False) -> None:  # fmt: skip
-    """Write a run or a comparison as one HTML file that needs no network: tables, tests, curves, clients, traffic.
+    """Write a run, a comparison or a sweep as one HTML file without network: tables, tests, curves, clients, traffic.
 
     Runs that are not finished are shown as such.
 
@@ -114,3 +114,22 @@ def traffic(folder: Folder,
     typer.echo(table(found))
     if plot is not None:
         typer.echo(f"picture {found['plot']}")
+
+
+def clock(folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
+          links: Annotated[list[str] | None, typer.Argument(
+              help="Links and devices, for example uplink_mbps=2 latency_ms=50.", metavar="KEY=VALUE")] = None,
+          target: Annotated[float, typer.Option(help="The mean test accuracy to reach.", min=0, max=1)] = 0.8,
+          as_json: AsJson = False) -> None:  # fmt: skip
+    """How long runs would have taken on other links and devices: virtual seconds in all, and to a target accuracy.
+
+    Without KEY=VALUE the links are those of \\[network] in the recipe.
+
+    Example: [bold]fedquilt clock runs/quick-1a2b3c4d uplink_mbps=2 downlink_mbps=10 --target 0.7[/bold]
+    """
+    from fedquilt.runs.other_links import timed
+
+    found = timed(folder, links or [], target)
+    short = [{k: round(v, 1) if isinstance(v, float) else "never" if v is None else v for k, v in row.items()}
+             for row in found]  # fmt: skip
+    echo(found) if as_json else listing(short, False, f"virtual seconds; target {100 * target:g} %")

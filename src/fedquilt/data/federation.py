@@ -143,7 +143,7 @@ class Federation:
         cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
         features: Sequence[str] | None = None, text: imports.Words | str | None = None, **options: Any,
     ) -> Federation:  # fmt: skip
-        """From a parquet file (extra ``parquet``), as :meth:`from_csv`."""
+        """From a parquet file, as :meth:`from_csv`."""
         arrays = imports.of_parquet(Path(path), label, user, features, text)
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 

@@ -17,10 +17,11 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import make
 from fedquilt.runs.links import Network
+from fedquilt.runs.other_links import timed
 from fedquilt.runs.play import Run
 from fedquilt.runs.report import write_report
 from fedquilt.runs.storage import RunFolder
-from helpers.command import lines
+from helpers.command import fedquilt, lines, small
 from helpers.toy import digits
 
 LINKS = Network(uplink_mbps=1, downlink_mbps=4, latency_ms=20, seconds_per_step=0.01, spread=0.3)
@@ -115,3 +116,23 @@ def test_the_report_shows_phases_and_the_virtual_clock(tmp_path: Path) -> None:
     assert train["memory"] > 10
     names = next(p for p in data["panels"] if p["key"] == "curves")["blocks"][0]["names"]
     assert "virtual_seconds" in names
+
+
+def test_a_run_can_be_timed_again_on_other_links(tmp_path: Path) -> None:
+    """The clock of the run, worked out from its logs; and with a tenth of the uplink, ten times its uploads."""
+    path = small(tmp_path)
+    links = ["network.uplink_mbps=1", "network.seconds_per_step=0.01"]
+    folder = Path(fedquilt("run", path, *links, "--json").json["folder"])
+    last = lines(folder / "metrics/rounds.jsonl")[-1]
+    (same,) = timed(folder)
+    assert same["virtual_seconds"] == pytest.approx(last["virtual_seconds"], rel=1e-12)
+    sent = sum(r["virtual_seconds"] for r in lines(folder / "metrics/phases.jsonl") if r["phase"] == "upload")
+    (slow,) = fedquilt("clock", folder, "uplink_mbps=0.1", "--target", 0.01, "--json").json
+    assert slow["virtual_seconds"] == pytest.approx(last["virtual_seconds"] + 9 * sent)
+    assert slow["rounds_to_target"] == 1
+    assert 0 < slow["to_target"] < slow["virtual_seconds"]
+    assert fedquilt("clock", folder, "--target", 1.0).out.count("never") >= 1
+    bad = fedquilt("clock", folder, "uplink=0.1")
+    assert (bad.code, "did you mean 'uplink_mbps'?" in bad.err) == (2, True)
+    measured = fedquilt("clock", folder, "seconds_per_step=1e9", "--json").json[0]["virtual_seconds"]
+    assert measured > 1e9

@@ -49,12 +49,10 @@ def of_parquet(
     path: Path, label: str = "label", user: str | None = None, features: Sequence[str] | None = None,
     words: Words | str | None = None,
 ) -> Arrays:  # fmt: skip
-    """A parquet file; needs pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise InputError(f'Reading {path} needs pyarrow. Install it: pip install "fedquilt[parquet]".') from error
+    """A parquet file."""
+    import pyarrow
+    from pyarrow import parquet
+
     _check(path)
     try:
         found = parquet.ParquetFile(path).read()

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib import pyplot as plt
+
 from fedquilt.runs.files import to_json
-from fedquilt.runs.plots import COLOURS, STYLE, plt, save
+from fedquilt.runs.plots import COLOURS, STYLE, save
 from fedquilt.runs.sweeping.ranking import best_first
 
 Rows = Sequence[Mapping[str, Any]]

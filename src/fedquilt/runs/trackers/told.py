@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,7 @@ class Trackers:
         self._known = _read(self._run.folder / FILE)
         for name in list(self._live):
             known = self._known.setdefault(name, {"told": 0, "place": ""})
-            run = replace(self._run, **known)
-            self._try(name, lambda tracker, run=run, known=known: known.update(place=tracker.start(run)))
+            known["place"] = self._try(name, methodcaller("start", replace(self._run, **known))) or known["place"]
         self._keep()
 
     def log(self, round: int, metrics: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Trackers:
         numbers = plain_numbers(metrics) if self._live else {}
         for name in list(self._live):
             if round > self._known[name]["told"]:
-                self._try(name, lambda tracker: tracker.log(round, numbers))
+                self._try(name, methodcaller("log", round, numbers))
                 if name in self._live:
                     self._known[name]["told"] = round
         self._keep()
@@ -56,15 +56,16 @@ class Trackers:
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """The run is over; None if it was interrupted. Trackers that have heard it are not told again."""
         for name in list(self._live):
-            self._try(name, lambda tracker: tracker.finish(result))
+            self._try(name, methodcaller("finish", result))
         self._live = {}
 
-    def _try(self, name: str, do: Callable[[Tracker], Any]) -> None:
+    def _try(self, name: str, do: Callable[[Tracker], Any]) -> Any:
         try:
-            do(self._live[name])
+            return do(self._live[name])
         except Exception as error:  # whatever another package does: the run is worth more than its tracking
             del self._live[name]
             self._note(f"the tracker {name!r} failed and is told no more: {type(error).__name__}: {error}")
+            return None
 
     def _keep(self) -> None:
         if self._live and self._run is not None:

@@ -51,8 +51,7 @@ def points(found: Gathered) -> Panel | None:
     numeric = [all(isinstance(row[f"v{i}"], int | float) for row in rows) for i in range(len(names))]
     columns = [
         column("point", "point", "number", digits=0),
-        *(column(f"v{i}", name, **({"kind": "number", "digits": 5} if numeric[i] else {}))
-          for i, name in enumerate(names)),
+        *(column(f"v{i}", name, "number" if numeric[i] else "text", digits=5) for i, name in enumerate(names)),
         column("valid", "validation accuracy", "percent", half="valid_half_95",
                help="mean over seeds at each seed's chosen round, ± 95 % t-interval"),
         column("seeds", "seeds done", "number", digits=0),
