@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 PHASES = ("broadcast", "train", "upload", "aggregate", "evaluate")
-LEAST = 1e-3  # seconds between two looks at the memory, so that many short visits cost little
+LEAST = 0.01  # seconds between two looks at the memory, so that many short visits cost little
 T = TypeVar("T")
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from fedquilt.engines.log import RoundLog
 from fedquilt.engines.phases import PHASES, Phase, resident
 from fedquilt.runs.links import Network
-from fedquilt.runs.traffic import visit_row
-from fedquilt.runs.virtual_clock import PARTS, Trip, VirtualClock, server_seconds
+from fedquilt.runs.virtual_clock import NEEDED, PARTS, Trip, VirtualClock, server_seconds
 
 LOG = "metrics/phases.jsonl"
 
@@ -31,8 +30,8 @@ class Meters:
         phases = list(log.phases)
         if evaluated is not None:
             phases.append(Phase(None, "evaluate", evaluated, resident()))
-        trips = self._trips(log)
-        rows = [self._row(log, phase, trips) for phase in phases]
+        trips, sent = self._trips(log), _sent(log)
+        rows = [self._row(log.round + 1, phase, trips, sent) for phase in phases]
         if self.virtual is not None:
             self.virtual += sum(trip.seconds for trip in trips)
         return rows + self._joules(rows, spent)
@@ -47,16 +46,15 @@ class Meters:
     def _trips(self, log: RoundLog) -> list[Trip]:
         if self.clock is None:
             return []
-        return self.clock.trips([visit_row(v) for v in log.visits], server_seconds(log.phases))
+        visits = ({name: getattr(visit, name) for name in NEEDED} for visit in log.visits)
+        return self.clock.trips(visits, server_seconds(log.phases))
 
-    def _row(self, log: RoundLog, phase: Phase, trips: list[Trip]) -> dict[str, Any]:
-        row: dict[str, Any] = {"round": log.round + 1, **vars(phase)}
-        there = [v for v in log.visits if v.exchange == phase.exchange]
-        left = [q for q in log.quarantined if q.exchange == phase.exchange]
-        if phase.phase == "broadcast":
-            row["bytes"] = sum(v.bytes_down for v in there) + sum(q.bytes_down for q in left)
-        elif phase.phase == "upload":
-            row["bytes"] = sum(v.bytes_up for v in there) + sum(q.bytes_up for q in left)
+    def _row(
+        self, round: int, phase: Phase, trips: list[Trip], sent: Mapping[tuple[str | None, str], int]
+    ) -> dict[str, Any]:
+        row: dict[str, Any] = {"round": round, **vars(phase)}
+        if phase.phase in ("broadcast", "upload"):
+            row["bytes"] = sent.get((phase.exchange, phase.phase), 0)
         if self.clock is not None and phase.exchange is not None and phase.phase in PARTS:
             row["virtual_seconds"] = sum(getattr(t, phase.phase) for t in trips if t.exchange == phase.exchange)
         return row
@@ -81,3 +79,12 @@ class Meters:
         self._spent = dict(spent)
         if self.virtual is not None:
             self.virtual = virtual or 0.0
+
+
+def _sent(log: RoundLog) -> dict[tuple[str | None, str], int]:
+    """The bytes of each exchange, down and up, also of replies that were left out."""
+    found: dict[tuple[str | None, str], int] = {}
+    for one in (*log.visits, *log.quarantined):
+        for phase, size in (("broadcast", one.bytes_down), ("upload", one.bytes_up)):
+            found[one.exchange, phase] = found.get((one.exchange, phase), 0) + size
+    return found

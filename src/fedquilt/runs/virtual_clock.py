@@ -17,6 +17,7 @@ from fedquilt.engines.phases import Phase
 from fedquilt.runs.links import PRESETS, Network
 
 PARTS = ("broadcast", "train", "upload", "aggregate")  # download, work, upload, server
+NEEDED = ("trip", "exchange", "client", "bytes_down", "bytes_up", "seconds", "steps")  # of a visit
 SERVER = ("broadcast", "upload", "aggregate")  # phases of the server's own work
 
 

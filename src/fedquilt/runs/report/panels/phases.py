@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedquilt.engines.phases import PHASES
 from fedquilt.runs.meters import LOG
 from fedquilt.runs.report.blocks import Block, Panel, chart, column, table
 from fedquilt.runs.report.gather import Gathered
@@ -66,7 +67,9 @@ COLUMNS = (
 
 def _lines(found: Gathered, label: str, logs: Sequence[Rows]) -> list[dict[str, Any]]:
     """One method's table: sums over rounds, means over seeds; of memory the largest."""
-    keys = dict.fromkeys((row["exchange"], row["phase"]) for rows in logs for row in rows)
+    seen = dict.fromkeys((row["exchange"], row["phase"]) for rows in logs for row in rows)
+    order = list(dict.fromkeys(exchange for exchange, _ in seen))
+    keys = sorted(seen, key=lambda key: (order.index(key[0]), PHASES.index(key[1])))
     lines = []
     for exchange, phase in keys:
         line = {"method": label, "place": found.places[label], "exchange": exchange or "", "phase": phase}
@@ -81,7 +84,8 @@ def _lines(found: Gathered, label: str, logs: Sequence[Rows]) -> list[dict[str, 
 
 def _by_phase(view: RunView, rows: Rows) -> dict[str, float]:
     if rows:
-        return _sums(rows, lambda row: row["phase"], "seconds")
+        spent = _sums(rows, lambda row: row["phase"], "seconds")
+        return {phase: spent[phase] for phase in PHASES if phase in spent}
     trained = sum(r.get("train_seconds", 0.0) for r in view.rounds)  # a run from before there were phases
     return {"exchanges and aggregation": trained, "evaluation": sum(r["seconds"] for r in view.rounds) - trained}
 

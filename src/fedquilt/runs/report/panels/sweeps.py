@@ -29,7 +29,7 @@ def best_point(found: Gathered) -> Panel | None:
     blocks: list[Block] = [text(*said, tone="lead"), facts(
         ("validation accuracy", _percent(best["valid"]), "the best of many: it promises a little too much"),
         ("test accuracy", _percent(best["test"]), "one seed: no interval" if seeds == 1 else f"over {seeds} seeds"),
-        ("points", f"{len(done)} of {found.sweep['total']}", f"{found.sweep['search']}, {seeds} seed(s) each"),
+        ("points", f"{len(done)} of {found.sweep['total']}", f"{found.sweep['search']}; seeds of each: {seeds}"),
     )]  # fmt: skip
     if len(done) < found.sweep["total"]:
         left = found.sweep["total"] - len(done)
@@ -48,10 +48,11 @@ def points(found: Gathered) -> Panel | None:
         for row in best_first(ranking(found.folder))
     ]  # fmt: skip
     kept = {"point", "best", "frame", "place", "seeds", "valid", "valid_half_95", "rounds", "megabytes", "seconds"}
-    numeric = [all(isinstance(row[f"v{i}"], int | float) for row in rows) for i in range(len(names))]
+    kinds = [{type(row[f"v{i}"]) for row in rows} for i in range(len(names))]
     columns = [
         column("point", "point", "number", digits=0),
-        *(column(f"v{i}", name, "number" if numeric[i] else "text", digits=5) for i, name in enumerate(names)),
+        *(column(f"v{i}", name, "number" if kinds[i] <= {int, float} else "text", digits=5 if float in kinds[i] else 0)
+          for i, name in enumerate(names)),
         column("valid", "validation accuracy", "percent", half="valid_half_95",
                help="mean over seeds at each seed's chosen round, ± 95 % t-interval"),
         column("seeds", "seeds done", "number", digits=0),
