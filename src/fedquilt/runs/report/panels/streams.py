@@ -55,7 +55,7 @@ def forgetting(found: Gathered) -> Panel | None:
 
 def banks(found: Gathered) -> Panel | None:
     """Rows of the prototype bank over rounds, and what became of the prototypes that came."""
-    series = [
+    series: list[dict[str, Any]] = [
         {"name": label, "place": found.places[label], "seeds": [s for view in group if (s := _growth(view))]}
         for label, group in found.begun.items()
     ]
