@@ -11,6 +11,7 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
+from fedquilt.runs import continual_plots
 from fedquilt.runs.build import run_of
 from fedquilt.runs.config import parse
 from fedquilt.runs.continual import Examiner, Recalled, evaluate, summary
@@ -28,6 +29,13 @@ def played(folder: Path, **changes) -> Path:
     config = parse({**RECIPE, "engine": {"kind": "local"}, **changes})
     list(run_of(config, Local(), folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def fewer_images(monkeypatch):
+    """Most of the time would go into drawing them."""
+    monkeypatch.setattr(continual_plots, "SHOWN", 3)
+    monkeypatch.setattr(continual_plots, "NEAR", 2)
 
 
 @pytest.fixture(scope="module")
