@@ -49,6 +49,15 @@ def _statm() -> int | None:
 _STATM, _PAGE = _statm(), os.sysconf("SC_PAGESIZE")
 
 
+def _again() -> None:
+    """A process that was forked off must not read its parent's numbers."""
+    global _STATM
+    _STATM = _statm()
+
+
+os.register_at_fork(after_in_child=_again)
+
+
 class PhaseMeter:
     """A stopwatch that is always in one phase of one exchange; :meth:`to` changes it.
 
