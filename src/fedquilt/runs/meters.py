@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedquilt.engines.log import RoundLog
+from fedquilt.engines.log import Quarantine, RoundLog, Visit
 from fedquilt.engines.phases import PHASES, Phase, resident
 from fedquilt.runs.links import Network
 from fedquilt.runs.virtual_clock import NEEDED, PARTS, Trip, VirtualClock, server_seconds
@@ -84,7 +84,8 @@ class Meters:
 def _sent(log: RoundLog) -> dict[tuple[str | None, str], int]:
     """The bytes of each exchange, down and up, also of replies that were left out."""
     found: dict[tuple[str | None, str], int] = {}
-    for one in (*log.visits, *log.quarantined):
+    trips: list[Visit | Quarantine] = [*log.visits, *log.quarantined]
+    for one in trips:
         for phase, size in (("broadcast", one.bytes_down), ("upload", one.bytes_up)):
             found[one.exchange, phase] = found.get((one.exchange, phase), 0) + size
     return found
