@@ -54,6 +54,7 @@ bench: $(VENV)/.stamp-demo ## Measure speed and memory
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/codecs.py
+	$(BIN)/python benchmarks/metering.py
 
 clean: ## Remove .venv, caches and built files (runs/ stays)
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
-from fedquilt.runs.files import storage, to_json
+from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.storage import LOGS
 
 
@@ -21,10 +22,9 @@ def write_tables(folder: Path) -> None:
     for name in LOGS:
         log = folder / name
         if log.parent != folder and log.exists() and log.stat().st_size:
-            part = log.with_suffix(".parquet.part")
-            with storage(folder):
-                parquet.write_table(_read(log), part)
-                part.replace(log.with_suffix(".parquet"))
+            file = io.BytesIO()
+            parquet.write_table(_read(log), file)
+            write_atomic(log.with_suffix(".parquet"), file.getvalue(), folder)
 
 
 def _read(log: Path) -> Any:

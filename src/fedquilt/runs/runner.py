@@ -17,6 +17,7 @@ from fedquilt.engines.engine import Engine
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.engines import make_engine as make_engine
+from fedquilt.runs.links import Network
 from fedquilt.runs.play import Run as Run
 from fedquilt.runs.snapshot import Snapshot as Snapshot
 from fedquilt.runs.storage import RunFolder
@@ -38,7 +39,7 @@ def run(
     folder: str | Path | None = None, evaluate_every: int = 1, evaluate_clients: int | None = None,
     evaluate_local: bool = False, patience: int | None = None, min_delta: float = 0.0, snapshot_every: int = 1,
     processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False, checkpoints: bool = False,
-    score: Score | None = classify,
+    score: Score | None = classify, network: Network | None = None,
 ) -> Iterator[Snapshot]:  # fmt: skip
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -62,6 +63,7 @@ def run(
         personal_models: With a folder: save every client's model at the end.
         checkpoints: With a folder: save what each client sent and the merged model, every round.
         score: How a model is scored; None for no evaluation.
+        network: Links and devices of the virtual clock (``virtual_seconds`` of the metrics); None for no clock.
 
     Example:
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
@@ -74,7 +76,7 @@ def run(
         made = Run(
             method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,
             stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models, checkpoints=checkpoints,
-            snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score,
+            snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score, network=network,
             folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
         )  # fmt: skip
         for snapshot in made:
