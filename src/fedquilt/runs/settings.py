@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fedquilt.runs.links import Network
-from fedquilt.runs.sweeping.space import Sweep
+from fedquilt.runs.sweeping.space import Sweep, different
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -35,12 +35,6 @@ class Kinded(BaseModel):
 def named(value: Any) -> Any:
     """A bare name as a choice without options."""
     return {"kind": value} if isinstance(value, str) else value
-
-
-def _different(values: list[int]) -> list[int]:
-    if len(set(values)) < len(values):
-        raise ValueError(f"the numbers must differ, got {values}")
-    return values
 
 
 Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
@@ -219,7 +213,7 @@ class Comparison(_Section):
     methods: Annotated[list[Choice], Field(min_length=1)] = [
         Kinded(kind="fedavg"), Kinded(kind="fedprox"), Kinded(kind="local_only")
     ]  # fmt: skip
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_different)] = [0, 1, 2]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
     target: Annotated[float, Field(gt=0, le=1)] = 0.8
     frame: bool = False
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 _NUMBER = r"[-+]?[0-9][0-9_]*(?:\.[0-9_]+)?(?:[eE][-+]?[0-9]+)?"
 _RANGE = re.compile(rf"^(log:)?({_NUMBER})\.\.({_NUMBER})$")
@@ -99,6 +99,13 @@ def _value(text: str) -> Any:
         return text
 
 
+def different(values: list[int]) -> list[int]:
+    """The numbers, if none comes twice."""
+    if len(set(values)) < len(values):
+        raise ValueError(f"the numbers must differ, got {values}")
+    return values
+
+
 class Sweep(BaseModel):
     """What ``fedquilt sweep`` tries: ``space`` gives names of settings and what to try of each.
 
@@ -109,6 +116,6 @@ class Sweep(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
     search: Literal["grid", "random", "optuna"] = "grid"
     points: Annotated[int, Field(ge=1)] = 20
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(different)] = [0]
     seed: Annotated[int, Field(ge=0)] = 0
     space: Annotated[Space, BeforeValidator(space_of)] = {}

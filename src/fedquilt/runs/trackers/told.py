@@ -30,13 +30,14 @@ class Trackers:
 
     def __init__(self, trackers: Mapping[str, Tracker], run: RunInfo | None, note: Callable[[str], None]) -> None:
         self._run, self._note = run, note
-        self._live = dict(trackers)
+        self._waiting, self._live = dict(trackers), dict[str, Tracker]()
         self._known: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
         """The run begins, or goes on."""
         if self._run is None:
             return
+        self._live = self._waiting
         self._known = _read(self._run.folder / FILE)
         for name in list(self._live):
             known = self._known.setdefault(name, {"told": 0, "place": ""})
