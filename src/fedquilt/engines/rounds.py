@@ -95,6 +95,7 @@ class Rounds:
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
         self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply that counts
+        self.stepped: Callable[[int, str, int, int], None] | None = None  # round, phase, how many clients, of how many
         with one_thread():
             self.state = method.init_server(seed.fold("server")) if state is None else state
         engine.begin(method, source, seed, score)
@@ -153,8 +154,10 @@ class Rounds:
             )
 
         def replies() -> Iterator[Reply[Any]]:
-            for client, outcome in self.engine.visits(cohort, task):
+            for place, (client, outcome) in enumerate(self.engine.visits(cohort, task), 1):
                 reply = self._receive(exchange, client, sender, outcome, log)
+                if self.stepped is not None:
+                    self.stepped(self.done + 1, exchange.name, place, len(cohort))
                 if reply is not None:
                     accepted.append(client)
                     if self.heard is not None:
@@ -260,7 +263,12 @@ class Rounds:
             def exam(client: ClientId) -> Exam:
                 return Exam(client, sender.done(client).frame, self.slots.get(client), frame, splits, last)
 
-            return dict(self.engine.exams(list(clients), exam))
+            found = {}
+            for client, scores in self.engine.exams(list(clients), exam):
+                found[client] = scores
+                if self.stepped is not None:
+                    self.stepped(self.done, "evaluate", len(found), len(clients))
+            return found
 
 
 def _check_cohort(asked: Sequence[ClientId], ids: Sequence[ClientId]) -> None:

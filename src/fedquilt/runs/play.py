@@ -30,6 +30,7 @@ from fedquilt.runs.ending import environment, majority_of, write_global, write_p
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.journal import Journal
 from fedquilt.runs.snapshot import Snapshot
 from fedquilt.runs.stages import Stages
 from fedquilt.runs.storage import RunFolder
@@ -68,6 +69,7 @@ class Run:
         self.stages = Stages(folder.path, federation) if wanted and folder is not None else None
         self.energy = Energy(engine, meter)
         self.clusters = ClusterLog(folder, federation)
+        self.journal = Journal(None if folder is None else folder.path)
         self.notes: list[str] = []
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
@@ -79,7 +81,9 @@ class Run:
         if self.folder is not None:
             self.folder.open()
         try:
-            yield from self._play(self._begin())
+            rounds = self._begin()
+            with self.journal.ending(lambda: rounds.done):
+                yield from self._play(rounds)
         finally:
             if self.folder is not None:
                 self.folder.close()
@@ -88,7 +92,9 @@ class Run:
         found = None
         if self.folder is not None:
             found, notes = self.folder.restore(self.identity, self._data)
-            self.notes += notes
+            self.journal.say("begun" if found is None else "resumed", 0 if found is None else found.done)
+            for note in notes:
+                self._note(note, 0 if found is None else found.done)
         if found is not None:
             self.progress |= found.progress
             self.energy.restore(self.progress["energy"])
@@ -100,7 +106,12 @@ class Run:
         )  # fmt: skip
         if self.checkpoints is not None:
             rounds.heard = self.checkpoints.heard
+        rounds.stepped = self.journal.step
         return rounds
+
+    def _note(self, text: str, round: int) -> None:
+        self.notes.append(text)
+        self.journal.say("note", round, text)
 
     @cached_property
     def _data(self) -> str:
@@ -197,7 +208,7 @@ class Run:
         text = self.method.warned(rounds.state) if hasattr(self.method, "warned") else None
         if text is not None and not self.progress.get("warned"):
             self.progress["warned"] = True
-            self.notes.append(f"round {rounds.done}: {text}")
+            self._note(f"round {rounds.done}: {text}", rounds.done)
 
     def _examined(self) -> Sequence[ClientId]:
         ids, count = self.source.examined, self.evaluation.clients
@@ -277,3 +288,5 @@ class Run:
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
+        early = "validation accuracy grew no more" if self.progress["stopped"] else ""
+        self.journal.say("finished", rounds.done, early)

@@ -23,6 +23,14 @@ console = Console()
 _PLAIN_SECONDS = 10.0
 
 
+def span(seconds: float) -> str:
+    """A time in words: 5 s, 3 min 20 s, 1 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
 class Bar:
     """One line of progress."""
 

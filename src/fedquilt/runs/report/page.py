@@ -14,13 +14,14 @@ from fedquilt.runs.files import to_json
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.panels import PANELS
 
-SCRIPTS = ("d3.min.js", "plot.umd.min.js", "elements.js", "tables.js", "figures.js", "charts.js", "grids.js", "main.js")
+SCRIPTS = ("d3.min.js", "plot.umd.min.js", "elements.js", "tables.js", "figures.js", "charts.js", "grids.js", "theme.js",
+           "main.js")  # fmt: skip
 
 
 @cache
-def asset(name: str) -> str:
-    """The text of a file that is part of every report."""
-    return (resources.files("fedquilt.runs.report") / "assets" / name).read_text(encoding="utf-8")
+def asset(name: str, room: str = "fedquilt.runs.report") -> str:
+    """The text of a file that is part of every page."""
+    return (resources.files(room) / "assets" / name).read_text(encoding="utf-8")
 
 
 def page(found: Gathered) -> str:
@@ -30,7 +31,7 @@ def page(found: Gathered) -> str:
     data = embedded({"title": found.title, "panels": panels})
     scripts = [asset(name) for name in SCRIPTS]
     return TEMPLATE.format(
-        title=html.escape(f"{found.title}: fedquilt report"), policy=_policy(scripts), style=asset("report.css"),
+        title=html.escape(f"{found.title}: fedquilt report"), policy=policy(scripts), style=asset("report.css"),
         heading=html.escape(found.title), subtitle=html.escape(size),
         answer=html.escape(" ".join(_answer(panels))), data=data,
         scripts="".join(f"<script>{text}</script>\n" for text in scripts), footer=_footer(found, data),
@@ -59,7 +60,7 @@ def _answer(panels: list[dict[str, Any]]) -> list[str]:
     return next((b["paragraphs"] for p in panels for b in p["blocks"] if b["kind"] == "text"), [])
 
 
-def _policy(scripts: list[str]) -> str:
+def policy(scripts: list[str]) -> str:
     """Only these scripts run, and nothing is fetched from anywhere."""
     hashes = " ".join(f"'sha256-{b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     fixed = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
