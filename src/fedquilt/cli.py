@@ -36,7 +36,8 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Runs": (running.run, running.resume, running.compare, running.newcomers),
     "Looking": (
-        looking.watch, looking.report, looking.partition, looking.clusters, looking.assign, looking.traffic, looking.csv, audit.audit,
+        looking.watch, looking.report, looking.partition, looking.clusters, looking.assign, looking.traffic,
+        looking.csv, audit.audit,
     ),
     "Long tails": (tails.realign, tails.tails, tails.predict),
     "Streams": (continual.continual,),

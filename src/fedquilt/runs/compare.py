@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,14 @@ def _labels(choices: Sequence[Kinded]) -> list[str]:
     return [label if labels.count(label) == 1 else f"{label}#{i}" for i, label in enumerate(labels)]
 
 
-Watch = Callable[[Cell, Snapshot], None]
+Watch = Callable[[Cell, int, Run], AbstractContextManager[Callable[[Snapshot], None]]]
 
 
 def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
-    """Run every cell that is not finished yet, then make the table and the picture."""
+    """Run every cell that is not finished yet, then make the table and the picture.
+
+    ``watch`` is asked for every run that is played, with its place among all, and gives what hears of its rounds.
+    """
     if config.data.test == 0 and not config.data.local_tests:
         raise ConfigError(["data.test: a comparison needs test rows, got 0.0"])
     top, todo = cells(config)
@@ -76,10 +80,10 @@ def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
     _begin(config, top, todo, federation)
     engine, failed = engine_of(config), list[dict[str, Any]]()
     try:
-        for cell in todo:
+        for place, cell in enumerate(todo):
             if result_for(cell.folder, federation) is None:
                 try:
-                    _play(cell, run_of(cell.config, engine, cell.folder, federation), watch)
+                    _play(cell, place, run_of(cell.config, engine, cell.folder, federation), watch)
                 except (ExchangeError, RoundError) as error:  # one method's trouble; the others go on
                     failed.append({"method": cell.label, "seed": cell.config.seed, "reason": str(error)})
     finally:
@@ -99,10 +103,10 @@ def _begin(config: Config, top: Path, todo: Sequence[Cell], federation: Federati
     write_federation(top, federation)
 
 
-def _play(cell: Cell, run: Run, watch: Watch | None) -> None:
-    for snapshot in run:
-        if watch is not None:
-            watch(cell, snapshot)
+def _play(cell: Cell, place: int, run: Run, watch: Watch | None) -> None:
+    with nullcontext(lambda snapshot: None) if watch is None else watch(cell, place, run) as hear:
+        for snapshot in run:
+            hear(snapshot)
 
 
 def conclude(

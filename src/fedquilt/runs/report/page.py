@@ -14,8 +14,8 @@ from fedquilt.runs.files import to_json
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.panels import PANELS
 
-SCRIPTS = ("d3.min.js", "plot.umd.min.js", "elements.js", "tables.js", "figures.js", "charts.js", "grids.js", "theme.js",
-           "main.js")  # fmt: skip
+SHARED = ("d3.min.js", "plot.umd.min.js", "elements.js", "tables.js", "figures.js", "charts.js", "theme.js")
+SCRIPTS = (*SHARED, "grids.js", "main.js")
 
 
 @cache

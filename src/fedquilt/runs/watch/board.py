@@ -89,5 +89,3 @@ def whole(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
             max(line["rounds"] or usual, line["round"]) for line in lines if line["state"] != "done"
         ),
     }  # fmt: skip
-
-

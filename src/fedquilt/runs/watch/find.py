@@ -16,12 +16,13 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is, or will be: its folder, its name, and the comparison it belongs to."""
+    """Where a run is, or will be: its folder, its name, the comparison it belongs to, and what that plans."""
 
     folder: Path
     label: str
     group: str = ""
     seed: int | None = None
+    rounds: int | None = None
 
     @property
     def key(self) -> str:
@@ -38,12 +39,13 @@ def _below(folder: Path, depth: int) -> Iterator[Place]:
     if (folder / "config.toml").is_file():
         yield Place(folder, folder.resolve().name)
         return
-    cells = read_json(folder / CELLS).get("cells")
-    if isinstance(cells, list):
-        for cell in cells:
+    plan = read_json(folder / CELLS)
+    if isinstance(plan.get("cells"), list):
+        for cell in plan["cells"]:
             name = str(cell["folder"])
             if Path(name).name == name:
-                yield Place(folder / name, str(cell["label"]), folder.resolve().name, int(cell["seed"]))
+                group = folder.resolve().name
+                yield Place(folder / name, str(cell["label"]), group, int(cell["seed"]), plan.get("rounds"))
         return
     if depth:
         for child in _folders(folder):

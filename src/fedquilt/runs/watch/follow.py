@@ -98,7 +98,7 @@ class Followed:
     @property
     def rounds(self) -> int | None:
         """How many there will be."""
-        planned = self.config.get().get("rounds")
+        planned = self.config.get().get("rounds", self.place.rounds)
         return planned if isinstance(planned, int) else None
 
     @property
@@ -147,6 +147,6 @@ class Followed:
             "accuracy": self.scored.get("test_accuracy"), "loss": self.scored.get("test_loss"),
             "scored": self.scored.get("round"), "train_loss": self.last.get("train_loss"),
             "best_round": self.result.get().get("best_round"), "stopped_early": self.result.get().get("stopped_early"),
-            "up": last.get("up", 0), "down": last.get("down", 0), "time": last.get("time", 0), "left_out": len(self.ledger.rows),
-            "said": said[-1] if said else None,
+            "up": last.get("up", 0), "down": last.get("down", 0), "time": last.get("time", 0),
+            "left_out": len(self.ledger.rows), "said": said[-1] if said else None,
         }  # fmt: skip

@@ -5,10 +5,9 @@ from __future__ import annotations
 import html
 
 import fedquilt
-from fedquilt.runs.report.page import asset, policy
+from fedquilt.runs.report.page import SHARED, asset, policy
 
 ROOM = "fedquilt.runs.watch"
-SHARED = ("d3.min.js", "plot.umd.min.js", "elements.js", "tables.js", "figures.js", "charts.js", "theme.js")
 OWN = ("words.js", "list.js", "close.js", "watch.js")
 
 

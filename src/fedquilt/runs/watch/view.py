@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.runs.files import to_json
-from fedquilt.runs.show import span
+from fedquilt.runs.progress import span
 from fedquilt.runs.watch.server import Watch
 
 

@@ -49,7 +49,7 @@ quilt.draws.lines = function (block) {
     const svg = Plot.plot({
       width, height: Math.min(460, 180 + width * 0.3), marginLeft: 56, marginBottom: 42, marginRight: 24, style: quilt.looksOf,
       x: { label: word(state.x), labelAnchor: "center", labelArrow: "none", type: state.log && state.x !== "round" ? "log" : "linear", ...quilt.marks(state, all, width) },
-      y: { label: word(state.y), grid: true, labelArrow: "none", nice: true },
+      y: { label: block.bare ? null : word(state.y), grid: true, labelArrow: "none", nice: true, zero: block.zero },
       marks: [
         level === undefined ? null : Plot.ruleY([scaled(state.y, level)], { stroke: "var(--soft)", strokeDasharray: "2 3" }),
         level === undefined || !all.length ? null : Plot.text([block.level_name], { frameAnchor: "right", y: scaled(state.y, level), dy: -7, text: (d) => d, fill: "var(--soft)", textAnchor: "end" }),

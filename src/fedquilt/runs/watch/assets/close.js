@@ -13,9 +13,9 @@ quilt.close = function (id, alone) {
   const themes = [
     { key: "accuracy", title: "Accuracy, %", share: true, lines: [["test", "test_accuracy"], ["validation", "valid_accuracy"], ["worst tenth, test", "test_accuracy_worst10"]] },
     { key: "loss", title: "Loss", lines: [["test", "test_loss"], ["training", "train_loss"]] },
-    { key: "bytes", title: "Megabytes sent, in all", lines: [["up", "up"], ["down", "down"]] },
-    { key: "time", title: "Seconds of a round", lines: [["seconds", "seconds"]] },
-  ].map((theme) => ({ ...theme, holder: quilt.el("div"), shown: null, block: { kind: "lines", key: theme.key, title: theme.title, x: "round", y: "value", level: {}, level_name: "", t: {}, shares: theme.share ? ["value"] : [], names: { round: "round", value: theme.title.replace(", %", "") }, bare: true, series: [] } }));
+    { key: "bytes", title: "Megabytes sent, in all", zero: true, lines: [["up", "up"], ["down", "down"]] },
+    { key: "time", title: "Seconds of a round", zero: true, lines: [["seconds", "seconds"]] },
+  ].map((theme) => ({ ...theme, holder: quilt.el("div"), shown: null, block: { kind: "lines", key: theme.key, title: theme.title, x: "round", y: "value", level: {}, level_name: "", t: {}, shares: theme.share ? ["value"] : [], names: { round: "round", value: theme.title.replace(", %", "") }, bare: true, zero: theme.zero, series: [] } }));
   const pictures = quilt.el("section", { class: "panel", "aria-label": "Curves" }, quilt.el("h2", {}, "Curves"), quilt.el("p", { class: "note" }), quilt.el("div", { class: "pictures" }, themes.map((t) => t.holder)));
 
   const sheets = {
@@ -24,7 +24,7 @@ quilt.close = function (id, alone) {
       { key: "visited", label: "last visit", kind: "number", digits: 0, help: "round" }, { key: "visit_loss", label: "training loss", kind: "number", digits: 3 }, { key: "visit_seconds", label: "seconds", kind: "number", digits: 3 }, { key: "visit_bytes_down", label: "bytes down", kind: "number", digits: 0 }, { key: "visit_bytes_up", label: "bytes up", kind: "number", digits: 0 },
     ] },
     ledger: { key: "ledger", title: "Left out", note: "Replies that were quarantined, newest first.", filter: true, columns: [
-      { key: "round", label: "round", kind: "number", digits: 0 }, { key: "exchange", label: "exchange", kind: "text" }, { key: "client", label: "client", kind: "text" }, { key: "reason", label: "why", kind: "text" },
+      { key: "round", label: "round", kind: "text" }, { key: "exchange", label: "exchange", kind: "text" }, { key: "client", label: "client", kind: "text" }, { key: "reason", label: "why", kind: "text" },
     ] },
   };
   const panels = {};
@@ -53,7 +53,7 @@ quilt.close = function (id, alone) {
     const items = [
       ["test accuracy", quilt.share(run.accuracy) || "–", run.scored ? `mean over clients, after round ${run.scored}` : "not scored yet"],
       ["test loss", quilt.fixed(run.loss) || "–", run.train_loss === null || run.train_loss === undefined ? "" : `training ${quilt.fixed(run.train_loss)}`],
-      ["sent up", quilt.size(run.up), "from clients"], ["sent down", quilt.size(run.down), "to clients"],
+      ["sent", quilt.size(run.up + run.down), `${quilt.size(run.up)} up, ${quilt.size(run.down)} down`],
       ["clients", String(last.clients ?? "–"), last.clients ? "in the last round" : ""],
       ["left out", String(run.left_out), "replies"],
       ["time", quilt.span(run.time) || "0 s", run.pace ? `${run.pace < 10 ? run.pace.toPrecision(2) : run.pace.toFixed(0)} s a round` : ""],
