@@ -59,7 +59,6 @@ class Watch(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Watch
-    protocol_version = "HTTP/1.1"
     server_version, sys_version = "fedquilt", ""
     timeout = 60
 
