@@ -78,9 +78,7 @@ def recipe(tmp_path: Path) -> Path:
     """A real run, with data from a file, that goes back to the last of ten rounds when it is killed."""
     arrays = read("digits")
     np.savez(tmp_path / "digits.npz", x=arrays.x, y=arrays.y)
-    text = SMALL.replace("[data]", f'[data]\npath = "{tmp_path}/digits.npz"').replace(
-        "seconds = 0", "seconds = 0\nevery = 10"
-    )
+    text = SMALL.replace("[data]", f'[data]\npath = "{tmp_path}/digits.npz"') + "every = 10\n"
     (tmp_path / "runs").mkdir()
     return small(tmp_path, text)
 

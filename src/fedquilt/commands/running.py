@@ -53,7 +53,7 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     config = load(recipe, overrides or [])
     top, todo = cells(config)
     if not as_json:
-        typer.echo(f"{len(todo)} runs; to see them in a browser: fedquilt watch {top}")
+        typer.echo(f"{len(todo)} run{'s' * (len(todo) > 1)}; to follow in a browser: fedquilt watch {top}")
     with Progress(quiet=as_json) as progress:
         summary = compare_all(config, progress.parts(config.rounds, len(todo)))
     if as_json:

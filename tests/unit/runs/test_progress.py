@@ -124,5 +124,5 @@ def test_a_comparison_in_plain_lines_says_where_to_watch(tmp_path: Path) -> None
     said = fedquilt("compare", small(tmp_path), "rounds=1", 'compare.methods=["fedavg"]', "compare.seeds=[0]")
     assert said.code == 0, said.err
     first, second = said.out.splitlines()[:2]
-    assert re.fullmatch(r"1 runs; to see them in a browser: fedquilt watch .*/compare-small-\w+", first)
+    assert re.fullmatch(r"1 run; to follow in a browser: fedquilt watch .*/compare-small-\w+", first)
     assert second.startswith("fedavg seed 0: 1/1 accuracy")
