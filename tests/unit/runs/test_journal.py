@@ -18,8 +18,8 @@ from fedquilt.runs.play import Run
 from helpers.command import fedquilt, lines, small
 
 
-def made(tmp_path: Path, *settings: str) -> Run:
-    return run_of(load(small(tmp_path), list(settings)), Local(), tmp_path / "run")
+def made(tmp_path: Path, *settings: str, engine: Any = None) -> Run:
+    return run_of(load(small(tmp_path), list(settings)), engine or Local(), tmp_path / "run")
 
 
 def said(tmp_path: Path) -> list[tuple[str, int]]:
@@ -83,10 +83,11 @@ def test_a_fresh_start_forgets(tmp_path: Path) -> None:
     assert [row["kind"] for row in lines(folder / "messages.jsonl")] == ["begun", "finished"]
 
 
-def test_the_phase_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["local", "workers"])
+def test_the_phase_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Any, engine: str) -> None:
     monkeypatch.setattr("fedquilt.runs.journal._EVERY", 0.0)
     heard: list[tuple[int, str, int, int]] = []
-    run = made(tmp_path, "rounds=2")
+    run = made(tmp_path, "rounds=2", engine=one_worker if engine == "workers" else None)
     run.journal.hear = lambda *given: heard.append(given)
     for _ in run:
         pass
