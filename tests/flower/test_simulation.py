@@ -21,8 +21,8 @@ from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.build import engine_of, run_of
 from fedquilt.runs.config import load
-from fedquilt.runs.watch.board import Board
 from fedquilt.runs.runner import run
+from fedquilt.runs.watch.board import Board
 from helpers.command import small
 from helpers.sabotage import Deadly, Failing
 from helpers.toy import digits, fedavg, last, points
