@@ -245,7 +245,12 @@ def test_what_the_reader_does_stays_while_numbers_change(chromium: Any, tmp_path
         before = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
         page.page.get_by_role("button", name="dark theme").click()
         assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
-        page.page.go_back()
+        skip = page.page.get_by_role("link", name="Skip to the content")
+        skip.focus()
+        page.page.keyboard.press("Enter")
+        assert page.page.evaluate("document.activeElement.id") == "main"
+        assert page.page.locator("#one").is_visible()
+        page.page.get_by_role("link", name="All runs").click()
         page.page.locator("#runs").wait_for()
     for one in (run, other, new):
         one.folder.close()

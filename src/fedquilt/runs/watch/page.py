@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 import fedquilt
-from fedquilt.runs.report.page import SHARED, asset, policy
+from fedquilt.runs.report.page import SHARED, asset, document, policy
 
 ROOM = "fedquilt.runs.watch"
 OWN = ("words.js", "list.js", "close.js", "watch.js")
@@ -14,29 +14,12 @@ OWN = ("words.js", "list.js", "close.js", "watch.js")
 def page(title: str) -> tuple[str, str]:
     """The page for a folder of this name, and the policy it is sent with: its own scripts, and its own server."""
     scripts = [asset(name) for name in SHARED] + [asset(name, ROOM) for name in OWN]
-    text = TEMPLATE.format(
-        title=html.escape(title), style=asset("report.css") + asset("watch.css", ROOM),
-        version=html.escape(fedquilt.__version__),
-        scripts="".join(f"<script>{script}</script>\n" for script in scripts),
-    )  # fmt: skip
+    body = BODY.format(title=html.escape(title), version=html.escape(fedquilt.__version__))
+    text = document(f"{title}: fedquilt watch", asset("report.css") + asset("watch.css", ROOM), body, scripts)
     return text, f"{policy(scripts)}; connect-src 'self'; frame-ancestors 'none'"
 
 
-TEMPLATE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}: fedquilt watch</title>
-<link rel="icon" href="data:,">
-<style>
-{style}
-</style>
-</head>
-<body>
-<a class="skip" href="#main">Skip to the content</a>
-<header>
+BODY = """<header>
 <div class="brand"><span class="quilt" aria-hidden="true"></span>
 <div><h1>{title}</h1><p class="subtitle" id="subtitle">asking …</p></div></div>
 <div class="tools"><button type="button" id="theme">Dark</button></div>
@@ -47,6 +30,4 @@ TEMPLATE = """<!doctype html>
 </main>
 <footer>fedquilt {version} · <span id="when"></span></footer>
 <div id="live" class="unseen" role="status" aria-live="polite"></div>
-{scripts}</body>
-</html>
 """

@@ -93,7 +93,19 @@
     turn = setTimeout(go, document.hidden ? 5000 : 1000);
     document.documentElement.dataset.ready = "yes";
   };
-  window.addEventListener("hashchange", () => { show(); if (turn !== null) go(); scrollTo(0, 0); main.focus({ preventScroll: true }); });
+  let place = location.hash;
+  window.addEventListener("hashchange", () => {
+    if (location.hash === "#main") { // the link to the content leads to what is shown
+      history.replaceState(null, "", location.pathname + location.search + place);
+      main.focus();
+      return;
+    }
+    place = location.hash;
+    show();
+    if (turn !== null) go();
+    scrollTo(0, 0);
+    main.focus({ preventScroll: true });
+  });
   document.addEventListener("visibilitychange", () => { if (!document.hidden && turn !== null) go(); });
   main.append(list.node);
   go();
