@@ -10,7 +10,7 @@ quilt.list = function (open) {
   const table = quilt.el("table", { id: "runs" }, quilt.el("thead", {}, quilt.el("tr", {}, heads.map(([h, figure]) => quilt.el("th", { scope: "col", class: figure ? "figure" : null }, h)))), body);
   const none = quilt.el("p", { class: "quiet", id: "none", hidden: true });
   const curves = {
-    kind: "lines", key: "all", title: "Curves of all runs", x: "round", y: "test_accuracy", series: [], level: {}, level_name: "", t: {}, shares: ["test_accuracy", "test_accuracy_worst10", "valid_accuracy"], bands: false, off: new Set(),
+    kind: "lines", key: "all", title: "Curves of all runs", x: "round", y: "test_accuracy", series: [], level: {}, level_name: "", t: {}, shares: ["test_accuracy", "test_accuracy_worst10", "valid_accuracy"], bands: ["none"],
     names: { round: "round", test_accuracy: "test accuracy", test_accuracy_worst10: "of the worst tenth", valid_accuracy: "validation accuracy", test_loss: "test loss", train_loss: "training loss", megabytes: "megabytes, both ways", up: "megabytes up", down: "megabytes down", minutes: "minutes", seconds: "seconds of a round" },
   };
   const holder = quilt.el("div");
