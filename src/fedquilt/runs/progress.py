@@ -71,8 +71,7 @@ class Bar:
 
     def step(self, round: int, phase: str, done: int, of: int) -> None:
         """So many clients of a phase of a round are done."""
-        if self.owner.live is not None and self._task is not None:
-            self.owner.live.update(self._task, phase=f"{phase} {done}/{of}")
+        self.note(f"{phase} {done}/{of}")
 
     def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
         """So many rounds are done, with these numbers; ``totals`` are those of the whole run."""
@@ -93,6 +92,11 @@ class Bar:
         self.done = done
         if self.owner.live is not None and self._task is not None:
             self.owner.live.update(self._task, completed=done)
+
+    def note(self, text: str) -> None:
+        """What is being done now, beside the bar."""
+        if self.owner.live is not None and self._task is not None:
+            self.owner.live.update(self._task, phase=text)
 
     def end(self) -> None:
         """It is done: its line goes, a line above the others stays."""
@@ -163,6 +167,8 @@ class Progress:
                 yield bar.follow(run)
             finally:
                 bar.end()
+                if place == count - 1:
+                    whole.note("tables and pictures")
 
         return watch
 
