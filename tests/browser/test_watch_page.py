@@ -170,7 +170,7 @@ def test_twenty_runs_at_once(chromium: Any, tmp_path: Path) -> None:
             for run in runs:
                 run.play()
         runs[3].play("not finite")
-        runs[4].folder.close()  # it dies without a word
+        runs[4].close()  # it dies without a word
         for _ in range(10):
             runs[5].play()
         runs[5].finish()
@@ -203,7 +203,7 @@ def test_twenty_runs_at_once(chromium: Any, tmp_path: Path) -> None:
         page.page.wait_for_timeout(4000)
         assert _work(measure) - before < 2.0  # seconds of work in four, also on a slow machine
     for run in runs:
-        run.folder.close()
+        run.close()
 
 
 def _work(session: Any) -> float:
@@ -253,7 +253,7 @@ def test_what_the_reader_does_stays_while_numbers_change(chromium: Any, tmp_path
         page.page.get_by_role("link", name="All runs").click()
         page.page.locator("#runs").wait_for()
     for one in (run, other, new):
-        one.folder.close()
+        one.close()
 
 
 def test_words_are_text_whatever_they_contain(chromium: Any, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_words_are_text_whatever_they_contain(chromium: Any, tmp_path: Path) -> 
     run.play(bad)
     run.journal.say("note", 1, bad)
     run.journal.say("failed", 1, bad)
-    run.folder.close()
+    run.close()
     with watching(chromium, tmp_path) as page:
         state(page, "failed")
         assert page.cells("ledger")[0][3] == bad
@@ -296,4 +296,4 @@ def test_the_page_says_when_nobody_answers_any_more(chromium: Any, tmp_path: Pat
     assert "'fedquilt watch' has ended" in page.page.locator("#trouble").inner_text()
     assert page.page.locator("#one .facts").is_visible()  # what was known stays
     page.page.context.close()
-    run.folder.close()
+    run.close()

@@ -45,4 +45,9 @@ class Growing:
         result = {"rounds": self.round, "best_round": self.round, "stopped_early": False}
         (self.folder.path / "result.json").write_text(to_json(result))
         self.journal.say("finished", self.round)
+        self.close()
+
+    def close(self) -> None:
+        """Let go without a word, as a process that is killed."""
+        self.journal.close()
         self.folder.close()

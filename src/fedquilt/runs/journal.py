@@ -5,6 +5,7 @@ Both are for people who look on. Nothing of a run depends on them, so a folder t
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ MESSAGES, NOW = "messages.jsonl", "now.json"
 Kind = Literal["begun", "resumed", "note", "stopped", "failed", "finished"]
 Step = Callable[[int, str, int, int], None]
 _EVERY = 0.5  # seconds between two words about the present round
+_WIDTH = 512  # bytes of them
 
 
 class Journal:
@@ -30,6 +32,7 @@ class Journal:
         self.folder, self.hear = folder, hear
         self.ended = False
         self._next = 0.0
+        self._file: int | None = None
 
     def say(self, kind: Kind, round: int, text: str = "") -> None:
         """Write a message down."""
@@ -49,11 +52,23 @@ class Journal:
         if self.hear is not None:
             self.hear(round, phase, done, of)
         if self.folder is not None:
-            row = {"time": _clock(), "round": round, "phase": phase, "done": done, "of": of}
-            part = self.folder / f"{NOW}.new"
+            row = {"time": _clock(), "round": round, "phase": phase[:60], "done": done, "of": of}
             with suppress(OSError):
-                part.write_text(to_json(row), encoding="utf-8")
-                part.replace(self.folder / NOW)  # whole or not at all, but not flushed: it is old in a moment
+                self._overwrite(to_json(row).encode().ljust(_WIDTH))
+
+    def _overwrite(self, content: bytes) -> None:
+        """In place and always as long: file systems hurry a new file of the same name, or an emptied one, to the disk.
+        A reader that finds half of it looks again a moment later."""
+        if self._file is None and self.folder is not None:
+            self._file = os.open(self.folder / NOW, os.O_WRONLY | os.O_CREAT, 0o644)
+        if self._file is not None:
+            os.pwrite(self._file, content, 0)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     @contextmanager
     def ending(self, done: Callable[[], int]) -> Iterator[None]:
@@ -67,6 +82,8 @@ class Journal:
         except Exception as error:
             self.say("failed", done(), f"{type(error).__name__}: {error}")
             raise
+        finally:
+            self.close()
 
 
 def _clock() -> float:

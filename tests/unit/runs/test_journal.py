@@ -112,6 +112,15 @@ def test_the_phase_is_told_now_and_then_only(monkeypatch: pytest.MonkeyPatch) ->
     assert heard[0] == 1
 
 
+def test_the_phase_is_overwritten_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedquilt.runs.journal._EVERY", 0.0)
+    journal = Journal(tmp_path)
+    for phase in ("\N{GREEK SMALL LETTER ALPHA}" * 1000, "up"):  # a long one, then a short one
+        journal.step(1, phase, 1, 2)
+        assert json.loads((tmp_path / "now.json").read_text())["phase"] == phase[:60]
+    journal.close()
+
+
 def test_a_folder_that_takes_no_more_words_is_no_error(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "gone")
     journal.say("begun", 0)
