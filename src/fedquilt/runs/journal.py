@@ -30,13 +30,13 @@ class Journal:
 
     def __init__(self, folder: Path | None, hear: Step | None = None) -> None:
         self.folder, self.hear = folder, hear
-        self.ended = False
+        self.open = False  # begun, and not ended
         self._next = 0.0
         self._file: int | None = None
 
     def say(self, kind: Kind, round: int, text: str = "") -> None:
         """Write a message down."""
-        self.ended = kind in ("stopped", "failed", "finished")
+        self.open = kind in ("begun", "resumed", "note")
         if self.folder is None:
             return
         row = {"time": _clock(), "kind": kind, "round": round, "text": text}
@@ -72,15 +72,16 @@ class Journal:
 
     @contextmanager
     def ending(self, done: Callable[[], int]) -> Iterator[None]:
-        """Write down how a run ended that did not finish; ``done`` gives its rounds."""
+        """Write down how a run ended that began and did not finish; ``done`` gives its rounds."""
         try:
             yield
         except (GeneratorExit, KeyboardInterrupt):
-            if not self.ended:
+            if self.open:
                 self.say("stopped", done())
             raise
         except Exception as error:
-            self.say("failed", done(), f"{type(error).__name__}: {error}")
+            if self.open:
+                self.say("failed", done(), f"{type(error).__name__}: {error}")
             raise
         finally:
             self.close()

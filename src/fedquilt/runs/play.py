@@ -70,6 +70,7 @@ class Run:
         self.clusters = ClusterLog(folder, federation)
         self.journal = Journal(None if folder is None else folder.path)
         self.notes: list[str] = []
+        self.done = 0
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
             "updates": 0, "bytes_down": 0, "bytes_up": 0, "raw_down": 0, "raw_up": 0, "seconds": 0.0, "quarantined": 0,
@@ -80,9 +81,8 @@ class Run:
         if self.folder is not None:
             self.folder.open()
         try:
-            rounds = self._begin()
-            with self.journal.ending(lambda: rounds.done):
-                yield from self._play(rounds)
+            with self.journal.ending(lambda: self.done):
+                yield from self._play(self._begin())
         finally:
             if self.folder is not None:
                 self.folder.close()
@@ -91,26 +91,26 @@ class Run:
         found = None
         if self.folder is not None:
             found, notes = self.folder.restore(self.identity, self._data)
-            self.journal.say("begun" if found is None else "resumed", 0 if found is None else found.done)
+            self.done = 0 if found is None else found.done
+            self.journal.say("begun" if found is None else "resumed", self.done)
             for note in notes:
-                self._note(note, 0 if found is None else found.done)
+                self._note(note)
         if found is not None:
             self.progress |= found.progress
             self.energy.restore(self.progress["energy"])
         rounds = Rounds(
             self.method, self.source, self.energy.engine, self.seed, score=self.score,
             slots=self.folder.slots if self.folder is not None else None,
-            state=None if found is None else found.state, done=0 if found is None else found.done,
-            min_replies=self.min_replies,
+            state=None if found is None else found.state, done=self.done, min_replies=self.min_replies,
         )  # fmt: skip
         if self.checkpoints is not None:
             rounds.heard = self.checkpoints.heard
         rounds.stepped = self.journal.step
         return rounds
 
-    def _note(self, text: str, round: int) -> None:
+    def _note(self, text: str) -> None:
         self.notes.append(text)
-        self.journal.say("note", round, text)
+        self.journal.say("note", self.done, text)
 
     @cached_property
     def _data(self) -> str:
@@ -126,6 +126,7 @@ class Run:
                 due = self._due(rounds.done + 1)
                 before = clusters_of(rounds.state)
                 log = self.energy.play(partial(rounds.play, measure=due and self.evaluation.local))
+                self.done = rounds.done
                 if self.checkpoints is not None:
                     self.checkpoints.merged(self.method.global_model(rounds.state), rounds.done)
                 snapshot = self._record(rounds, log, due)
@@ -207,7 +208,7 @@ class Run:
         text = self.method.warned(rounds.state) if hasattr(self.method, "warned") else None
         if text is not None and not self.progress.get("warned"):
             self.progress["warned"] = True
-            self._note(f"round {rounds.done}: {text}", rounds.done)
+            self._note(f"round {rounds.done}: {text}")
 
     def _examined(self) -> Sequence[ClientId]:
         ids, count = self.source.examined, self.evaluation.clients

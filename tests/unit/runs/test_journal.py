@@ -63,6 +63,16 @@ def test_a_run_says_why_it_failed(tmp_path: Path) -> None:
     assert lines(tmp_path / "run" / "messages.jsonl")[-1]["text"] == "MemoryError: no more"
 
 
+def test_a_run_whose_engine_does_not_start_has_failed(tmp_path: Path) -> None:
+    class Lame(Local):
+        def begin(self, *given: Any) -> None:
+            raise OSError("no more processes")
+
+    with pytest.raises(OSError, match="no more processes"):
+        next(iter(made(tmp_path, engine=Lame())))
+    assert said(tmp_path) == [("begun", 0), ("failed", 0)]
+
+
 def test_notes_are_kept(tmp_path: Path) -> None:
     played = iter(made(tmp_path))
     next(played), next(played)
