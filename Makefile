@@ -29,7 +29,7 @@ test: $(VENV)/.stamp-dev ## Run the quick tests (slow ones: .venv/bin/pytest -m 
 test-flower: $(VENV)/.stamp-dev ## Run the tests that start a federation of real processes
 	$(BIN)/pytest -n 2 --dist loadfile -m "flower and not slow" tests/flower
 
-browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser ## Test the report in the Chromium of the system
+browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser ## Test the report and the watch page in the Chromium of the system
 	$(BIN)/pytest -m browser tests/browser
 
 lint: $(VENV)/.stamp-dev ## Check style and formatting

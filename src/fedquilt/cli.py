@@ -37,8 +37,8 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Runs": (running.run, running.resume, running.compare, sweeping.sweep, running.newcomers),
     "Looking": (
-        looking.report, looking.partition, looking.clusters, looking.assign, looking.traffic, looking.clock,
-        looking.csv, audit.audit,
+        looking.watch, looking.report, looking.partition, looking.clusters, looking.assign, looking.traffic,
+        looking.clock, looking.csv, audit.audit,
     ),
     "Long tails": (tails.realign, tails.tails, tails.predict),
     "Streams": (continual.continual,),

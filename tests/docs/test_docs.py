@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +23,7 @@ from helpers.warm import Warm
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+STAYS = re.compile(r"fedquilt watch (?!.*--once)")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 
 
@@ -51,13 +56,33 @@ def test_commands(page: Path, tmp_path: Path, warm: Warm) -> None:
     warm.caller(tmp_path / "bin" / "fedquilt")
     path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
     source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": source}
     for block in blocks(page, "bash"):
         for line in block.strip().splitlines():
-            done = subprocess.run(
-                line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300,
-                env={**os.environ, "PATH": path, "PYTHONPATH": source},
-            )  # fmt: skip
+            run = interrupted if STAYS.match(line) else ended
+            done = run(line, cwd=tmp_path, env=environment)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def ended(line: str, **given: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line, shell=True, capture_output=True, text=True, timeout=300, **given)
+
+
+def interrupted(line: str, **given: Any) -> subprocess.CompletedProcess[str]:
+    """A command that serves an address until Ctrl-C: it is asked once, and then interrupted."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *shlex.split(line)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **given,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        said = []
+        for text in process.stdout:
+            said.append(text)
+            if text.startswith("http://"):
+                with urllib.request.urlopen(text.strip(), timeout=60) as answer:
+                    assert answer.status == 200
+                process.send_signal(signal.SIGINT)
+    return subprocess.CompletedProcess(line, process.returncode, "".join(said), "")
 
 
 @pytest.mark.parametrize("page", with_blocks("python"), ids=name)

@@ -18,6 +18,7 @@ pytest.importorskip("flwr")
 from fedquilt.deploy.flower_command import Address, free_port, start, stop, wait_for
 from fedquilt.deploy.keys import Keys, make
 from fedquilt.deploy.serve import Server
+from fedquilt.runs.watch.board import Board
 from helpers.command import lines
 from helpers.deployed import SITES, STRANGER, Standing, at_home, recipe
 from helpers.expired import expired
@@ -100,6 +101,9 @@ def test_a_real_federation_gives_the_numbers_of_local(name, runs, standing):
     assert result["quarantined"] == 0, (standing.folder / name / "ledger.jsonl").read_text()
     assert (result["rounds"], result["engine"]["nodes"]) == (2, len(SITES))
     assert result["digest"] == at_home(recipe(METHODS[name]))
+    (line,) = Board(standing.folder / name).lines()  # whoever watches sees it as any other run
+    assert (line["state"], line["round"], line["accuracy"]) == ("done", 2, result["last"]["test_accuracy"])
+    assert {row["kind"] for row in lines(standing.folder / name / "messages.jsonl")} >= {"begun", "finished"}
 
 
 LIES: list[tuple[Any, str]] = [

@@ -22,6 +22,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.runs.build import engine_of, run_of
 from fedquilt.runs.config import load
 from fedquilt.runs.runner import run
+from fedquilt.runs.watch.board import Board
 from helpers.command import small
 from helpers.sabotage import Deadly, Failing
 from helpers.toy import digits, fedavg, last, points
@@ -101,6 +102,11 @@ def test_a_recipe_is_simulated(simulation: FlowerSimulation, tmp_path: Path) -> 
         digests.append(end.digest())
     assert digests[0] == digests[1]
     assert json.loads((tmp_path / simulation.name / "result.json").read_text())["engine"]["nodes"] == 3
+    seen = [Board(tmp_path / engine).lines()[0] for engine in (simulation.name, "local")]
+    assert {(line["state"], line["accuracy"], line["up"]) for line in seen} == {
+        ("done", seen[0]["accuracy"], seen[0]["up"])
+    }
+    assert json.loads((tmp_path / simulation.name / "now.json").read_text())["of"] == 4
 
 
 @pytest.mark.slow

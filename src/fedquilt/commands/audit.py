@@ -42,7 +42,7 @@ def audit(
     from fedquilt.audit.report import show, write
     from fedquilt.runs.build import federation_of
     from fedquilt.runs.config import load
-    from fedquilt.runs.show import Progress
+    from fedquilt.runs.progress import Progress
 
     plan = Plan(
         methods=_listed(methods), codecs=_listed(codecs), attacks=_listed(attacks), defences=_listed(defences),

@@ -65,7 +65,8 @@ def serve(
     from fedquilt.deploy.serve import Server
     from fedquilt.runs.build import result_of
     from fedquilt.runs.config import load
-    from fedquilt.runs.show import Progress, result_table
+    from fedquilt.runs.progress import Progress
+    from fedquilt.runs.show import result_table
 
     _keys_or_plain(key_folder, insecure)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the SuperLink ends too

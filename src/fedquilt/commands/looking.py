@@ -133,3 +133,27 @@ def clock(folder: Annotated[Path, typer.Argument(help="The folder of a run or of
     short = [{k: round(v, 1) if isinstance(v, float) else "never" if v is None else v for k, v in row.items()}
              for row in found]  # fmt: skip
     echo(found) if as_json else listing(short, False, f"virtual seconds; target {100 * target:g} %")
+
+
+def watch(folder: Annotated[Path, typer.Argument(help="The folder of a run, of a comparison, or of many.",
+                                                 metavar="FOLDER")],
+          port: Annotated[int, typer.Option(help="The port of the page; 0 for any that is free.", min=0)] = 0,
+          open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+          once: Annotated[bool, typer.Option("--once", help="Print how the runs are doing, and end.")] = False,
+          as_json: AsJson = False) -> None:  # fmt: skip
+    """Follow runs while they go on, on a page of this machine: progress, curves, clients, messages, what was left out.
+
+    Whatever engine they run on, and whoever started them. Ctrl-C ends the page, not the runs.
+
+    Example: [bold]fedquilt watch runs --open[/bold]
+    """
+    from fedquilt.runs.watch.board import Board
+    from fedquilt.runs.watch.find import check_folder
+    from fedquilt.runs.watch.view import follow, lines_of
+
+    begun = check_folder(folder)
+    if once:
+        lines = Board(folder).lines()
+        echo(lines) if as_json else listing(lines_of(lines), False, str(folder))
+    else:
+        follow(folder, port, open_page, begun, as_json)

@@ -48,15 +48,14 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     from fedquilt.runs.compare import compare as compare_all
     from fedquilt.runs.comparison_view import comparison_table
     from fedquilt.runs.config import load
-    from fedquilt.runs.show import Progress
+    from fedquilt.runs.progress import Progress
 
     config = load(recipe, overrides or [])
-    _, todo = cells(config)
+    top, todo = cells(config)
+    if not as_json:
+        typer.echo(f"{len(todo)} run{'s' * (len(todo) > 1)}; to follow in a browser: fedquilt watch {top}")
     with Progress(quiet=as_json) as progress:
-        bar = progress.bar("comparison", config.rounds * len(todo))
-        summary = compare_all(
-            config, lambda cell, snapshot: bar.update(snapshot, f"{cell.label} seed {cell.config.seed}")
-        )
+        summary = compare_all(config, progress.parts(config.rounds, len(todo)))
     if as_json:
         echo(summary)
     else:
@@ -92,8 +91,9 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     from fedquilt.runs.build import engine_of, result_for, result_of, run_of
     from fedquilt.runs.data import federations_of
     from fedquilt.runs.federation_file import write_federation
+    from fedquilt.runs.progress import Progress
     from fedquilt.runs.report import write_report
-    from fedquilt.runs.show import Progress, newcomers_table, result_table
+    from fedquilt.runs.show import newcomers_table, result_table
 
     federation, new = federations_of(config)
     found, notes = None if fresh else result_for(folder, federation), list[str]()
@@ -104,13 +104,9 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
             made = run_of(config, engine, folder, federation, fresh)
             write_federation(folder, federation)
             with Progress(quiet=as_json) as progress:
-                bar = progress.bar(folder.name, config.rounds)
-                told = 0
+                hear = progress.bar(folder.name, config.rounds).follow(made)
                 for snapshot in made:
-                    for note in made.notes[told:]:
-                        progress.note(note)
-                    told = len(made.notes)
-                    bar.update(snapshot)
+                    hear(snapshot)
         finally:
             engine.close()
         found, notes = result_of(folder) or {}, made.notes

@@ -25,7 +25,7 @@ def sweep(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
     Example: [bold]fedquilt sweep recipes/quick.toml rounds=5 --set train.optimizer.lr=0.01,0.1[/bold]
     """
     from fedquilt.runs.config import load
-    from fedquilt.runs.show import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.runs.sweeping.space import read_set
     from fedquilt.runs.sweeping.sweep import planned
     from fedquilt.runs.sweeping.sweep import sweep as sweep_all
@@ -45,10 +45,7 @@ def sweep(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
     except ValueError as error:
         raise ConfigError([_told(error)], str(recipe)) from error
     with Progress(quiet=as_json) as progress:
-        bar = progress.bar("sweep", config.rounds * planned(config))
-        summary = sweep_all(
-            config, lambda cell, snapshot: bar.update(snapshot, f"{cell.label} seed {cell.config.seed}")
-        )
+        summary = sweep_all(config, progress.parts(config.rounds, planned(config)))
     echo(summary) if as_json else sweep_table(summary)
     if summary["failed"]:
         raise typer.Exit(3)

@@ -43,9 +43,12 @@ def tails(
 
     Example: [bold]fedquilt tails runs/digits_lt-1a2b3c4d[/bold]
     """
+    from fedquilt.runs.files import to_json, write_atomic
     from fedquilt.runs.tails import evaluate
 
-    _show(evaluate(folder), to or folder / "tails", as_json)
+    found, place = evaluate(folder), to or folder / "tails"
+    write_atomic(place / "tails.json", to_json(found).encode())
+    _show(found, place, as_json)
 
 
 def predict(
@@ -90,12 +93,10 @@ def _rule(folder: Path, given: dict[str, Any]) -> Realign | None:
 
 
 def _show(found: dict[str, Any], to: Path, as_json: bool) -> None:
-    from fedquilt.runs.files import to_json, write_atomic
     from fedquilt.runs.tail_plots import pictures
     from fedquilt.runs.tail_view import tails_tables
 
     drawn = [str(path) for path in pictures(found, to)]
-    write_atomic(to / "tails.json", to_json(found).encode())
     if as_json:
         echo({**found, "pictures": drawn})
         return

@@ -94,6 +94,7 @@ class Rounds:
         self.done, self.min_replies = done, min_replies
         self._meter = PhaseMeter()
         self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply that counts
+        self.stepped: Callable[[int, str, int, int], None] | None = None  # round, phase, how many clients, of how many
         with one_thread():
             self.state = method.init_server(seed.fold("server")) if state is None else state
         engine.begin(method, source, seed, score)
@@ -156,9 +157,12 @@ class Rounds:
             return made
 
         def replies() -> Iterator[Reply[Any]]:
-            for client, outcome in meter.during(name, "train", self.engine.visits(cohort, task)):
+            visits = meter.during(name, "train", self.engine.visits(cohort, task))
+            for place, (client, outcome) in enumerate(visits, 1):
                 before = meter.to(name, "upload")
                 reply = self._receive(exchange, client, sender, outcome, log, trip)
+                if self.stepped is not None:
+                    self.stepped(self.done + 1, name, place, len(cohort))
                 meter.to(*before)
                 if reply is not None:
                     accepted.append(client)
@@ -271,7 +275,12 @@ class Rounds:
             def exam(client: ClientId) -> Exam:
                 return Exam(client, sender.done(client).frame, self.slots.get(client), frame, splits, last)
 
-            return dict(self.engine.exams(list(clients), exam))
+            found = {}
+            for client, scores in self.engine.exams(list(clients), exam):
+                found[client] = scores
+                if self.stepped is not None:
+                    self.stepped(self.done, "evaluate", len(found), len(clients))
+            return found
 
 
 def _check_cohort(asked: Sequence[ClientId], ids: Sequence[ClientId]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from fedquilt.runs.build import engine_of, federation_of, method_of, result_for,
 from fedquilt.runs.config import Config, Kinded
 from fedquilt.runs.federation_file import constants, write_federation
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.runner import Snapshot
+from fedquilt.runs.runner import Run, Snapshot
 from fedquilt.runs.statistics.spread import client_means
 from fedquilt.runs.tables import FRAME, as_csv, by_label, summary_of
 from fedquilt.runs.views import CELLS, RunView
@@ -57,11 +58,14 @@ def _labels(choices: Sequence[Kinded]) -> list[str]:
     return [label if labels.count(label) == 1 else f"{label}#{i}" for i, label in enumerate(labels)]
 
 
-Watch = Callable[[Cell, Snapshot], None]
+Watch = Callable[[Cell, int, Run], AbstractContextManager[Callable[[Snapshot], None]]]
 
 
 def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
-    """Run every cell that is not finished yet, then make the table and the picture."""
+    """Run every cell that is not finished yet, then make the table and the picture.
+
+    ``watch`` is asked for every run that is played, with its place among all, and gives what hears of its rounds.
+    """
     if config.data.test == 0 and not config.data.local_tests:
         raise ConfigError(["data.test: a comparison needs test rows, got 0.0"])
     top, todo = cells(config)
@@ -95,16 +99,18 @@ class Player:
 
     def __init__(self, config: Config, federation: Federation, watch: Watch | None) -> None:
         self.federation, self.watch = federation, watch
-        self.engine, self.failed = engine_of(config), list[dict[str, Any]]()
+        self.engine, self.failed, self.asked = engine_of(config), list[dict[str, Any]](), 0
 
     def play(self, cell: Cell) -> None:
-        """One of them; what failed is added to ``failed``."""
+        """The next of them; what failed is added to ``failed``."""
+        place, self.asked = self.asked, self.asked + 1
         if result_for(cell.folder, self.federation) is not None:
             return
         try:
-            for snapshot in run_of(cell.config, self.engine, cell.folder, self.federation):
-                if self.watch is not None:
-                    self.watch(cell, snapshot)
+            run, watch = run_of(cell.config, self.engine, cell.folder, self.federation), self.watch
+            with nullcontext(lambda snapshot: None) if watch is None else watch(cell, place, run) as hear:
+                for snapshot in run:
+                    hear(snapshot)
         except (ExchangeError, RoundError) as error:
             self.failed.append({"method": cell.label, "seed": cell.config.seed, "reason": str(error)})
 

@@ -31,6 +31,7 @@ from fedquilt.runs.ending import environment, majority_of, write_global, write_p
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.journal import Journal
 from fedquilt.runs.links import Network
 from fedquilt.runs.meters import LOG as PHASES
 from fedquilt.runs.meters import Meters
@@ -73,8 +74,10 @@ class Run:
         self.stages = Stages(folder.path, federation) if wanted and folder is not None else None
         self.energy, self.meters = Energy(engine, meter), Meters(network)
         self.clusters = ClusterLog(folder, federation)
+        self.journal = Journal(None if folder is None else folder.path)
         self.notes: list[str] = []
         self.trackers = (tell or partial(Trackers, {}, None))(self.notes.append)
+        self.done = 0
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
             "updates": 0, "bytes_down": 0, "bytes_up": 0, "raw_down": 0, "raw_up": 0, "seconds": 0.0, "quarantined": 0,
@@ -85,9 +88,10 @@ class Run:
         if self.folder is not None:
             self.folder.open()
         try:
-            rounds = self._begin()
-            self.trackers.start()
-            yield from self._play(rounds)
+            with self.journal.ending(lambda: self.done):
+                rounds = self._begin()
+                self.trackers.start()
+                yield from self._play(rounds)
         finally:
             self.trackers.finish(None)  # unless they know the end already
             if self.folder is not None:
@@ -97,7 +101,10 @@ class Run:
         found = None
         if self.folder is not None:
             found, notes = self.folder.restore(self.identity, self._data)
-            self.notes += notes
+            self.done = 0 if found is None else found.done
+            self.journal.say("begun" if found is None else "resumed", self.done)
+            for note in notes:
+                self._note(note)
         if found is not None:
             self.progress |= found.progress
             self.energy.restore(self.progress["energy"])
@@ -105,12 +112,16 @@ class Run:
         rounds = Rounds(
             self.method, self.source, self.energy.engine, self.seed, score=self.score,
             slots=self.folder.slots if self.folder is not None else None,
-            state=None if found is None else found.state, done=0 if found is None else found.done,
-            min_replies=self.min_replies,
+            state=None if found is None else found.state, done=self.done, min_replies=self.min_replies,
         )  # fmt: skip
         if self.checkpoints is not None:
             rounds.heard = self.checkpoints.heard
+        rounds.stepped = self.journal.step
         return rounds
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self.journal.say("note", self.done, text)
 
     @cached_property
     def _data(self) -> str:
@@ -126,6 +137,7 @@ class Run:
                 due = self._due(rounds.done + 1)
                 before = clusters_of(rounds.state)
                 log = self.energy.play(partial(rounds.play, measure=due and self.evaluation.local))
+                self.done = rounds.done
                 if self.checkpoints is not None:
                     self.checkpoints.merged(self.method.global_model(rounds.state), rounds.done)
                 snapshot = self._record(rounds, log, due)
@@ -212,7 +224,7 @@ class Run:
         text = self.method.warned(rounds.state) if hasattr(self.method, "warned") else None
         if text is not None and not self.progress.get("warned"):
             self.progress["warned"] = True
-            self.notes.append(f"round {rounds.done}: {text}")
+            self._note(f"round {rounds.done}: {text}")
 
     def _examined(self) -> Sequence[ClientId]:
         ids, count = self.source.examined, self.evaluation.clients
@@ -294,4 +306,6 @@ class Run:
         }  # fmt: skip
         write_tables(self.folder.path)
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
+        early = "validation accuracy grew no more" if self.progress["stopped"] else ""
+        self.journal.say("finished", rounds.done, early)
         self.trackers.finish(result)

@@ -10,7 +10,7 @@ from fedquilt.core.errors import Stopped
 from fedquilt.runs.config import Config
 from fedquilt.runs.pretrain import Pretraining, pretrain
 from fedquilt.runs.pretrain_card import PICTURE, TEXT
-from fedquilt.runs.show import Bar, Progress
+from fedquilt.runs.progress import Bar, Progress
 
 
 def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool) -> dict[str, Any]:

@@ -1,96 +1,19 @@
-"""What a person sees in the terminal: progress, tables; plain lines when it is not a terminal."""
+"""What a person sees in the terminal: tables."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from fedquilt.data.measures import label_entropy, measures
-from fedquilt.runs.runner import Snapshot
+from fedquilt.runs.progress import console as console
 from fedquilt.runs.statistics.targets import MEGABYTE
-
-console = Console()
-_PLAIN_SECONDS = 10.0
-
-
-class Bar:
-    """One line of progress."""
-
-    def __init__(self, owner: Progress, title: str, total: int) -> None:
-        self.owner, self.title, self.total, self.done = owner, title, total, 0
-        self._said = time.monotonic()
-        self._task: TaskID | None = None
-        if owner.live is not None:
-            self._task = owner.live.add_task(title, total=total, numbers="")
-
-    def update(self, snapshot: Snapshot, title: str | None = None) -> None:
-        """One more round is done."""
-        self.title = title or self.title
-        self.round(self.done + 1 if title is not None else snapshot.round, snapshot.metrics)
-        for entry in snapshot.log.quarantined:
-            self.owner.note(f"round {snapshot.round}: client {entry.client!r} left out: {entry.reason}")
-
-    def round(self, done: int, metrics: Mapping[str, Any]) -> None:
-        """So many rounds are done, with these numbers."""
-        self.done = done
-        numbers = _numbers(metrics)
-        if self.owner.live is not None and self._task is not None:
-            extra: dict[str, Any] = {"numbers": numbers} if numbers else {}
-            self.owner.live.update(self._task, completed=self.done, description=self.title, **extra)
-        elif not self.owner.quiet and (self.done == self.total or time.monotonic() - self._said > _PLAIN_SECONDS):
-            self._said = time.monotonic()
-            print(f"{self.title}: {self.done}/{self.total} {numbers}", flush=True)
-
-
-def _numbers(metrics: Mapping[str, Any]) -> str:
-    shown = []
-    for name, label in (("test_accuracy", "accuracy"), ("train_loss", "training loss"), ("bank", "bank")):
-        if metrics.get(name) is not None:
-            shown.append(
-                f"{label} {metrics[name]:.3f}" if isinstance(metrics[name], float) else f"{label} {metrics[name]}"
-            )
-    return ", ".join(shown) if "test_loss" in metrics else ""
-
-
-class Progress:
-    """A live view in a terminal, a line every few seconds elsewhere, nothing when quiet."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self.live: RichProgress | None = None
-        if not quiet and console.is_terminal:
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-            self.live = RichProgress(*columns, TextColumn("{task.fields[numbers]}"), console=console)
-
-    def __enter__(self) -> Progress:
-        if self.live is not None:
-            self.live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def bar(self, title: str, total: int) -> Bar:
-        """A new line of progress."""
-        return Bar(self, title, total)
-
-    def note(self, text: str) -> None:
-        """Something worth saying above the progress."""
-        if self.live is not None:
-            self.live.console.print(f"note: {text}", markup=False)
-        elif not self.quiet:
-            print(f"note: {text}", flush=True)
 
 
 def result_table(folder: Path, result: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,20 @@ LOGS = (
     "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "metrics/clusters.jsonl",
     "metrics/traffic.jsonl", "metrics/phases.jsonl", "ledger.jsonl",
 )  # fmt: skip
+LOCK = ".lock"
+_ATTEMPTS = 6
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process is running the run in a folder; for looking only."""
+    try:
+        with (folder / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such run, or nobody may look
+        return False
+    return False
 
 
 @record
@@ -53,12 +68,19 @@ class RunFolder:
         with storage(self.path):
             (self.path / "metrics").mkdir(parents=True, exist_ok=True)
             (self.path / "snapshots").mkdir(exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            raise StorageError(f"Another process is running '{self.path}'. Wait for it, or stop it first.") from error
+            lock = (self.path / LOCK).open("w")
+        for attempt in range(_ATTEMPTS):  # whoever looks whether it is held (is_held) holds it for a moment
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if attempt < _ATTEMPTS - 1:
+                    time.sleep(0.02)
+                    continue
+                lock.close()
+                raise StorageError(
+                    f"Another process is running '{self.path}'. Wait for it, or stop it first."
+                ) from error
         self._lock = lock
 
     def close(self) -> None:

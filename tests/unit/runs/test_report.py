@@ -115,13 +115,14 @@ def test_the_command_writes_where_it_is_told_and_refuses_other_folders(top: Path
     assert "neither the folder of a run" in said.err
 
 
-def test_panels_of_files_that_other_commands_leave(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scores", ["tails/tails.json", "modes/scores.json"])
+def test_panels_of_files_that_other_commands_leave(tmp_path: Path, scores: str) -> None:
     folder = made_comparison(tmp_path / "made", clients=3, rounds=2, seeds=1)
     (folder / "audit").mkdir()
     (folder / "audit" / "audit.json").write_text(json.dumps({"rows": [{"method": "fedavg", "psnr": 12.5}]}))
-    (folder / "fedavg-seed0" / "tails").mkdir()
+    (folder / "fedavg-seed0" / scores).parent.mkdir()
     tier = {"accuracy": 0.5, "balanced_accuracy": 0.4, "by_share": {"head": 0.9, "middle": 0.5, "tail": None}}
-    (folder / "fedavg-seed0" / "tails" / "tails.json").write_text(
+    (folder / "fedavg-seed0" / scores).write_text(
         json.dumps({"rows": [9, 1], "global": {"global": {**tier, "per_class": [0.9, None]}}, "clients": {}})
     )
     path = write_report(folder)

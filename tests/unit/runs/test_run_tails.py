@@ -218,7 +218,9 @@ def test_commands(digits_lt: Path, scores: dict, tmp_path: Path):
     assert found["realign"] == {"kappa": 2.0, "tau": 1.0, "scale_bias": False, "personal": "readme"}
     assert {Path(p).name for p in found["pictures"]} == {"classes.png", "collapse.png"}
     assert all(Path(p).is_file() for p in (*found["pictures"], *found["files"]))
+    assert not (tmp_path / "modes" / "tails.json").exists()  # its scores are in scores.json
     assert "common test set" in fedquilt("tails", str(digits_lt), "--to", str(tmp_path / "tails")).out
+    assert (tmp_path / "tails" / "tails.json").is_file()
     np.savez(tmp_path / "new.npz", x=np.zeros((2, 1, 8, 8), np.float32))
     out = tmp_path / "answers.csv"
     done = fedquilt(

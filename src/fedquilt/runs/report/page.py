@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -14,23 +15,14 @@ from fedquilt.runs.files import to_json
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.panels import panels_of
 
-SCRIPTS = (
-    "d3.min.js",
-    "plot.umd.min.js",
-    "elements.js",
-    "tables.js",
-    "figures.js",
-    "charts.js",
-    "grids.js",
-    "points.js",
-    "main.js",
-)
+SHARED = ("d3.min.js", "plot.umd.min.js", "elements.js", "tables.js", "figures.js", "charts.js", "theme.js")
+SCRIPTS = (*SHARED, "grids.js", "points.js", "main.js")
 
 
 @cache
-def asset(name: str) -> str:
-    """The text of a file that is part of every report."""
-    return (resources.files("fedquilt.runs.report") / "assets" / name).read_text(encoding="utf-8")
+def asset(name: str, room: str = "fedquilt.runs.report") -> str:
+    """The text of a file that is part of every page."""
+    return (resources.files(room) / "assets" / name).read_text(encoding="utf-8")
 
 
 def page(found: Gathered) -> str:
@@ -39,12 +31,18 @@ def page(found: Gathered) -> str:
     size = subtitle(found)
     data = embedded({"title": found.title, "panels": panels})
     scripts = [asset(name) for name in SCRIPTS]
-    return TEMPLATE.format(
-        title=html.escape(f"{found.title}: fedquilt report"), policy=_policy(scripts), style=asset("report.css"),
-        heading=html.escape(found.title), subtitle=html.escape(size),
-        answer=html.escape(" ".join(_answer(panels))), data=data,
-        scripts="".join(f"<script>{text}</script>\n" for text in scripts), footer=_footer(found, data),
+    body = BODY.format(
+        heading=html.escape(found.title), subtitle=html.escape(size), answer=html.escape(" ".join(_answer(panels))),
+        data=data, footer=_footer(found, data),
     )  # fmt: skip
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts)}">\n'
+    return document(f"{found.title}: fedquilt report", asset("report.css"), body, scripts, head)
+
+
+def document(title: str, style: str, body: str, scripts: Sequence[str], head: str = "") -> str:
+    """A page of these parts."""
+    inside = "".join(f"<script>{text}</script>\n" for text in scripts)
+    return DOCUMENT.format(title=html.escape(title), style=style, body=body, scripts=inside, head=head)
 
 
 def embedded(content: Any) -> str:
@@ -69,7 +67,7 @@ def _answer(panels: list[dict[str, Any]]) -> list[str]:
     return next((b["paragraphs"] for p in panels for b in p["blocks"] if b["kind"] == "text"), [])
 
 
-def _policy(scripts: list[str]) -> str:
+def policy(scripts: Sequence[str]) -> str:
     """Only these scripts run, and nothing is fetched from anywhere."""
     hashes = " ".join(f"'sha256-{b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     fixed = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -93,12 +91,11 @@ def _footer(found: Gathered, data: str) -> str:
     return "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in items.items())
 
 
-TEMPLATE = """<!doctype html>
+DOCUMENT = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
+{head}<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
 <link rel="icon" href="data:,">
@@ -108,7 +105,11 @@ TEMPLATE = """<!doctype html>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>
-<header>
+{body}{scripts}</body>
+</html>
+"""
+
+BODY = """<header>
 <div class="brand"><span class="quilt" aria-hidden="true"></span>
 <div><h1>{heading}</h1><p class="subtitle">{subtitle}</p></div></div>
 <div class="tools"><button type="button" id="theme">Dark</button><button type="button" id="print">Print</button></div>
@@ -118,6 +119,4 @@ TEMPLATE = """<!doctype html>
 <footer><dl>{footer}</dl></footer>
 <div id="live" class="unseen" role="status" aria-live="polite"></div>
 <script type="application/json" id="data">{data}</script>
-{scripts}</body>
-</html>
 """  # noqa: E501

@@ -8,7 +8,8 @@ quilt.marks = function (state, points, width) {
 };
 
 quilt.draws.lines = function (block) {
-  const state = { x: block.x, y: block.y, band: block.series.some((s) => s.seeds.length > 1) ? "range" : "none", log: false, off: new Set() };
+  const several = block.series.some((s) => s.seeds.length > 1);
+  const state = (block.state ??= { x: block.x, y: block.y, band: several ? "range" : "none", log: false, off: new Set() });
   const share = (name) => block.shares.includes(name);
   const word = (name) => block.names[name] + (share(name) ? ", %" : "");
   const scaled = (name, v) => (share(name) ? 100 * v : v);
@@ -48,7 +49,7 @@ quilt.draws.lines = function (block) {
     const svg = Plot.plot({
       width, height: Math.min(460, 180 + width * 0.3), marginLeft: 56, marginBottom: 42, marginRight: 24, style: quilt.looksOf,
       x: { label: word(state.x), labelAnchor: "center", labelArrow: "none", type: state.log && state.x !== "round" ? "log" : "linear", ...quilt.marks(state, all, width) },
-      y: { label: word(state.y), grid: true, labelArrow: "none", nice: true },
+      y: { label: block.bare ? null : word(state.y), grid: true, labelArrow: "none", nice: true, zero: block.zero },
       marks: [
         level === undefined ? null : Plot.ruleY([scaled(state.y, level)], { stroke: "var(--soft)", strokeDasharray: "2 3" }),
         level === undefined || !all.length ? null : Plot.text([block.level_name], { frameAnchor: "right", y: scaled(state.y, level), dy: -7, text: (d) => d, fill: "var(--soft)", textAnchor: "end" }),
@@ -72,10 +73,10 @@ quilt.draws.lines = function (block) {
     const set = (name) => (value) => { state[name] = value; redraw(); };
     const entries = Object.entries(block.names);
     const bands = [["range", "range over seeds"], ["t", "95 % t-interval over seeds"], ["clients", "deviation over clients"], ["none", "none"]].filter(([n]) => !block.bands || block.bands.includes(n));
-    const log = quilt.el("input", { type: "checkbox", onchange: () => { state.log = log.checked; redraw(); } });
+    const log = quilt.el("input", { type: "checkbox", checked: state.log, onchange: () => { state.log = log.checked; redraw(); } });
     const legend = quilt.el("div", { class: "legend", role: "group", "aria-label": "Methods shown" }, block.series.map((s) => {
       const line = quilt.el("span", { class: "stroke", style: { background: quilt.dash(s.place) ? `repeating-linear-gradient(90deg, ${quilt.colour(s.place)} 0 6px, transparent 6px 9px)` : quilt.colour(s.place) } });
-      const chip = quilt.el("button", { type: "button", class: "chip", "aria-pressed": "true", onclick: () => {
+      const chip = quilt.el("button", { type: "button", class: "chip", "aria-pressed": String(!state.off.has(s.name)), onclick: () => {
         if (state.off.has(s.name)) state.off.delete(s.name); else state.off.add(s.name);
         chip.setAttribute("aria-pressed", String(!state.off.has(s.name)));
         redraw();
@@ -83,8 +84,8 @@ quilt.draws.lines = function (block) {
       return chip;
     }));
     const bar = quilt.el("div", { class: "bar" }, quilt.menu("vertical", entries.filter(([n]) => n !== "round"), state.y, set("y")), quilt.menu("horizontal", entries, state.x, set("x")),
-      quilt.menu("band", bands, state.band, set("band")), quilt.el("label", {}, log, "logarithmic horizontal"));
-    return quilt.el("div", {}, bar, block.series.length > 1 ? legend : null);
+      bands.length < 2 ? null : quilt.menu("band", bands, state.band, set("band")), quilt.el("label", {}, log, "logarithmic horizontal"));
+    return quilt.el("div", {}, block.bare ? null : bar, block.series.length > 1 ? legend : null);
   };
   return quilt.frame(block, controls, draw);
 };

@@ -8,13 +8,15 @@ quilt.frame = function (block, controls, draw) {
   const canvas = quilt.el("div", { class: "canvas", tabindex: 0, role: "group", "aria-roledescription": "chart", "aria-label": `${block.title}. Arrow keys step through its values; the numbers are below.` });
   const numbers = quilt.el("details", {}, quilt.el("summary", {}, "Numbers"));
   const state = { made: null, place: -1, drawn: 0 };
-  const redraw = () => {
+  const redraw = (stay) => {
     const width = Math.max(320, Math.min(1150, canvas.clientWidth || 780));
     state.made = draw(width);
     state.drawn = width;
-    state.place = -1;
+    if (!stay) state.place = -1;
     canvas.replaceChildren(...[state.made.svg, state.made.below].flat().filter(Boolean));
-    if (numbers.open) fill();
+    if (numbers.open && !stay) fill();
+    if (numbers.open && stay) numbers.querySelector(".block")?.refresh(state.made.numbers().rows);
+    if (stay && state.pointer) quilt.point(state.made.svg, state.pointer);
   };
   const fill = () => {
     numbers.querySelector(".block")?.remove();
@@ -23,12 +25,19 @@ quilt.frame = function (block, controls, draw) {
   };
   numbers.addEventListener("toggle", () => { if (numbers.open) { if (!state.made) redraw(); fill(); } });
   canvas.addEventListener("keydown", (event) => quilt.step(event, canvas, state));
+  canvas.addEventListener("pointermove", ({ clientX, clientY, isTrusted }) => { if (isTrusted) state.pointer = { clientX, clientY }; });
+  canvas.addEventListener("pointerleave", () => { state.pointer = null; });
   new ResizeObserver(() => {
     if (canvas.clientWidth && state.made && Math.abs(Math.max(320, Math.min(1150, canvas.clientWidth)) - state.drawn) > 2) redraw();
   }).observe(canvas);
   const node = quilt.el("figure", { class: "block", id: `chart-${block.key}` }, quilt.el("h3", {}, block.title), controls(() => redraw()), canvas, numbers);
   quilt.pending.add({ node, redraw: () => { if (!state.made) redraw(); } });
+  node.refresh = () => redraw(true); // with other data: what the reader points at stays pointed at
   return node;
+};
+
+quilt.point = function (svg, spot) {
+  for (const name of ["pointerenter", "pointermove"]) svg.dispatchEvent(new PointerEvent(name, { ...spot, bubbles: true, pointerType: "mouse" }));
 };
 
 // Arrow keys: go to the next value, show its tip as the pointer would, and say it.
@@ -47,9 +56,7 @@ quilt.step = function (event, canvas, state) {
     const scale = svg.scale(name);
     return scale.apply(value) + (scale.bandwidth ?? 0) / 2;
   };
-  const spot = { clientX: box.left + zoom * at("x", point.x), clientY: box.top + zoom * at("y", point.y), bubbles: true, pointerType: "mouse" };
-  svg.dispatchEvent(new PointerEvent("pointerenter", spot));
-  svg.dispatchEvent(new PointerEvent("pointermove", spot));
+  quilt.point(svg, { clientX: box.left + zoom * at("x", point.x), clientY: box.top + zoom * at("y", point.y) });
   quilt.say(point.text.replaceAll("\n", ", "));
 };
 

@@ -1,5 +1,5 @@
 "use strict";
-// Tabs, theme, printing: the page is put together here. Charts are drawn when their tab is first seen.
+// Tabs and printing: the page is put together here. Charts are drawn when their tab is first seen.
 (function () {
   const data = JSON.parse(document.getElementById("data").textContent);
   const main = document.getElementById("main");
@@ -57,23 +57,6 @@
   });
   const wanted = () => tabs.find((t) => `#${slug(t.name)}` === location.hash)?.name ?? names[0];
   window.addEventListener("hashchange", () => open(wanted(), false));
-
-  // Theme: the system's until the reader chooses.
-  const button = document.getElementById("theme");
-  const dress = (theme) => {
-    document.documentElement.dataset.theme = theme;
-    button.textContent = theme === "dark" ? "Light" : "Dark";
-    button.setAttribute("aria-label", `Change to the ${theme === "dark" ? "light" : "dark"} theme`);
-  };
-  const kept = () => { try { return localStorage.getItem("fedquilt-theme"); } catch { return null; } };
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  dress(kept() ?? (system.matches ? "dark" : "light"));
-  system.addEventListener("change", () => { if (!kept()) dress(system.matches ? "dark" : "light"); });
-  button.addEventListener("click", () => {
-    const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    try { localStorage.setItem("fedquilt-theme", theme); } catch { /* a page without storage forgets */ }
-    dress(theme);
-  });
 
   const everything = () => {
     for (const one of tabs) { make(one); drawIn(one.view); }

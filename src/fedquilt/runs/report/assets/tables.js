@@ -78,9 +78,12 @@ quilt.draws.table = function (block) {
       const button = quilt.el("button", { type: "button", title: c.help, "data-key": c.key, onclick: sort }, c.label, quilt.el("span", { class: "way", "aria-hidden": "true" }));
       return quilt.el("th", { scope: "col", class: quilt.figures(c) ? "figure" : null, "aria-sort": active ? (state.down ? "descending" : "ascending") : null }, button);
     })));
-    const found = rows();
+    fill();
+  };
+  const fill = () => {
+    const [found, shown] = [rows(), columns()];
     body.replaceChildren(...found.map((row, i) => quilt.el("tr", { class: quilt.looks(row, i) }, shown.map((c, j) => quilt.td(row, c, j === 0)))));
-    if (!found.length) body.append(quilt.el("tr", {}, quilt.el("td", { class: "empty", colspan: shown.length }, "No row has these words.")));
+    if (!found.length) body.append(quilt.el("tr", {}, quilt.el("td", { class: "empty", colspan: shown.length }, state.words ? "No row has these words." : "Nothing yet.")));
   };
   draw();
   const search = quilt.el("input", { type: "search", placeholder: "Filter rows", "aria-label": "Filter rows", oninput: () => { state.words = search.value; draw(); } });
@@ -95,8 +98,13 @@ quilt.draws.table = function (block) {
   const copies = Object.keys(quilt.formats).map((name) => quilt.el("button", { type: "button", class: "copy", onclick: () => quilt.copy(quilt.formats[name](columns(), rows()), name) }, name));
   const bar = quilt.el("div", { class: "bar" }, block.filter ? search : null, chips.length ? "Columns:" : null, chips, quilt.el("span", { class: "push" }, "Copy as", copies));
   const sheet = quilt.el("div", { class: `scroll${block.rows.length > 20 ? " tall" : ""}`, tabindex: block.rows.length > 20 ? 0 : null, role: "region", "aria-label": block.key }, quilt.el("table", { id: `table-${block.key}` }, head, body));
-  if (!block.fold) return quilt.el("div", { class: "block" }, bar, sheet);
-  return quilt.el("details", { class: "block" }, quilt.el("summary", {}, block.fold), bar, sheet);
+  const node = block.fold ? quilt.el("details", { class: "block" }, quilt.el("summary", {}, block.fold), bar, sheet) : quilt.el("div", { class: "block" }, bar, sheet);
+  node.refresh = (found) => { // other rows: the reader's order and words stay
+    block.rows = found;
+    sheet.classList.toggle("tall", found.length > 20);
+    fill();
+  };
+  return node;
 };
 
 quilt.looks = (row, place) =>

@@ -10,7 +10,7 @@ from fedquilt.runs.report.blocks import Block, Panel, chart, column, numbers, ta
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.views import read_json
 
-TAILS = ("tails/tails.json", "modes/tails.json")
+TAILS = ("tails/tails.json", "modes/scores.json")
 AUDITS = ("audit/audit.json", "audit.json")
 
 

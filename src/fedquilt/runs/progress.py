@@ -1,0 +1,180 @@
+"""How far a run is, in the terminal: bars that live, or plain lines where nobody watches a screen."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Column
+
+from fedquilt.runs.statistics.targets import MEGABYTE
+
+if TYPE_CHECKING:
+    from fedquilt.runs.compare import Cell
+    from fedquilt.runs.play import Run
+    from fedquilt.runs.snapshot import Snapshot
+
+    Hear = Callable[[Snapshot], None]
+
+console = Console()
+_PLAIN_SECONDS = 10.0
+
+
+def span(seconds: float) -> str:
+    """A time in words: 5 s, 3 min 20 s, 1 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return (
+        f"{whole // 60} min {whole % 60:02d} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    )
+
+
+def on_screen() -> bool:
+    """Whether someone watches: a terminal that can move its cursor, and no build machine."""
+    return console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
+
+
+class Bar:
+    """One line of progress. ``within`` is the line of the whole that it is a part of, which begins it at ``before``."""
+
+    def __init__(self, owner: Progress, title: str, total: int, within: Bar | None = None, before: int = 0) -> None:
+        self.owner, self.title, self.total, self.within, self.before = owner, title, total, within, before
+        self.done, self.numbers = 0, ""
+        self._began: tuple[float, int] | None = None
+        self._said = time.monotonic()
+        self._task: TaskID | None = None
+        if owner.live is not None:
+            self._task = owner.live.add_task(title, total=total, numbers="", phase="")
+
+    def follow(self, run: Run) -> Hear:
+        """Show how far a run is, also inside a round; gives what hears of each round."""
+        run.journal.hear = self.step
+        told = 0
+
+        def hear(snapshot: Snapshot) -> None:
+            nonlocal told
+            for note in run.notes[told:]:
+                self.owner.note(note)
+            told = len(run.notes)
+            for entry in snapshot.log.quarantined:
+                self.owner.note(f"round {snapshot.round}: client {entry.client!r} left out: {entry.reason}")
+            self.round(snapshot.round, snapshot.metrics, run.progress)
+
+        return hear
+
+    def step(self, round: int, phase: str, done: int, of: int) -> None:
+        """So many clients of a phase of a round are done."""
+        self.note(f"{phase} {done}/{of}")
+
+    def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
+        """So many rounds are done, with these numbers; ``totals`` are those of the whole run."""
+        now = time.monotonic()
+        self._began = self._began or (now, done)
+        self.done, self.numbers = done, _numbers(metrics, totals or {}) or self.numbers
+        if self.owner.live is not None and self._task is not None:
+            self.owner.live.update(self._task, completed=done, description=self.title, numbers=self.numbers, phase="")
+        elif not self.owner.quiet and (done == self.total or now - self._said > _PLAIN_SECONDS):
+            self._said = now
+            print(" ".join(part for part in (f"{self.title}: {done}/{self.total}", self.numbers, self._left()) if part),
+                  flush=True)  # fmt: skip
+        if self.within is not None:
+            self.within.reached(self.before + done)
+
+    def reached(self, done: int) -> None:
+        """A part of it has come so far."""
+        self.done = done
+        if self.owner.live is not None and self._task is not None:
+            self.owner.live.update(self._task, completed=done)
+
+    def note(self, text: str) -> None:
+        """What is being done now, beside the bar."""
+        if self.owner.live is not None and self._task is not None:
+            self.owner.live.update(self._task, phase=text)
+
+    def end(self) -> None:
+        """It is done: its line goes, a line above the others stays."""
+        if self.owner.live is not None and self._task is not None:
+            self.owner.live.console.print(f"{self.title}: {self.done} rounds {self.numbers}", markup=False)
+            self.owner.live.remove_task(self._task)
+            self._task = None
+
+    def _left(self) -> str:
+        """The time left, at the pace so far."""
+        if self._began is None or self.done <= self._began[1] or self.done >= self.total:
+            return ""
+        pace = (time.monotonic() - self._began[0]) / (self.done - self._began[1])
+        return f"(about {span(pace * (self.total - self.done))} left)"
+
+
+def _numbers(metrics: Mapping[str, Any], totals: Mapping[str, Any]) -> str:
+    """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores."""
+    if "test_loss" not in metrics:
+        return ""
+    shown = []
+    for name, label in (("test_accuracy", "accuracy"), ("train_loss", "training loss"), ("bank", "bank")):
+        value = metrics.get(name)
+        if value is not None:
+            shown.append(f"{label} {value:.3f}" if isinstance(value, float) else f"{label} {value}")
+    if totals:
+        shown.append(f"{(totals['bytes_up'] + totals['bytes_down']) / MEGABYTE:.1f} MB")
+        if totals["quarantined"]:
+            shown.append(f"{totals['quarantined']} left out")
+    return ", ".join(shown)
+
+
+class Progress:
+    """A live view in a terminal, a line every few seconds elsewhere, nothing when quiet."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.live: RichProgress | None = None
+        if not quiet and on_screen():
+            wide = 20 if console.width >= 110 else 8
+            rest = Column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - wide - 36))
+            columns = [TextColumn("{task.description}"), BarColumn(bar_width=wide), MofNCompleteColumn(),
+                       TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+                       TextColumn("{task.fields[numbers]} [dim]{task.fields[phase]}", table_column=rest)]  # fmt: skip
+            self.live = RichProgress(*columns, console=console)
+
+    def __enter__(self) -> Progress:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def bar(self, title: str, total: int, within: Bar | None = None, before: int = 0) -> Bar:
+        """A new line of progress."""
+        return Bar(self, title, total, within, before)
+
+    def parts(self, rounds: int, count: int) -> Callable[[Cell, int, Run], AbstractContextManager[Hear]]:
+        """A line for a comparison of so many runs, and one for the run that is played; what was played stays above."""
+        whole = self.bar("all runs", rounds * count)
+
+        @contextmanager
+        def watch(cell: Cell, place: int, run: Run) -> Iterator[Hear]:
+            bar = self.bar(f"{cell.label} seed {cell.config.seed}", rounds, whole, place * rounds)
+            try:
+                yield bar.follow(run)
+            finally:
+                bar.end()
+                if place == count - 1:
+                    whole.note("tables and pictures")
+
+        return watch
+
+    def note(self, text: str) -> None:
+        """Something worth saying above the progress."""
+        if self.live is not None:
+            self.live.console.print(f"note: {text}", markup=False)
+        elif not self.quiet:
+            print(f"note: {text}", flush=True)

@@ -1,0 +1,152 @@
+"""One run as it goes on: its state, how far it is and when it will be done, its curve, clients, messages, ledger."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedquilt.runs.journal import MESSAGES, NOW
+from fedquilt.runs.statistics.targets import MEGABYTE
+from fedquilt.runs.storage import is_held
+from fedquilt.runs.views import read_json
+from fedquilt.runs.watch.find import Place
+from fedquilt.runs.watch.tail import Log, Tail
+
+SCORES = ("test_accuracy", "test_accuracy_worst10", "valid_accuracy", "test_loss", "train_loss")
+SUMS = {"bytes_up": MEGABYTE, "bytes_down": MEGABYTE, "seconds": 1}  # added up from the first round, in these units
+POINT = ("round", *SCORES, "up", "down", "time", "seconds")
+_WINDOW = 60.0  # seconds over which the pace is taken
+
+
+class Kept:
+    """A small file that is read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.value: dict[str, Any] = {}
+        self._known: tuple[int, int, int] | None = None
+
+    def get(self) -> dict[str, Any]:
+        """What is in it; nothing if it is missing or damaged."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            self.value, self._known = {}, None
+            return self.value
+        known = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if known != self._known:
+            self._known = known
+            self.value = _settings(self.path) if self.path.suffix == ".toml" else read_json(self.path)
+        return self.value
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+class Followed:
+    """A run in a folder, looked at again and again; each look has a number."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, folder = place, place.folder
+        self.config, self.result = Kept(folder / "config.toml"), Kept(folder / "result.json")
+        self.now = Kept(folder / NOW)
+        self.points = Log(Tail(folder / "metrics/rounds.jsonl"), self._point)
+        self.ledger = Log(Tail(folder / "ledger.jsonl"))
+        self.messages = Log(Tail(folder / MESSAGES))
+        self.last: Mapping[str, Any] = {}
+        self.scored: Mapping[str, Any] = {}
+        self.held = False
+        self._seen: deque[tuple[float, int]] = deque()
+        self._since = 0.0
+
+    def _point(self, row: dict[str, Any], before: list[Any] | None) -> list[Any]:
+        if before is None:
+            self.scored = {}
+        self.last = row
+        if "test_loss" in row or "test_accuracy" in row:
+            self.scored = row
+        sofar = before[-1 - len(SUMS) : -1] if before is not None else [0] * len(SUMS)
+        sums = [total + (row.get(name) or 0) / unit for total, (name, unit) in zip(sofar, SUMS.items(), strict=True)]
+        return [row.get("round"), *(row.get(name) for name in SCORES), *sums, row.get("seconds")]
+
+    def look(self, number: int) -> None:
+        """Read what is new."""
+        self.held = is_held(self.place.folder)
+        if self.points.look(number):
+            if self.points.born == number:
+                self._seen.clear()
+            if not self.points.rows:
+                self.last, self.scored = {}, {}
+            self._since = time.time()
+            self._seen.append((self._since, self.round))
+        self.ledger.look(number)
+        self.messages.look(number)
+
+    @property
+    def round(self) -> int:
+        """How many rounds are done."""
+        return int(self.points.rows[-1][0]) if self.points.rows else 0
+
+    @property
+    def rounds(self) -> int | None:
+        """How many there will be."""
+        planned = self.config.get().get("rounds", self.place.rounds)
+        return planned if isinstance(planned, int) else None
+
+    @property
+    def state(self) -> str:
+        """In a word: running, done, stopped (by its user), failed (by itself), killed, or waiting to begin."""
+        if self.held:
+            return "running"
+        result = self.result.get()
+        if result and result.get("rounds", 0) >= self.round:
+            return "done"
+        if self.messages.rows and self.messages.rows[-1].get("kind") in ("stopped", "failed"):
+            return str(self.messages.rows[-1]["kind"])
+        return "killed" if self.points.rows or self.messages.rows else "waiting"
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per round: as seen from here if that is long enough, otherwise as the run says."""
+        while len(self._seen) > 2 and self._seen[-1][0] - self._seen[1][0] > _WINDOW:
+            self._seen.popleft()
+        if len(self._seen) > 1 and (span := self._seen[-1][0] - self._seen[0][0]) >= 5:
+            return span / max(1, self._seen[-1][1] - self._seen[0][1])
+        told = [row[-1] for row in self.points.rows[-10:] if isinstance(row[-1], int | float)]
+        return sum(told) / len(told) if told else None
+
+    def left(self) -> float | None:
+        """Seconds until it will be done, at its pace; None if nobody knows."""
+        if self.pace is None or self.rounds is None:
+            return None
+        spent = min(time.time() - self._since, self.pace) if self.held and self._since else 0.0
+        return max(0.0, (self.rounds - self.round) * self.pace - spent)
+
+    def line(self) -> dict[str, Any]:
+        """The run in a line."""
+        config, state = self.config.get(), self.state
+        now = self.now.get() if state == "running" else {}
+        seed = self.place.seed if self.place.seed is not None else config.get("seed")
+        last = dict(zip(POINT, self.points.rows[-1], strict=True)) if self.points.rows else {}
+        said = [m for m in self.messages.rows if m.get("text")]
+        return {
+            "id": self.place.key, "label": self.place.label, "group": self.place.group, "seed": seed,
+            "name": config.get("name"), "method": config.get("method", {}).get("kind"),
+            "engine": config.get("engine", {}).get("kind"), "state": state,
+            "round": self.round, "rounds": self.rounds, "pace": self.pace,
+            "left": self.left() if state == "running" else None,
+            "phase": now if now.get("round", 0) >= self.round else {},
+            "accuracy": self.scored.get("test_accuracy"), "loss": self.scored.get("test_loss"),
+            "scored": self.scored.get("round"), "train_loss": self.last.get("train_loss"),
+            "best_round": self.result.get().get("best_round"), "stopped_early": self.result.get().get("stopped_early"),
+            "up": last.get("up", 0), "down": last.get("down", 0), "time": last.get("time", 0),
+            "left_out": len(self.ledger.rows), "said": said[-1] if said else None,
+        }  # fmt: skip
