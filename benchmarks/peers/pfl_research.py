@@ -1,4 +1,4 @@
-"""pfl-research's FederatedAveraging on its simulated backend; with the argument 2, its cohort shared by two processes."""
+"""pfl-research's FederatedAveraging on its simulated backend; with the argument 2, cohorts shared by two processes."""
 
 import importlib.metadata
 import os

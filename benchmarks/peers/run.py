@@ -4,8 +4,8 @@
 
 V1: FedAvgCNN, batch 10, 20 clients x 500 rows, all in every round. V2: 100 clients x 100 rows, 10 per round.
 V3: logistic regression, 1,000 clients x 60 rows, 10 per round; 100 rounds with the start of the engine and the score.
-Every system is a process of its own, in turn with the others; V1 and V2 count rounds after the first. Peak memory is that
-of the process and all it started, by PSS, in a run of its own that is not timed. Batches and cohorts are drawn by
+Every system is a process of its own, in turn with the others; V1 and V2 count rounds after the first. Peak memory is
+that of the process and all it started, by PSS, in a run of its own that is not timed. Batches and cohorts are drawn by
 each system in its own way, so accuracies agree but for that. ``--add`` keeps what was measured before.
 """
 
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def played(command: list[str], work: str, data: Path, rounds: int, watched: bool
             raise SystemExit(f"{' '.join(command)} gave no result:\n{log.read_text()[-3000:]}")
         result = json.loads(out.read_text())
     ends = result["ends"]
-    rounds_of = [after - before for before, after in zip(ends[1:], ends[2:], strict=False)]
+    rounds_of = [after - before for before, after in pairwise(ends[1:])]
     whole, process = result["told"] - ends[0], result["told"] - began
     return {**result, "whole": whole, "process": process, "rounds": rounds_of, "peak": peak}
 

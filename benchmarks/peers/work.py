@@ -20,8 +20,8 @@ BATCH, CLASSES, TEST_ROWS = 10, 10, 2000
 class Work:
     """A workload: so many clients with so many rows, so many of them per round, one pass in batches of ten.
 
-    ``rounds`` are played by each process; where ``whole`` is true, the time of all of them counts, with the start of the
-    engine (but not that of Python) and the final score, and otherwise that of a round after the first.
+    ``rounds`` are played by each process; where ``whole`` is true, the time of all of them counts, with the start of
+    the engine (but not that of Python) and the final score, and otherwise that of a round after the first.
     """
 
     about: str

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedquilt.core.convolution import quicken
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params
 
@@ -50,6 +51,8 @@ class Resident:
             for holder, leaf in slots[name]:
                 holder[leaf] = self.frozen.setdefault(name, holder[leaf].detach())
         self.channels_last = channels_last if channels_last is not None else _convolves(module)
+        if self.channels_last:
+            quicken(module)
         self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         self.still = _still(module, {id(h) for n in self.frozen for h, _ in slots[n]}, self.slots)
         batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
@@ -61,6 +64,8 @@ class Resident:
             for leaf, buffer in m._buffers.items()
             if buffer is not None and leaf in m._non_persistent_buffers_set
         ]
+        self.images = [n for n in self.names if slots[n][0][0][slots[n][0][1]].dim() == 4]
+        self._laid: tuple[Params, tuple[int, ...], Params] | None = None
         self.bound: Params | None = None
         self.training: bool | None = None
         self.device = torch.device("cpu")
@@ -80,6 +85,16 @@ class Resident:
             module._flat_weights = [getattr(module, n) for n in module._flat_weights_names]
         self._follow(params)
         self.bound = params
+
+    def laid_out(self, params: Params) -> Params:
+        """The same values with kernels in the layout the network runs with: converted once, not in every call."""
+        if any(n not in params or params[n].is_inference() for n in self.images):
+            return params
+        versions = tuple(params[n]._version for n in self.images)
+        if self._laid is None or self._laid[0] is not params or self._laid[1] != versions:
+            kernels = {n: params[n].contiguous(memory_format=torch.channels_last) for n in self.images}
+            self._laid = (params, versions, {**params, **kernels})
+        return self._laid[2]
 
     def held(self) -> list[tuple[dict[str, Any], str, Any]]:
         """Which values are in which places."""
