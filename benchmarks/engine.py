@@ -1,6 +1,6 @@
 """How fast are the engines? Ratios inside one run, medians of several.
 
-    python benchmarks/engine.py [--repeats 5] [--workload CNN LeNet MLP ResNet-10 ViT B] [--json benchmarks/results/engine.json]
+    python benchmarks/engine.py [--repeats 5] [--workload CNN LeNet B] [--json benchmarks/results/engine.json]
 
 CNN, LeNet, MLP, ResNet-10, ViT: FedAvg, one pass in batches of 10 over each client's images, SGD.
 Workload B: logistic regression, 1,000 clients x 60 images, 10 per round, batch 10, 100 rounds, evaluation every 20.
@@ -65,7 +65,7 @@ MODELS: dict[str, tuple[str, tuple[int, ...], int, int, dict[str, Any]]] = {  # 
     "LeNet": ("lenet5", (1, 28, 28), 20, 250, {}),
     "MLP": ("mlp", (1, 28, 28), 20, 500, {}),
     "ResNet-10": ("resnet10", (3, 32, 32), 6, 20, {}),
-    "ViT": ("vit", (3, 32, 32), 6, 40, {}),
+    "ViT": ("vit_tiny", (3, 32, 32), 6, 40, {}),
 }
 
 

@@ -65,6 +65,11 @@ class Workers:
         self._method: type = type(None)
         self._here: ClientSide | None = None
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes there are."""
+        return tuple(worker.process.pid for worker in self._workers)
+
     def _device(self, place: int) -> str | None:
         return self.devices[place % len(self.devices)] if self.devices else None
 
