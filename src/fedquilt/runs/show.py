@@ -20,7 +20,7 @@ from fedquilt.runs.runner import Snapshot
 from fedquilt.runs.statistics.targets import MEGABYTE
 
 console = Console()
-_PLAIN_SECONDS = 10.0
+_PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 
 
 class Bar:
@@ -32,6 +32,7 @@ class Bar:
         self._task: TaskID | None = None
         if owner.live is not None:
             self._task = owner.live.add_task(title, total=total, numbers="")
+            owner.live.refresh()
 
     def update(self, snapshot: Snapshot, title: str | None = None) -> None:
         """One more round is done."""
@@ -46,7 +47,9 @@ class Bar:
         numbers = _numbers(metrics)
         if self.owner.live is not None and self._task is not None:
             extra: dict[str, Any] = {"numbers": numbers} if numbers else {}
-            self.owner.live.update(self._task, completed=self.done, description=self.title, **extra)
+            due = self.done == self.total or time.monotonic() - self._said > _LIVE_SECONDS
+            self._said = time.monotonic() if due else self._said
+            self.owner.live.update(self._task, completed=self.done, description=self.title, refresh=due, **extra)
         elif not self.owner.quiet and (self.done == self.total or time.monotonic() - self._said > _PLAIN_SECONDS):
             self._said = time.monotonic()
             print(f"{self.title}: {self.done}/{self.total} {numbers}", flush=True)
@@ -70,7 +73,8 @@ class Progress:
         self.live: RichProgress | None = None
         if not quiet and console.is_terminal:
             columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-            self.live = RichProgress(*columns, TextColumn("{task.fields[numbers]}"), console=console)
+            numbers = TextColumn("{task.fields[numbers]}")  # drawn by rounds, not by a thread: workers can be forked
+            self.live = RichProgress(*columns, numbers, console=console, auto_refresh=False)
 
     def __enter__(self) -> Progress:
         if self.live is not None:
