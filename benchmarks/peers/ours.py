@@ -6,6 +6,7 @@ import sys
 from work import BATCH, WORKS, asked, network, now, start_of, told
 
 from fedquilt import FedAvg, Federation, Net, at_random, everyone, run
+from fedquilt.engines.lanes import Lanes
 from fedquilt.pieces.optimizers import SGD
 
 
@@ -26,7 +27,8 @@ def main() -> None:
     method = FedAvg(objective=Net(started), optimizer=SGD(work.lr), batch_size=BATCH, cohort=cohort)
     ends, model = [now()], {}
     count = 2 if engine == "workers" else None
-    for snapshot in run(method, federation, rounds=rounds, engine=engine, processes=count, score=None):
+    used = Lanes(work.cohort) if engine == "lanes" else engine
+    for snapshot in run(method, federation, rounds=rounds, engine=used, processes=count, score=None):
         ends.append(now())
         model = snapshot.state.shared
     module = data.network()

@@ -16,6 +16,7 @@ from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.record import record
+from fedquilt.core.slopes import slopes
 from fedquilt.core.table import Batch, Site, Table
 
 Term = Callable[[Any, Params, Mapping[str, Any], Batch], Tensor]
@@ -266,7 +267,8 @@ class Train:
         params = self.objective.net.own(job.params, device)
         fixed = moved(job.fixed, device) if device is not None and elsewhere(device) else job.fixed
         names = self.trains(params)
-        weights = [params[n].requires_grad_() for n in names]
+        weights = tuple(params[n].requires_grad_() for n in names)
+        one = torch.ones((), device=device)
         bare = [w.detach() for w in weights]  # the same memory, seen without autograd
         memory = job.memory or Memory()
         slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
@@ -277,7 +279,7 @@ class Train:
         with turn.seed.fold("ambient").ambient():
             for batch in carried(self.batches(job, site, turn), device):
                 loss = self.objective(params, fixed, batch)
-                grads = list(torch.autograd.grad(loss, weights, materialize_grads=True))
+                grads = slopes(loss, weights, one)
                 if self.clip is not None:
                     _clip(grads, self.clip)
                 losses.append(loss.detach())
