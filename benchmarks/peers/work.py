@@ -36,7 +36,7 @@ class Work:
 
 
 WORKS = {
-    "V1": Work("FedAvgCNN, 20 clients x 500 rows, all of them", "cnn", 20, 500, 20, 3, 4.0, 0.05),
+    "V1": Work("FedAvgCNN, 20 clients x 500 rows, all of them", "cnn", 20, 500, 20, 4, 4.0, 0.05),
     "V2": Work("FedAvgCNN, 100 clients x 100 rows, 10 per round", "cnn", 100, 100, 10, 11, 4.0, 0.05),
     "V3": Work(
         "logistic regression, 1,000 clients x 60 rows, 10 per round", "logistic", 1000, 60, 10, 100, 14.0, 0.01, True

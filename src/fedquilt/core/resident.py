@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedquilt.core.convolution import quicken
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params
 
@@ -51,8 +50,6 @@ class Resident:
             for holder, leaf in slots[name]:
                 holder[leaf] = self.frozen.setdefault(name, holder[leaf].detach())
         self.channels_last = channels_last if channels_last is not None else _convolves(module)
-        if self.channels_last:
-            quicken(module)
         self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         self.still = _still(module, {id(h) for n in self.frozen for h, _ in slots[n]}, self.slots)
         batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
