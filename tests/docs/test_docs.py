@@ -10,9 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from helpers.warm import Warm
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,14 +34,21 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Who answers the commands of all pages."""
+    with Warm(tmp_path_factory.mktemp("warm"), ROOT / "src") as found:
+        yield found
+
+
 @pytest.mark.parametrize("page", with_blocks("bash"), ids=name)
-def test_commands(page: Path, tmp_path: Path) -> None:
+def test_commands(page: Path, tmp_path: Path, warm: Warm) -> None:
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     (tmp_path / "bin").mkdir()
-    for name, arguments in (("fedquilt", "-m fedquilt "), ("python", "")):
-        command = tmp_path / "bin" / name
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
-        command.chmod(0o755)
+    python = tmp_path / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    warm.caller(tmp_path / "bin" / "fedquilt")
     path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
     source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     for block in blocks(page, "bash"):

@@ -19,7 +19,7 @@ from fedquilt.runs.storage import RunFolder
 from helpers.toy import linear, points
 
 STEPS = ((os, "fsync"), (os, "truncate"), (Path, "replace"), (Path, "unlink"), (Path, "write_bytes"), (Path, "open"))
-ROUNDS = 4
+ROUNDS = 3
 
 
 class PowerCut(BaseException):

@@ -167,7 +167,7 @@ def test_local_runs_killed_at_random_instants_end_as_if_nothing_had_happened(
     recipe: Path, settings: list[str], seed: int
 ) -> None:
     chain = Chain(recipe, settings, seed)
-    for _ in range(8):
+    for _ in range(5):
         chain.killed(sigkill)
     assert_same(chain.finish(), chain.folder, *undisturbed(recipe, settings))
 
@@ -182,7 +182,7 @@ def test_runs_on_workers_killed_at_random_instants_leave_no_processes_behind(rec
         assert len(workers) == 2
         assert gone(workers, within=5)
 
-    for _ in range(4):
+    for _ in range(3):
         chain.killed(orphan, least=1)
     assert_same(chain.finish(), chain.folder, *undisturbed(recipe, ALONE))
 

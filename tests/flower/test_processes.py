@@ -34,6 +34,7 @@ METHODS: dict[str, Any] = {
     "hgls-hgc": {"kind": "hgls", "slopes": "hgc", "lossless": "adaptive"},
     "fedloge": "fedloge",
     "localize-stitch": "localize_stitch",
+    "podfcssv": {"kind": "podfcssv", "lambda_proto": 0.1, "k_init_prototypes": 3},
 }
 
 

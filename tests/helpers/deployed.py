@@ -56,11 +56,16 @@ def federation(sites: Sequence[str] = SITES) -> Federation:
     return Federation.from_clients(clients, classes=10)
 
 
+MLP = {"kind": "mlp", "hidden": [16]}
+MAE = {"kind": "mae", "patch": 4, "width": 16, "depth": 1, "heads": 2, "decoder_width": 16, "bottleneck": 4}
+
+
 def recipe(method: str | Mapping[str, Any], rounds: int = 2, nodes: int = len(SITES), ask: float = 60.0) -> Config:
     """A short run of a method."""
+    kind = method if isinstance(method, str) else method["kind"]
     return parse({
         "name": "deployed", "rounds": rounds, "method": method,
-        "model": {"kind": "mlp", "hidden": [16]}, "train": {"batch_size": 16},
+        "model": MAE if kind == "podfcssv" else MLP, "train": {"batch_size": 16},
         "flower": {"nodes": nodes, "ask": ask, "deadline": 600.0, "wait": 300.0},
         "snapshot": {"seconds": 0.0}, "evaluate": {"every": rounds},
     })  # fmt: skip

@@ -66,7 +66,7 @@ class Extras:
             prepare.check(x)
         wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test")
         if wide is not None:
-            if not len(wide["y"]):
+            if not len(wide["x"]):
                 raise InputError("The global test set has no rows. Leave it out, or give it at least one.")
             same_kind(x, wide["x"], "global_test")
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
@@ -87,7 +87,7 @@ def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Ex
     for client in ids:
         own = dict(_pieces(client, given[client]))
         for name, rows in parts.items():
-            count = len(own[name]["y"]) if name in own else 0
+            count = len(own[name]["x"]) if name in own else 0
             rows.append(np.arange(end, end + count))
             end += count
             pieces += [own[name]] if count else []
@@ -107,22 +107,34 @@ def of_arrays(
     check_fractions(*fractions)
     groups = None
     columns = pair_columns(*pair, "data")
-    if not len(columns["y"]):
+    count = len(columns["x"])
+    if not count:
         raise InputError("data: x and y are empty. Give at least one row.")
     if user is not None:
         if partition is not None:
             raise InputError("Both partition and user say who holds which row. Give one of them.")
-        ids, parts = by_user(user, len(columns["y"]), clients, seed)
+        ids, parts = by_user(user, count, clients, seed)
     else:
         many = 20 if clients is None else clients
-        check_clients(len(columns["y"]), many)
-        ids, parts = tuple(range(many)), (partition or IID())(columns["y"].numpy(), many, seed.fold("partition"))
-        check_parts(parts, many, len(columns["y"]))
+        check_clients(count, many)
+        ids, parts = tuple(range(many)), _divided(partition or IID(), columns, many, seed.fold("partition"))
+        check_parts(parts, many, count)
         planted = getattr(partition, "group_of", None)
         groups = None if planted is None else dict(zip(ids, planted(many).tolist(), strict=True))
     rows = Rows.of(parts)
     cut = split(rows, *fractions, seed.fold("split").numpy().random(len(rows.index)))
     return extras.complete(Holdings(columns, ids, *cut, groups=groups))
+
+
+def _divided(partition: Partition, columns: Columns, clients: int, seed: Seed) -> list[Ints]:
+    if "y" in columns:
+        return partition(columns["y"].numpy(), clients, seed)
+    if getattr(partition, "by_label", True):
+        raise InputError(
+            f"{type(partition).__name__} divides rows by their labels, and the data have none. Divide them by user, "
+            "or by IID, LogNormal, PowerLaw or DirichletSizes."
+        )
+    return partition(np.zeros(len(columns["x"]), np.int64), clients, seed)
 
 
 def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, Any]], extras: Extras) -> dict[str, Any]:
@@ -179,9 +191,11 @@ def _check_splits(client: ClientId, splits: Mapping[str, Any]) -> None:
 
 
 def _stacked(pieces: Sequence[Columns]) -> Columns:
+    if len({tuple(piece) for piece in pieces}) > 1:
+        raise InputError("Some clients have labels and others have none. Give all of them y, or None in its place.")
     for number, piece in enumerate(pieces):
         same_kind(pieces[0]["x"], piece["x"], f"piece {number + 1} of the clients' data")
-    return {name: torch.cat([p[name] for p in pieces]) for name in ("x", "y")}
+    return {name: torch.cat([p[name] for p in pieces]) for name in pieces[0]}
 
 
 def _without_empty(made: Holdings, drop: bool) -> Holdings:

@@ -20,7 +20,9 @@ _MOST = 1_000_000  # classes; a larger label is a number of something else
 
 
 def pair_columns(x: Any, y: Any, where: str) -> Columns:
-    """The columns of inputs and labels of equal length; ``where`` names them in errors."""
+    """The columns of inputs and labels of equal length, or of inputs alone if y is None; ``where`` is for errors."""
+    if y is None:
+        return {"x": input_column(x, where)}
     inputs, labels = input_column(x, where), label_column(y, where)
     if len(inputs) != len(labels):
         raise InputError(f"{where}: x has {len(inputs)} rows but y has {len(labels)}. Give one label for each row.")

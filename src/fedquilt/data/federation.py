@@ -85,7 +85,8 @@ class Federation:
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
         With ``user``, every distinct user is a client, or ``clients`` of them drawn at random. Each client's rows
-        are then split by the fractions. The arrays are not copied where type and layout allow it.
+        are then split by the fractions. The arrays are not copied where type and layout allow it. Where there are no
+        labels, ``y`` is None.
         """
         extras = Extras(global_test, classes, prepare, drop_empty)
         return cls(**build.of_arrays((x, y), partition, clients, user, (test, valid), as_seed(seed), extras))
@@ -102,7 +103,7 @@ class Federation:
         given = {"global_test": arrays.global_test, "classes": arrays.classes} | (
             {"user": arrays.user} if natural else {}
         )
-        return cls.from_arrays(arrays.x, arrays.y, *args, **{**given, **options})
+        return cls.from_arrays(*arrays.pair, *args, **{**given, **options})
 
     @classmethod
     def from_npz(cls, path: str | Path, *args: Any, user: str | None = None, **options: Any) -> Federation:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedquilt.core.errors import InputError
 
 Array = NDArray[Any]
-_WANTED = "x and y, or x_train, y_train, x_test and y_test"
+_WANTED = "x and y, or x_train, y_train, x_test and y_test; or x alone, for methods that need no labels"
 _USERS = ("user", "writer")
 
 
@@ -24,6 +24,7 @@ class Arrays:
 
     Args:
         x, y: Inputs and labels to be divided.
+        labelled: Whether there are labels; if not, y is all zeros.
         x_test, y_test: A test set of its own, for the global model; or None.
         user: Who each row comes from, where that is known; one natural client each.
         classes: How many classes.
@@ -39,6 +40,12 @@ class Arrays:
     name: str = ""
     licence: str = "not stated"
     source: str = ""
+    labelled: bool = True
+
+    @property
+    def pair(self) -> tuple[Array, Array | None]:
+        """Inputs, and labels or None."""
+        return self.x, self.y if self.labelled else None
 
     @property
     def global_test(self) -> tuple[Array, Array] | None:
@@ -94,18 +101,26 @@ def _header(archive: zipfile.ZipFile, member: str) -> Header:
 def arrays_of(found: Mapping[str, Array], where: str, user: str | None = None) -> Arrays:
     """Make sense of an .npz by its keys.
 
-    Either x and y, or x_train, y_train (to which x_val, y_val are added when there) and x_test, y_test. ``user`` names
-    the column of natural clients; without it a column called user or writer is taken when there is one.
+    Either x and y, or x_train, y_train (to which x_val, y_val are added when there) and x_test, y_test, or x alone:
+    inputs without labels. ``user`` names the column of natural clients; without it a column called user or writer is
+    taken when there is one.
     """
     if {"x", "y"} <= found.keys():
         x, y, test = found["x"], found["y"], None
     elif {"x_train", "y_train"} <= found.keys():
         x, y = _with_val(found, "x", where), _with_val(found, "y", where)
         test = (found["x_test"], found["y_test"]) if {"x_test", "y_test"} <= found.keys() else None
+    elif "x" in found and not any(name.startswith("y") for name in found):
+        return unlabelled(found["x"], _users(found, where, user), where)
     else:
         raise InputError(f"{where} has the keys {_listed(found)}. It needs {_WANTED}; save it again so.")
     x_test, y_test = test or (None, None)
     return Arrays(x, y, x_test, y_test, _users(found, where, user), name=where)
+
+
+def unlabelled(x: Array, user: Array | None, name: str) -> Arrays:
+    """Inputs without labels."""
+    return Arrays(x, np.zeros(len(x) if x.ndim else 0, np.int64), user=user, name=name, labelled=False)
 
 
 def _with_val(found: Mapping[str, Array], name: str, where: str) -> Array:

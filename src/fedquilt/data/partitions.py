@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ Partition = Callable[[Ints, int, Seed], list[Ints]]
 @dataclass(frozen=True)
 class IID:
     """Every client gets an equal random share (sizes differ by at most one)."""
+
+    by_label: ClassVar[bool] = False
 
     def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ class LogNormal:
         minimum: The fewest rows a client may end with.
     """
 
+    by_label: ClassVar[bool] = False
     sigma: float
     minimum: int = 1
 
@@ -50,6 +51,7 @@ class PowerLaw:
         minimum: The fewest rows a client may end with.
     """
 
+    by_label: ClassVar[bool] = False
     exponent: float
     minimum: int = 1
 
@@ -72,6 +74,8 @@ class DirichletSizes(Concentrated):
         alpha: Small is skewed (0.5), large is even (100).
         minimum: The fewest rows a client may end with.
     """
+
+    by_label: ClassVar[bool] = False
 
     def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "DirichletSizes", self.minimum)

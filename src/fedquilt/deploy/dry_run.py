@@ -18,7 +18,7 @@ from fedquilt.engines.engine import Lost
 from fedquilt.engines.flower.node import prepared
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
-from fedquilt.metrics.classify import classify
+from fedquilt.metrics.scoring import score_of
 
 
 class _Listening(Local):
@@ -49,7 +49,8 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, 
         settings = settings.model_copy(update={"classes": config.flower.classes})
     source: Any = source_of(settings)
     engine = _Listening()
-    played = Rounds(method_of(config, source), source, engine, Seed(config.seed), score=classify)
+    method = method_of(config, source)
+    played = Rounds(method, source, engine, Seed(config.seed), score=score_of(method))
     for _ in range(min(rounds, config.rounds)):
         played.play()
     scores = played.examine(list(source.examined)[:1])

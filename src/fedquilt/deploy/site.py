@@ -117,12 +117,12 @@ def _read(settings: SiteSettings) -> Source:
         "prepare": Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None,
     }  # fmt: skip
     if settings.name is not None:
-        pair = (arrays.x, arrays.y)
+        pair = arrays.pair
         own = pair if arrays.global_test is None else {"train": pair, "test": arrays.global_test}
         return Federation.from_clients({settings.name: own}, **options)
     if arrays.user is None:
         raise InputError(f"'{settings.data}' does not say whose rows are whose. Name the site: --name oslo.")
-    return Federation.from_arrays(arrays.x, arrays.y, user=arrays.user, **options)
+    return Federation.from_arrays(*arrays.pair, user=arrays.user, **options)
 
 
 def _classes(settings: SiteSettings, arrays: Any) -> int | None:

@@ -26,9 +26,7 @@ from fedquilt.runs.storage import RunFolder
 def method_of(config: Config, federation: Any) -> Method:
     """The method, with its network for this federation's data."""
     shape = row_shape(federation)
-    if federation.classes is None:
-        raise InputError("The data have no class labels; this version trains classifiers only.")
-    net = net_called(config.model.kind, shape, federation.classes, **config.model.options)
+    net = net_called(config.model.kind, shape, federation.classes or 1, **config.model.options)
     train = config.train
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
@@ -40,6 +38,11 @@ def method_of(config: Config, federation: Any) -> Method:
         epochs=train.epochs, steps=train.steps, batch_size=train.batch_size, clip=train.clip,
         cohort=_cohort(config), **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}), **given,
     )  # fmt: skip
+    if federation.classes is None and not getattr(method, "reconstructs", False):
+        raise InputError(
+            f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
+            "learns without: podfcssv, fedmae, mae_alone, mae_pooled."
+        )
     return with_codecs(method, config)
 
 

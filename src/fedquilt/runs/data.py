@@ -56,6 +56,7 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
     if source is None and data.path is not None and imports.is_split(Path(data.path)):
         return _shifted(data, _already_divided(data, classes))
     arrays = _arrays(data, source)
+    _check_labels(data, arrays, classes)
     if classes is not None:
         arrays = _only(arrays, classes)
     held = None
@@ -73,6 +74,16 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
     if data.local_tests:
         federation = with_local_tests(federation, data.seed)
     return _shifted(data, federation)
+
+
+def _check_labels(data: Data, arrays: Arrays, classes: Sequence[int] | None) -> None:
+    """Raise if something is asked for that goes by labels, and there are none."""
+    asked_for = ("long_tail", "common_test", "common_valid", "local_tests", "unlabelled")
+    wrong = next((f"data.{name}" for name in asked_for if getattr(data, name)), None)
+    if classes is not None:
+        wrong = "a stream by class"
+    if wrong is not None and not arrays.labelled:
+        raise InputError(f"{wrong} goes by labels, and {arrays.name} has none. Leave it out.")
 
 
 def _shifted(data: Data, federation: Federation) -> Federation:

@@ -21,7 +21,7 @@ from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.memory import memory
-from fedquilt.metrics.reconstruct import reconstruct
+from fedquilt.metrics.scoring import score_of
 from fedquilt.runs.checkpoints import Checkpoints
 from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
@@ -54,8 +54,7 @@ class Run:
         self.method, self.federation, self.total, self.seed = method, federation, rounds, Seed(seed)
         self.source = federation.pooled() if getattr(method, "pools_data", False) else federation
         self.engine, self.folder, self.identity = engine, folder, identity
-        guesses = score is classify and getattr(method, "reconstructs", False)
-        self.score: Score | None = reconstruct if guesses else score
+        self.score: Score | None = score_of(method) if score is classify else score
         self.evaluation = evaluation or Evaluation()
         self.stop = stop or Stop()
         self.snapshots = snapshots or Snapshots()

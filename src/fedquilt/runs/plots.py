@@ -142,6 +142,9 @@ def save(figure: Any, path: Path, header: Sequence[str], rows: Sequence[Sequence
     """A picture as PNG, SVG and EPS, and its numbers as CSV; equal pictures are equal files."""
     with storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if figure.get_layout_engine() is not None:  # laid out once, not for every format
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
         figure.savefig(path.with_suffix(".png"))
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
         path.with_suffix(".eps").write_bytes(_postscript(figure))

@@ -11,10 +11,14 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
+from fedquilt.runs import continual_plots
 from fedquilt.runs.build import run_of
 from fedquilt.runs.config import parse
 from fedquilt.runs.continual import Examiner, Recalled, evaluate, summary
 from fedquilt.runs.continual_plots import pictures
+from fedquilt.runs.report.blocks import numbers
+from fedquilt.runs.report.gather import Gathered
+from fedquilt.runs.report.panels import PANELS
 from fedquilt.runs.stages import stages_in
 from helpers.command import fedquilt
 from helpers.guessing import RECIPE, method, tasks
@@ -25,6 +29,13 @@ def played(folder: Path, **changes) -> Path:
     config = parse({**RECIPE, "engine": {"kind": "local"}, **changes})
     list(run_of(config, Local(), folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def fewer_images(monkeypatch):
+    """Most of the time would go into drawing them."""
+    monkeypatch.setattr(continual_plots, "SHOWN", 3)
+    monkeypatch.setattr(continual_plots, "NEAR", 2)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +84,26 @@ def test_the_command(folder):
     said = fedquilt("continual", str(folder), "--rows", "20").out
     assert "linear probe, own task" in said
     assert "rows of the bank by round" in said
+
+
+def test_the_report_shows_what_was_forgotten_and_how_the_bank_grew(tmp_path):
+    folder = played(tmp_path / "run")
+    assert "forgetting" not in _panels(folder)  # it was not probed yet
+    told = json.loads(fedquilt("continual", str(folder), "--rows", "20", "--json").out)
+    panels = _panels(folder)
+    matrix, table, *images = panels["forgetting"]["blocks"]
+    probe = next(v for v in matrix["variants"] if v["keys"]["measure"] == "linear probe, own task")
+    assert probe["values"] == numbers([told["measures"]["probe"]["before"], *told["measures"]["probe"]["matrix"]])
+    assert {row["measure"]: row["forgetting"] for row in table["rows"]}["linear probe, own task"] == pytest.approx(
+        told["measures"]["probe"]["forgetting"]
+    )
+    assert [image["source"][:22] for image in images] == ["data:image/png;base64,"] * 2
+    (seed,) = panels["banks"]["blocks"][0]["series"][0]["seeds"]
+    assert seed["values"]["bank"] == [row["bank"] for row in told["by_round"]]
+
+
+def _panels(folder):
+    return {panel.key: panel.plain() for make in PANELS if (panel := make(Gathered.of(folder))) is not None}
 
 
 def test_clients_that_learn_alone_are_probed_one_by_one(tmp_path):

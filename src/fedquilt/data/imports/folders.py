@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from fedquilt.core.errors import InputError
-from fedquilt.data.formats.folders import class_files, has_images, loaded, subfolders
-from fedquilt.data.npz import Arrays
+from fedquilt.data.formats.folders import class_files, has_images, images_in, loaded, subfolders
+from fedquilt.data.npz import Arrays, unlabelled
 
 _LAYOUTS = "PATH/CLASS/*.png, PATH/CLIENT/CLASS/*.png, or PATH/train/CLASS/*.png and PATH/test/CLASS/*.png"
 _TRAIN, _TEST = ("train", "val", "valid"), "test"
@@ -17,12 +17,15 @@ _TRAIN, _TEST = ("train", "val", "valid"), "test"
 def of_folder(path: Path, size: int = 64) -> Arrays:
     """Class folders of images, at a common size; classes are numbered in the order of their names.
 
-    Three layouts: one folder for each class; the same in a folder for each client, whose name becomes ``user``; or the
-    same in folders called train and test (val and valid are added to train), of which test belongs to no client.
+    Images that lie in the folder itself have no labels. Else three layouts: one folder for each class; the same in a
+    folder for each client, whose name becomes ``user``; or the same in folders called train and test (val and valid are
+    added to train), of which test belongs to no client.
     """
     if not path.is_dir():
         raise InputError(f"There is no folder {path}. Check the path; relative ones start at {Path.cwd()}.")
     tops = subfolders(path)
+    if not tops and has_images(path):
+        return unlabelled(loaded([(file, 0) for file in images_in(path)], size)[0], None, str(path))
     if not tops:
         raise InputError(f"{path} has no folders in it. Lay images out as {_LAYOUTS}.")
     flat = [top.name for top in tops if has_images(top)]

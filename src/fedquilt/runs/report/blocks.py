@@ -56,6 +56,11 @@ def chart(kind: str, key: str, title: str, **content: Any) -> Block:
     return {"kind": kind, "key": key, "title": title, **content}
 
 
+def picture(key: str, title: str, source: str) -> Block:
+    """An image inside the page; the source is a data: URL."""
+    return {"kind": "picture", "key": key, "title": title, "source": source}
+
+
 def numbers(values: Any, digits: int = 5) -> list[Any]:
     """An array as lists of rounded numbers; what is not finite becomes None."""
     rounded = np.round(np.asarray(values, dtype=float), digits)

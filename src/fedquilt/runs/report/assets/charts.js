@@ -71,7 +71,7 @@ quilt.draws.lines = function (block) {
   const controls = (redraw) => {
     const set = (name) => (value) => { state[name] = value; redraw(); };
     const entries = Object.entries(block.names);
-    const bands = [["range", "range over seeds"], ["t", "95 % t-interval over seeds"], ["clients", "deviation over clients"], ["none", "none"]];
+    const bands = [["range", "range over seeds"], ["t", "95 % t-interval over seeds"], ["clients", "deviation over clients"], ["none", "none"]].filter(([n]) => !block.bands || block.bands.includes(n));
     const log = quilt.el("input", { type: "checkbox", onchange: () => { state.log = log.checked; redraw(); } });
     const legend = quilt.el("div", { class: "legend", role: "group", "aria-label": "Methods shown" }, block.series.map((s) => {
       const line = quilt.el("span", { class: "stroke", style: { background: quilt.dash(s.place) ? `repeating-linear-gradient(90deg, ${quilt.colour(s.place)} 0 6px, transparent 6px 9px)` : quilt.colour(s.place) } });

@@ -23,7 +23,7 @@ quilt.draws.matrix = function (block) {
   return quilt.variants(block, (given, width) => {
     const variant = quilt.ordered(given, state.order);
     const [across, down] = [variant.x.length, variant.y.length];
-    const height = Math.round(Math.max(150, Math.min(640, down * (down > 60 ? 9 : 14))));
+    const height = Math.round(Math.max(150, Math.min(640, down * (block.written ? 30 : down > 60 ? 9 : 14))));
     const share = variant.share;
     const show = (v) => (share ? quilt.percent(v) : quilt.short(v));
     const cells = [];
@@ -32,7 +32,7 @@ quilt.draws.matrix = function (block) {
       cells.push({ x: i + 0.5, y: j + 0.5, v, column: variant.x[i], row: variant.y[j], text: `${block.y_name} ${variant.y[j]}${quilt.group(variant, j)}\n${block.x_name} ${variant.x[i]}\n${variant.name}: ${show(v)}` });
     }));
     const kinds = [...new Set(cells.map((c) => c.v))].sort(d3.ascending);
-    const extent = share ? [0, 1] : d3.extent(cells, (c) => c.v);
+    const extent = share && !block.written ? [0, 1] : d3.extent(cells, (c) => c.v);
     const colour = block.categories ? { type: "ordinal", domain: kinds, range: kinds.map((k) => quilt.palette[k % 8]) } : { type: "linear", domain: extent, scheme: "viridis", label: variant.name, percent: false };
     const svg = Plot.plot({
       width, height: height + 70, marginLeft: quilt.margin(variant.y.map(quilt.cut)), marginBottom: 44, marginRight: 20, style: quilt.looksOf,
@@ -41,6 +41,7 @@ quilt.draws.matrix = function (block) {
       color: colour,
       marks: [
         Plot.raster(variant.values.flat(), { width: across, height: down, x1: 0, x2: across, y1: 0, y2: down, imageRendering: "pixelated", fill: (v) => v }),
+        block.written ? Plot.text(cells, { x: "x", y: "y", text: (c) => (share ? (100 * c.v).toFixed(1) : quilt.short(c.v)), fill: "white", stroke: "black", strokeWidth: 3, strokeOpacity: 0.55 }) : null,
         quilt.tip(cells),
       ],
     });

@@ -16,6 +16,7 @@ from fedquilt.runs.report.panels.federation import federation
 from fedquilt.runs.report.panels.files import leakage, tails
 from fedquilt.runs.report.panels.ledger import ledger
 from fedquilt.runs.report.panels.settings import differences, runs, settings
+from fedquilt.runs.report.panels.streams import banks, forgetting
 from fedquilt.runs.report.panels.summary import comparison, headline, tests
 from fedquilt.runs.report.panels.traffic import compression, messages, seconds
 
@@ -24,7 +25,7 @@ PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
     curves,
     distribution, heat_map,
     federation,
-    clusters, tails, compression, leakage,
+    clusters, tails, forgetting, banks, compression, leakage,
     messages, seconds,
     ledger,
     runs, differences, settings,
