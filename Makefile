@@ -54,6 +54,7 @@ bench: $(VENV)/.stamp-demo ## Measure speed and memory
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/codecs.py
+	$(BIN)/python benchmarks/scale.py
 
 bench-peers: $(VENV)/.stamp-demo ## Measure beside Flower and pfl-research (makes their environments)
 	$(BIN)/python benchmarks/peers/run.py

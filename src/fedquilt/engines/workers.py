@@ -189,7 +189,9 @@ class Workers:
                         worker.give(number, what(clients[number]))
                     except (BrokenPipeError, ConnectionError):
                         worker.job = number  # found dead below, where the socket reports its end
-                for key, _ in selector.select():
+                ready = wanted in results
+                events = selector.select(0 if ready else None)
+                for key, _ in events:
                     worker = key.data
                     number = worker.job
                     result = self._collect(worker)
@@ -208,7 +210,7 @@ class Workers:
                     elif number is not None:
                         results[number] = result
                     idle.append(worker)
-                while wanted in results:
+                if ready and not events:  # every worker has something to do while this reply is taken in
                     yield clients[wanted], results.pop(wanted)
                     wanted += 1
 
