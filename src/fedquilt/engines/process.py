@@ -95,7 +95,7 @@ def _child(serve: Callable[[], None], keep: int) -> NoReturn:
         serve()
         code = 0
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 
