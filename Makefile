@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips in one venv would race
-.PHONY: help demo test test-flower browser lint fmt types imports docs bench clean
+.PHONY: help demo test test-flower browser lint fmt types imports docs bench bench-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,10 @@ bench: $(VENV)/.stamp-demo ## Measure speed and memory
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/codecs.py
 	$(BIN)/python benchmarks/metering.py
+	$(BIN)/python benchmarks/scale.py
+
+bench-peers: $(VENV)/.stamp-demo ## Measure beside Flower and pfl-research (makes their environments)
+	$(BIN)/python benchmarks/peers/run.py
 
 clean: ## Remove .venv, caches and built files (runs/ stays)
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,8 +1,8 @@
 """How fast are the engines? Ratios inside one run, medians of several.
 
-    python benchmarks/engine.py [--repeats 5] [--workload A B] [--json benchmarks/results/engine.json]
+    python benchmarks/engine.py [--repeats 5] [--workload CNN LeNet B] [--json benchmarks/results/engine.json]
 
-Workload A: 20 clients x 500 images of 1x28x28, FedAvgCNN, batch 10, one epoch, SGD.
+CNN, LeNet, MLP, ResNet-10, ViT: FedAvg, one pass in batches of 10 over each client's images, SGD.
 Workload B: logistic regression, 1,000 clients x 60 images, 10 per round, batch 10, 100 rounds, evaluation every 20.
 The bare loop is what one writes by hand: one nn.Module, torch.optim.SGD, preloaded tensors, one thread, the same
 memory format, the same batches, the same evaluations.
@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,10 +35,10 @@ from fedquilt.pieces.optimizers import SGD
 from fedquilt.runs.runner import run
 
 
-def images(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noise in the shape of MNIST: time does not depend on what is in the pictures."""
+def images(count: int, shape: tuple[int, ...] = (1, 28, 28)) -> tuple[np.ndarray, np.ndarray]:
+    """Noise: time does not depend on what is in the pictures."""
     rng = np.random.default_rng(0)
-    return rng.random((count, 1, 28, 28), dtype=np.float32), rng.integers(0, 10, count)
+    return rng.random((count, *shape), dtype=np.float32), rng.integers(0, 10, count)
 
 
 def bare_round(module, start, tables, cohort, lr, batch, generator):
@@ -56,19 +57,31 @@ def bare_round(module, start, tables, cohort, lr, batch, generator):
         for name, value in module.state_dict().items():
             total[name] = total.get(name, 0) + value * len(x)
         weight += len(x)
-    return {n: v / weight for n, v in total.items()}
+    return {n: (v / weight).to(start[n].dtype) for n, v in total.items()}
 
 
-def workload_a(repeats: int) -> dict[str, float]:
-    x, y = images(10_000)
-    federation = Federation.from_arrays(x, y, partition=IID(), clients=20, test=0.0, valid=0.0)
-    net = Net(make("fedavg_cnn", (1, 28, 28), 10))
+MODELS: dict[str, tuple[str, tuple[int, ...], int, int, dict[str, Any]]] = {  # shape, clients, rows of each, options
+    "CNN": ("fedavg_cnn", (1, 28, 28), 20, 100, {}),
+    "LeNet": ("lenet5", (1, 28, 28), 20, 250, {}),
+    "MLP": ("mlp", (1, 28, 28), 20, 500, {}),
+    "ResNet-10": ("resnet10", (3, 32, 32), 6, 20, {}),
+    "ViT": ("vit_tiny", (3, 32, 32), 6, 40, {}),
+}
+
+
+def workload(name: str, repeats: int) -> dict[str, float]:
+    """One round of FedAvg with batches of 10: by hand, on ``local`` and on two ``workers``."""
+    kind, shape, clients, rows, options = MODELS[name]
+    x, y = images(clients * rows, shape)
+    federation = Federation.from_arrays(x, y, partition=IID(), clients=clients, test=0.0, valid=0.0)
+    net = Net(make(kind, shape, 10, **options))
     method = FedAvg(objective=net, optimizer=SGD(0.01), batch_size=10)
+    form = torch.channels_last if net._resident().channels_last else torch.contiguous_format
     tables = {}
     for client in federation.ids:
-        rows = federation.site(client, 0).train.whole()
-        tables[client] = rows.x.contiguous(memory_format=torch.channels_last), rows.y
-    module = net.build().to(memory_format=torch.channels_last)
+        held = federation.site(client, 0).train.whole()
+        tables[client] = held.x.contiguous(memory_format=form), held.y
+    module = net.build().to(memory_format=form)
     start = {n: t.clone() for n, t in module.state_dict().items()}
     local = Rounds(method, federation, Local(), Seed(0))
     times: dict[str, list[float]] = {"bare": [], "local": [], "workers": []}
@@ -76,7 +89,7 @@ def workload_a(repeats: int) -> dict[str, float]:
         workers = Rounds(method, federation, engine, Seed(0))
         generator = torch.Generator()
         for repeat in range(repeats + 1):
-            for name, work in (
+            for who, work in (
                 ("bare", lambda: bare_round(module, start, tables, federation.ids, 0.01, 10, generator)),
                 ("local", local.play),
                 ("workers", workers.play),
@@ -84,10 +97,10 @@ def workload_a(repeats: int) -> dict[str, float]:
                 began = time.perf_counter()
                 work()
                 if repeat:  # the first round warms up
-                    times[name].append(time.perf_counter() - began)
+                    times[who].append(time.perf_counter() - began)
         if local.digest() != workers.digest():
             raise SystemExit("local and workers disagree: the timing means nothing")
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {who: statistics.median(values) for who, values in times.items()}
 
 
 def bare_b(x, y, federation, rounds: int) -> None:
@@ -135,15 +148,17 @@ def workload_b(repeats: int) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workload", nargs="+", default=["A", "B"], choices=["A", "B"])
+    parser.add_argument("--workload", nargs="+", default=[*MODELS, "B"], choices=[*MODELS, "B"])
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/engine.json"))
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     results, failed = {}, []
-    limits = {"A": (("local / bare", 1.05), ("workers / local", 0.60)), "B": (("fedquilt / bare", 1.50),)}
+    limits = {name: [("local / bare", 1.05)] for name in MODELS} | {"B": [("fedquilt / bare", 1.50)]}
+    for name in ("CNN", "LeNet", "MLP"):
+        limits[name].append(("workers / local", 0.55))
     for name in chosen.workload:
-        times = (workload_a if name == "A" else workload_b)(chosen.repeats)
-        print(f"workload {name}: " + ", ".join(f"{k} {v:.3f} s" for k, v in times.items()))
+        times = workload_b(chosen.repeats) if name == "B" else workload(name, chosen.repeats)
+        print(f"{name}: " + ", ".join(f"{k} {v:.3f} s" for k, v in times.items()))
         ratios = {}
         for label, limit in limits[name]:
             over, under = label.split(" / ")

@@ -12,6 +12,7 @@ import typer
 
 from fedquilt.commands import (
     audit,
+    benching,
     catalogues,
     continual,
     federations,
@@ -48,6 +49,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "What there is": (
         catalogues.methods, catalogues.codecs, catalogues.models, catalogues.datasets, catalogues.doctor,
+        benching.bench,
     ),
 }  # fmt: skip
 for _panel, _commands in PANELS.items():

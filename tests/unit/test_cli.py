@@ -39,7 +39,7 @@ def test_help_needs_no_heavy_library() -> None:
     said = python("-c", program)
     assert said.returncode == 0, said.stderr
     assert said.stdout.splitlines()[-1] == "HEAVY []"
-    for command in ("run", "resume", "compare", "methods", "models", "datasets", "partition", "doctor"):
+    for command in ("run", "resume", "compare", "methods", "models", "datasets", "partition", "doctor", "bench"):
         assert command in said.stdout
 
 
@@ -56,7 +56,7 @@ def test_the_module_is_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "resume", "compare", "methods", "models", "datasets", "partition", "doctor"]
+    "command", ["run", "resume", "compare", "methods", "models", "datasets", "partition", "doctor", "bench"]
 )
 def test_every_command_explains_itself_with_an_example(command: str) -> None:
     said = fedquilt(command, "--help")

@@ -186,6 +186,8 @@ class Net:
 
     def _ready(self, params: Params, batch: Batch, train: bool) -> tuple[Any, list[Tensor]]:
         resident = self._resident()
+        if resident.channels_last and not torch.is_grad_enabled():
+            params = resident.laid_out(params)
         resident.bind(params)
         resident.mode(train)
         columns = [batch.columns[name] for name in self.inputs]

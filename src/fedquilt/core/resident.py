@@ -61,6 +61,8 @@ class Resident:
             for leaf, buffer in m._buffers.items()
             if buffer is not None and leaf in m._non_persistent_buffers_set
         ]
+        self.images = [n for n in self.names if slots[n][0][0][slots[n][0][1]].dim() == 4]
+        self._laid: tuple[Params, tuple[int, ...], Params] | None = None
         self.bound: Params | None = None
         self.training: bool | None = None
         self.device = torch.device("cpu")
@@ -80,6 +82,16 @@ class Resident:
             module._flat_weights = [getattr(module, n) for n in module._flat_weights_names]
         self._follow(params)
         self.bound = params
+
+    def laid_out(self, params: Params) -> Params:
+        """The same values with kernels in the layout the network runs with: converted once, not in every call."""
+        if any(n not in params or params[n].is_inference() for n in self.images):
+            return params
+        versions = tuple(params[n]._version for n in self.images)
+        if self._laid is None or self._laid[0] is not params or self._laid[1] != versions:
+            kernels = {n: params[n].contiguous(memory_format=torch.channels_last) for n in self.images}
+            self._laid = (params, versions, {**params, **kernels})
+        return self._laid[2]
 
     def held(self) -> list[tuple[dict[str, Any], str, Any]]:
         """Which values are in which places."""

@@ -104,8 +104,18 @@ class Table:
         Without ``lone``, a last batch of one row joins the batch before it. These are the batches of training: the only
         ones that random transforms change, batch k by a seed of its own.
         """
-        rows, generator, made, epoch = self.all_rows(), seed.torch(), 0, 0
         augmented = getattr(self.prepare, "augmented", None)
+        for made, chosen in enumerate(self.draws(size, epochs, seed, steps, lone)):
+            if augmented is None:
+                yield self.rows(chosen)
+            else:
+                yield Batch(augmented(self._gathered(chosen), seed.fold("augment", made)))
+
+    def draws(
+        self, size: int, epochs: int, seed: Seed, steps: int | None = None, lone: bool = True
+    ) -> Iterator[Tensor]:
+        """The absolute row numbers of :meth:`batches`."""
+        rows, generator, made, epoch = self.all_rows(), seed.torch(), 0, 0
         count = len(rows)
         while count and (epoch < epochs if steps is None else made < steps):
             order = rows[torch.randperm(count, generator=generator)]
@@ -115,11 +125,7 @@ class Table:
             for low, high in zip(starts, [*starts[1:], count], strict=True):
                 if steps is not None and made == steps:
                     return
-                chosen = order[low:high]
-                if augmented is None:
-                    yield self.rows(chosen)
-                else:
-                    yield Batch(augmented(self._gathered(chosen), seed.fold("augment", made)))
+                yield order[low:high]
                 made += 1
             epoch += 1
 

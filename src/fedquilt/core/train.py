@@ -10,11 +10,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedquilt.core.device import carried, elsewhere, moved
 from fedquilt.core.errors import InputError, StageError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.record import record
+from fedquilt.core.slopes import slopes
 from fedquilt.core.table import Batch, Site, Table
 
 Term = Callable[[Any, Params, Mapping[str, Any], Batch], Tensor]
@@ -263,9 +265,10 @@ class Train:
         """Step by step down the objective."""
         job, site, turn = descent.job, descent.site, descent.turn
         params = self.objective.net.own(job.params, device)
-        fixed = job.fixed if device is None or device.type == "cpu" else _moved(job.fixed, device)
+        fixed = moved(job.fixed, device) if device is not None and elsewhere(device) else job.fixed
         names = self.trains(params)
-        weights = [params[n].requires_grad_() for n in names]
+        weights = tuple(params[n].requires_grad_() for n in names)
+        one = torch.ones((), device=device)
         bare = [w.detach() for w in weights]  # the same memory, seen without autograd
         memory = job.memory or Memory()
         slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
@@ -274,11 +277,9 @@ class Train:
         losses: list[Tensor] = []
         grads: list[Tensor] = []
         with turn.seed.fold("ambient").ambient():
-            for batch in self.batches(job, site, turn):
-                if device is not None and device.type != "cpu":
-                    batch = Batch({n: c.to(device, non_blocking=True) for n, c in batch.columns.items()})
+            for batch in carried(self.batches(job, site, turn), device):
                 loss = self.objective(params, fixed, batch)
-                grads = list(torch.autograd.grad(loss, weights, materialize_grads=True))
+                grads = slopes(loss, weights, one)
                 if self.clip is not None:
                     _clip(grads, self.clip)
                 losses.append(loss.detach())
@@ -352,13 +353,3 @@ def in_turn(*works: Any) -> InTurn:
 def _clip(grads: list[Tensor], limit: float) -> None:
     total = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     torch._foreach_mul_(grads, torch.clamp(limit / (total + 1e-6), max=1.0))
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, Mapping):
-        return {k: _moved(v, device) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(_moved(v, device) for v in value)
-    return value

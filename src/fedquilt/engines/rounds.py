@@ -93,6 +93,7 @@ class Rounds:
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
         self._meter = PhaseMeter()
+        self._known: tuple[Sequence[ClientId], frozenset[ClientId]] | None = None
         self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply that counts
         self.stepped: Callable[[int, str, int, int], None] | None = None  # round, phase, how many clients, of how many
         with one_thread():
@@ -192,11 +193,18 @@ class Rounds:
     def _cohort(self, exchange: Exchange, log: RoundLog) -> tuple[ClientId, ...]:
         try:
             asked = exchange.cohort(self.state, self.source.ids, self.seed.fold("cohort", self.done))
-            _check_cohort(asked, self.source.ids)
+            _check_cohort(asked, self._clients())
         except Exception as error:
             raise self._failed(exchange, "cohort", None, error) from error
         left_out = log.left_out
         return in_order([c for c in asked if c not in left_out])
+
+    def _clients(self) -> frozenset[ClientId]:
+        """All clients, looked at anew only when the source names others."""
+        ids = self.source.ids
+        if self._known is None or self._known[0] is not ids:
+            self._known = (ids, frozenset(ids))
+        return self._known[1]
 
     def _sender(self, exchange: Exchange, carry: Carry | None = None) -> Sender:
         seed = exchange.download_seed(self.done, self.seed)
@@ -283,10 +291,9 @@ class Rounds:
             return found
 
 
-def _check_cohort(asked: Sequence[ClientId], ids: Sequence[ClientId]) -> None:
+def _check_cohort(asked: Sequence[ClientId], known: frozenset[ClientId]) -> None:
     """A client visited twice in one exchange would see two states on one engine and one on another."""
     seen: set[ClientId] = set()
-    known = set(ids)
     for client in asked:
         if client not in known:
             raise InputError(f"client {client!r} is asked, but is not in the federation.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import runpy
 import signal
@@ -154,16 +155,19 @@ def answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) 
         return Failed(job.number, "evaluation", text, traceback.format_exc(), told)
 
 
-def main() -> None:
-    """Serve on the socket whose number is the first argument."""
+def main(door: socket.socket) -> None:
+    """Serve on this socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     torch.set_num_threads(1)
     with contextlib.suppress(ConnectionError):  # the parent went away while an answer was on its way
-        serve(Pipe(socket.socket(fileno=int(sys.argv[1]))))
+        serve(Pipe(door))
 
 
 if __name__ == "__main__":
     # Records are found by the module they were defined in, so serve from the imported module, not from this one.
     from fedquilt.engines import worker
 
-    worker.main()
+    worker.main(socket.socket(fileno=int(sys.argv[1])))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nothing is left to clean up, and taking torch apart would take a second

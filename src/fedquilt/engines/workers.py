@@ -6,12 +6,10 @@ import heapq
 import os
 import selectors
 import socket
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -23,62 +21,13 @@ from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.client_side import ClientSide, Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Lost
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
-from fedquilt.engines.pipe import Pipe, SharedTensors
-from fedquilt.engines.worker import Begin, Done, Failed, Job, Together, together
+from fedquilt.engines.pipe import SharedTensors
+from fedquilt.engines.process import Worker
+from fedquilt.engines.worker import Begin, Done, Failed, together
 
 T = TypeVar("T")
 _WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
 _shared: WeakKeyDictionary[Any, SharedTensors] = WeakKeyDictionary()
-
-
-class _Worker:
-    """One process and our end of its socket."""
-
-    def __init__(self, device: str | None) -> None:
-        self.device = device
-        ours, theirs = socket.socketpair()
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "FEDQUILT_WORKER": "1",
-            "MALLOC_MMAP_THRESHOLD_": "268435456",  # keep freed blocks: about 5 % faster for small CNNs
-            "MALLOC_TRIM_THRESHOLD_": "268435456",
-        }
-        command = [sys.executable, "-m", "fedquilt.engines.worker", str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
-        theirs.close()
-        self.pipe = Pipe(ours)
-        self.down: bytes | None = None
-        self.whole: bytes | None = None
-        self.job: int | None = None
-
-    def begin(self, message: Begin, descriptor: int) -> None:
-        self.pipe.send(replace(message, device=self.device))
-        self.pipe.send_descriptor(descriptor)
-        self.down = self.whole = self.job = None
-
-    def give(self, number: int, what: Task | Exam | Together) -> None:
-        """Send a job, leaving out the parts this worker already has."""
-        known, self.down = what.down is self.down, what.down
-        if isinstance(what, Exam) and what.whole is not None:
-            again, self.whole = what.whole is self.whole, what.whole
-            what = replace(what, whole=b"") if again else what
-        self.job = number
-        self.pipe.send(Job(number, replace(what, down=None) if known else what))
-
-    def end(self) -> None:
-        self.pipe.close()
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def fate(self) -> str:
-        """Why the process ended, in words."""
-        code = self.process.wait()
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 class Workers:
@@ -109,12 +58,17 @@ class Workers:
         self.count = count
         self.width = checked_width(width)
         self.name = "workers" if width == 1 else "lanes"
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._begin: Begin | None = None
         self._data: SharedTensors | None = None
         self._source: Source | None = None
         self._method: type = type(None)
         self._here: ClientSide | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes there are."""
+        return tuple(worker.process.pid for worker in self._workers)
 
     def _device(self, place: int) -> str | None:
         return self.devices[place % len(self.devices)] if self.devices else None
@@ -148,15 +102,15 @@ class Workers:
         for place, worker in enumerate(self._workers):
             if worker.process.poll() is not None:  # killed since the last run
                 worker.pipe.close()
-                self._workers[place] = _Worker(worker.device)
+                self._workers[place] = Worker(worker.device)
         while len(self._workers) < self.count:
-            self._workers.append(_Worker(self._device(len(self._workers))))
+            self._workers.append(Worker(self._device(len(self._workers))))
         for worker in self._workers:
             worker.begin(self._begin, self._data.descriptor)
         for worker in self._workers:
             self._ready(worker)
 
-    def _ready(self, worker: _Worker) -> None:
+    def _ready(self, worker: Worker) -> None:
         try:
             answer = worker.pipe.receive()
         except (EOFError, ConnectionError) as error:
@@ -235,7 +189,9 @@ class Workers:
                         worker.give(number, what(clients[number]))
                     except (BrokenPipeError, ConnectionError):
                         worker.job = number  # found dead below, where the socket reports its end
-                for key, _ in selector.select():
+                ready = wanted in results
+                events = selector.select(0 if ready else None)
+                for key, _ in events:
                     worker = key.data
                     number = worker.job
                     result = self._collect(worker)
@@ -254,7 +210,7 @@ class Workers:
                     elif number is not None:
                         results[number] = result
                     idle.append(worker)
-                while wanted in results:
+                if ready and not events:  # every worker has something to do while this reply is taken in
                     yield clients[wanted], results.pop(wanted)
                     wanted += 1
 
@@ -271,7 +227,7 @@ class Workers:
     def _size(self, client: ClientId) -> int:
         return self._source.size(client) if self._source is not None else 0
 
-    def _collect(self, worker: _Worker) -> Any:
+    def _collect(self, worker: Worker) -> Any:
         number = worker.job
         try:
             answer = worker.pipe.receive()
@@ -285,10 +241,10 @@ class Workers:
             return None
         return answer.result if isinstance(answer, Done) else answer
 
-    def _replace(self, dead: _Worker) -> _Worker:
+    def _replace(self, dead: Worker) -> Worker:
         place = self._workers.index(dead)
         dead.pipe.close()
-        fresh = self._workers[place] = _Worker(self._device(place))
+        fresh = self._workers[place] = Worker(self._device(place))
         if self._begin is None or self._data is None:
             raise AssertionError("a worker died before the run began")
         fresh.begin(self._begin, self._data.descriptor)
@@ -310,6 +266,8 @@ class Workers:
 
     def close(self) -> None:
         """End the processes."""
+        for worker in self._workers:
+            worker.pipe.close()
         for worker in self._workers:
             worker.end()
         self._workers = []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Hear = Callable[[Snapshot], None]
 
 console = Console()
-_PLAIN_SECONDS = 10.0
+_PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 
 
 def span(seconds: float) -> str:
@@ -52,6 +52,7 @@ class Bar:
         self._task: TaskID | None = None
         if owner.live is not None:
             self._task = owner.live.add_task(title, total=total, numbers="", phase="")
+            owner.draw(now=True)
 
     def follow(self, run: Run) -> Hear:
         """Show how far a run is, also inside a round; gives what hears of each round."""
@@ -80,6 +81,7 @@ class Bar:
         self.done, self.numbers = done, _numbers(metrics, totals or {}) or self.numbers
         if self.owner.live is not None and self._task is not None:
             self.owner.live.update(self._task, completed=done, description=self.title, numbers=self.numbers, phase="")
+            self.owner.draw(now=done == self.total)
         elif not self.owner.quiet and (done == self.total or now - self._said > _PLAIN_SECONDS):
             self._said = now
             print(" ".join(part for part in (f"{self.title}: {done}/{self.total}", self.numbers, self._left()) if part),
@@ -92,11 +94,13 @@ class Bar:
         self.done = done
         if self.owner.live is not None and self._task is not None:
             self.owner.live.update(self._task, completed=done)
+            self.owner.draw()
 
     def note(self, text: str) -> None:
         """What is being done now, beside the bar."""
         if self.owner.live is not None and self._task is not None:
             self.owner.live.update(self._task, phase=text)
+            self.owner.draw()
 
     def end(self) -> None:
         """It is done: its line goes, a line above the others stays."""
@@ -141,7 +145,8 @@ class Progress:
             columns = [TextColumn("{task.description}"), BarColumn(bar_width=wide), MofNCompleteColumn(),
                        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
                        TextColumn("{task.fields[numbers]} [dim]{task.fields[phase]}", table_column=rest)]  # fmt: skip
-            self.live = RichProgress(*columns, console=console)
+            self.live = RichProgress(*columns, console=console, auto_refresh=False)  # without a thread: see forks()
+        self._drawn = 0.0
 
     def __enter__(self) -> Progress:
         if self.live is not None:
@@ -151,6 +156,12 @@ class Progress:
     def __exit__(self, *exception: object) -> None:
         if self.live is not None:
             self.live.stop()
+
+    def draw(self, now: bool = False) -> None:
+        """Bring the screen up to date, if that was not done a moment ago."""
+        if self.live is not None and (now or time.monotonic() - self._drawn > _LIVE_SECONDS):
+            self._drawn = time.monotonic()
+            self.live.refresh()
 
     def bar(self, title: str, total: int, within: Bar | None = None, before: int = 0) -> Bar:
         """A new line of progress."""

@@ -7,6 +7,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedquilt.core.table import ClientId
 from fedquilt.runs.files import storage
 
 KEPT = 2  # snapshots
+_AT_ONCE = 8  # files flushed side by side: a disk writes them together
 Entries = dict[ClientId, bytes]  # the sha256 of each client's file
 
 
@@ -95,13 +97,9 @@ class FolderSlots:
 
     def secure(self) -> None:
         """Make sure that what was put is on the disk."""
-        with storage(self.folder.parent):
-            for name in self._fresh:
-                descriptor = os.open(self.folder / name, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+        with storage(self.folder.parent), ThreadPoolExecutor(_AT_ONCE) as pool:
+            for _ in pool.map(_flush, [self.folder / name for name in self._fresh]):
+                pass
 
     def mark(self) -> None:
         """A snapshot now relies on the present files; those that only a dropped snapshot needed go."""
@@ -136,6 +134,14 @@ class FolderSlots:
                 whole = False
             if not whole:
                 raise SnapshotError(f"the state of client {client!r} is missing or damaged")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class HandleSlots(FolderSlots):

@@ -1,0 +1,60 @@
+"""Batches and values on their way to a device; on the CPU nothing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.table import Batch
+
+
+def elsewhere(device: torch.device | None) -> bool:
+    """Whether work goes on another device than the CPU."""
+    return device is not None and device.type != "cpu"
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """The same tree with its tensors on the device; from pinned memory to CUDA, so that the copy waits for nobody."""
+    if isinstance(value, Tensor):
+        if device.type == "cuda" and value.device.type == "cpu":
+            value = value.pin_memory()
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {k: moved(v, device) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(moved(v, device) for v in value)
+    return value
+
+
+def carried(batches: Iterable[Batch], device: torch.device | None) -> Iterator[Batch]:
+    """The batches, on the device. On CUDA the next one travels on a stream of its own while this one is worked on."""
+    if device is None or not elsewhere(device):
+        yield from batches
+    elif device.type != "cuda":
+        for batch in batches:
+            yield _on(batch, device)
+    else:
+        yield from _ahead(batches, device)
+
+
+def _on(batch: Batch, device: torch.device) -> Batch:
+    weight = None if batch.weight is None else moved(batch.weight, device)
+    return Batch(moved(batch.columns, device), weight)
+
+
+def _ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    copying, waiting = torch.cuda.Stream(device), None
+    for batch in batches:
+        with torch.cuda.stream(copying):
+            coming = _on(batch, device)
+        if waiting is not None:
+            yield waiting
+        torch.cuda.current_stream(device).wait_stream(copying)
+        for column in coming.columns.values():
+            column.record_stream(torch.cuda.current_stream(device))  # its memory is in use there too
+        waiting = coming
+    if waiting is not None:
+        yield waiting

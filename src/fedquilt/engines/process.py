@@ -1,0 +1,175 @@
+"""A worker process: forked from this one where that is safe, and otherwise started anew."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import NoReturn
+
+import torch
+
+from fedquilt.engines.client_side import Exam, Task
+from fedquilt.engines.pipe import Pipe
+from fedquilt.engines.worker import Begin, Job, Together, main
+
+_KEEP = 2**28  # bytes that a worker keeps instead of giving them back and asking anew: about 5 % for small CNNs
+_TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt
+
+
+class Forked:
+    """A child of this process, with the words of ``subprocess.Popen``.
+
+    It has all modules at once and shares their memory, so it is there in a moment and takes little. It lets go of every
+    file of its parent's but the standard ones and its own socket.
+    """
+
+    def __init__(self, serve: Callable[[], None], keep: int) -> None:
+        self.returncode: int | None = None
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        gc.freeze()  # so that looking for garbage does not touch, and so copy, every object
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads: only those of numerical libraries are there
+            self.pid = os.fork()
+        if self.pid == 0:
+            _child(serve, keep)
+        gc.unfreeze()
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs; negative: the signal that ended it."""
+        if self.returncode is None:
+            with suppress(ChildProcessError):
+                found, status = os.waitpid(self.pid, os.WNOHANG)
+                if found:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended."""
+        end = None if timeout is None else time.monotonic() + timeout
+        if end is None and self.returncode is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        while self.poll() is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("a worker", timeout or 0.0)
+            time.sleep(0.005)
+        assert self.returncode is not None
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _child(serve: Callable[[], None], keep: int) -> NoReturn:
+    """What a forked process does, to its end. Nothing of the parent's is cleaned up here: it is the parent's."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        os.environ["FEDQUILT_WORKER"] = "1"
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for held in _open_files():  # numbers stay taken, lest an object of the parent's close a file of ours
+            if held not in (1, 2, keep, nothing):
+                os.dup2(nothing, held)
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(None)
+            library.mallopt(_MMAP, _KEEP)
+            library.mallopt(_TRIM, _KEEP)
+        serve()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def _open_files() -> list[int]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            os.fstat(int(name))  # the listing's own number is gone by now
+            found.append(int(name))
+    return found
+
+
+def forks(device: str | None) -> bool:
+    """Whether a fork is safe here: Linux, no CUDA, and no thread of Python's own but this one."""
+    alone = threading.active_count() == 1 and threading.current_thread() is threading.main_thread()
+    wanted = os.environ.get("FEDQUILT_START", "fork") == "fork"
+    return wanted and sys.platform == "linux" and device is None and alone and not torch.cuda.is_initialized()
+
+
+def _spawned(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "FEDQUILT_WORKER": "1",
+        "MALLOC_MMAP_THRESHOLD_": str(_KEEP),
+        "MALLOC_TRIM_THRESHOLD_": str(_KEEP),
+    }
+    command = [sys.executable, "-m", "fedquilt.engines.worker", str(theirs.fileno())]
+    return subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+
+
+class Worker:
+    """One process and our end of its socket."""
+
+    def __init__(self, device: str | None) -> None:
+        self.device = device
+        ours, theirs = socket.socketpair()
+        self.process: Forked | subprocess.Popen[bytes]
+        if forks(device):
+            self.process = Forked(lambda: main(theirs), theirs.fileno())
+        else:
+            self.process = _spawned(theirs)
+        theirs.close()
+        self.pipe = Pipe(ours)
+        self.down: bytes | None = None
+        self.whole: bytes | None = None
+        self.job: int | None = None
+
+    def begin(self, message: Begin, descriptor: int) -> None:
+        """Tell it what this run is."""
+        self.pipe.send(replace(message, device=self.device))
+        self.pipe.send_descriptor(descriptor)
+        self.down = self.whole = self.job = None
+
+    def give(self, number: int, what: Task | Exam | Together) -> None:
+        """Send a job, leaving out the parts this worker already has."""
+        known, self.down = what.down is self.down, what.down
+        if isinstance(what, Exam) and what.whole is not None:
+            again, self.whole = what.whole is self.whole, what.whole
+            what = replace(what, whole=b"") if again else what
+        self.job = number
+        self.pipe.send(Job(number, replace(what, down=None) if known else what))
+
+    def end(self) -> None:
+        """Wait for its end; its socket is closed."""
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def fate(self) -> str:
+        """Why the process ended, in words."""
+        code = self.process.wait()
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,52 @@
+"""Clients that are sent the same read it once; one that writes into it spoils it for nobody."""
+
+from dataclasses import dataclass, replace
+
+from fedquilt.core.seed import Seed
+from fedquilt.engines.client_side import ClientSide
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from helpers.sabotage import Wraps
+from helpers.toy import fedavg, points
+
+TOY = points(10, 30, 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scribbling(Wraps):
+    """The base, but clients write zeros into what they were sent once they are done with it."""
+
+    base: object
+
+    def exchanges(self):
+        return tuple(replace(e, work=_Scribble(e.work)) for e in self.base.exchanges())
+
+
+@dataclass(frozen=True)
+class _Scribble:
+    work: object
+
+    def __call__(self, download, client, site, turn):
+        found = self.work(download, client, site, turn)
+        for tensor in download.shared.values():
+            tensor.zero_()
+        return found
+
+
+def played(method):
+    rounds = Rounds(method, TOY, Local(), Seed(0))
+    rounds.play()
+    return rounds.digest()
+
+
+def test_equal_frames_are_read_once(monkeypatch):
+    read = []
+    kept = ClientSide._sent
+    monkeypatch.setattr(ClientSide, "_sent", lambda *args: read.append(kept(*args)) or read[-1])
+    played(fedavg())
+    assert len(read) == 3
+    assert read[0] is read[1] is read[2]
+
+
+def test_what_a_client_writes_into_its_download_stays_there():
+    assert played(Scribbling(base=fedavg())) == played(fedavg())
