@@ -105,9 +105,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
                 name = f"{workers} worker{'s' if workers > 1 else ''}" if workers else "local, 100 per round"
                 axis.plot([r[against] for r in line], [r[what] for r in line], marker="o", label=name)
             axis.set_xscale("log")
-            axis.set_ylim(bottom=0)
-            if against == "parameters":
-                axis.set_yscale("log" if what == "round_s" else "linear")
+            if against == "parameters" and what == "round_s":
+                axis.set_yscale("log")
+            else:
+                axis.set_ylim(bottom=0, top=1.1 * max(row[what] for row in chosen))
             axis.set_ylabel(label)
             axis.set_xlabel(against if place else "")
             axis.legend()
