@@ -108,8 +108,10 @@ def test_a_missing_recipe_and_a_folder_for_a_recipe(tmp_path: Path, command: str
 def test_a_file_that_is_no_data(recipe: Path) -> None:
     (recipe.parent / "bad.npz").write_bytes(b"not a zip")
     refused(2, fedquilt("run", recipe, f"data.path={recipe.parent}/bad.npz"), "bad.npz")
-    np.savez(recipe.parent / "half.npz", x=np.zeros((5, 3)))
+    np.savez(recipe.parent / "half.npz", y=np.zeros(5))
     refused(2, fedquilt("run", recipe, f"data.path={recipe.parent}/half.npz"), "half.npz")
+    np.savez(recipe.parent / "bare.npz", x=np.zeros((50, 3)))
+    refused(2, fedquilt("run", recipe, f"data.path={recipe.parent}/bare.npz"), "the data have none")
     np.savez(recipe.parent / "holes.npz", x=np.full((50, 3), np.nan), y=np.arange(50) % 2)
     refused(2, fedquilt("run", recipe, f"data.path={recipe.parent}/holes.npz"), "NaN")
     assert runs(recipe) == []
@@ -275,7 +277,7 @@ def test_a_folder_without_permission(recipe: Path) -> None:
 @pytest.fixture
 def stopped(recipe: Path) -> Path:
     """The folder of a run that stopped after its third round of five."""
-    with broken("fsync", errno.ENOSPC, 34):
+    with broken("fsync", errno.ENOSPC, 40):  # a round has some dozen of them
         said = fedquilt("run", recipe, "method=local_only", "rounds=5")
     (folder,) = runs(recipe)
     names = sorted(p.name[:12] for p in (folder / "snapshots").iterdir())

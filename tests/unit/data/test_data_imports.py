@@ -93,12 +93,6 @@ def test_parquet_equals_csv(tmp_path):
         Federation.from_parquet(tmp_path / "junk.parquet")
 
 
-def test_parquet_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r'pip install "fedquilt\[parquet\]"'):
-        Federation.from_parquet(tmp_path / "a.parquet")
-
-
 def picture(path, red):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (6, 6), (red, 0, 0)).save(path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,17 +165,22 @@ def test_a_sweep_chooses_on_validation_and_goes_on_where_it_stopped(tmp_path: Pa
     played: list[str] = []
     top = folder_of(config)
 
-    def stop_in_the_third(cell: Any, snapshot: Any) -> None:
+    @contextmanager
+    def heard(cell: Any, place: int, run: Any) -> Iterator[Any]:
         played.append(cell.folder.name)
+        yield lambda snapshot: None
+
+    @contextmanager
+    def stop_in_the_third(cell: Any, place: int, run: Any) -> Iterator[Any]:
         if cell.folder.name == "point001-seed0":
             raise KeyboardInterrupt
+        yield lambda snapshot: None
 
     with pytest.raises(KeyboardInterrupt):
         sweep(config, stop_in_the_third)
     before = (top / "point000-seed1/result.json").stat().st_mtime_ns
     assert fedquilt("report", top).code == 0
-    played.clear()
-    summary = sweep(config, lambda cell, snapshot: played.append(cell.folder.name))
+    summary = sweep(config, heard)
     assert sorted(set(played)) == [f"point{p:03d}-seed{s}" for p in (1, 2, 3) for s in (0, 1)]
     assert (top / "point000-seed1/result.json").stat().st_mtime_ns == before
 
