@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedquilt.core.exchange import everyone as everyone
     from fedquilt.core.exchange import fraction as fraction
     from fedquilt.core.net import Net as Net
+    from fedquilt.core.objective import Objective as Objective
     from fedquilt.core.params import Parts as Parts
     from fedquilt.core.params import everything_but as everything_but
     from fedquilt.core.params import under as under
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from fedquilt.core.record import unpack as unpack
     from fedquilt.core.seed import Seed as Seed
     from fedquilt.core.train import Job as Job
-    from fedquilt.core.train import Objective as Objective
     from fedquilt.core.train import Train as Train
     from fedquilt.core.train import Trained as Trained
     from fedquilt.data.federation import Federation as Federation
@@ -48,7 +48,8 @@ _WHERE = {
     "core.params": ("Parts", "everything_but", "under"),
     "core.record": ("pack", "record", "unpack"),
     "core.seed": ("Seed",),
-    "core.train": ("Job", "Objective", "Train", "Trained"),
+    "core.objective": ("Objective",),
+    "core.train": ("Job", "Train", "Trained"),
     "data.federation": ("Federation",),
     "methods.centralised": ("Centralised",),
     "methods.fedavg": ("FedAvg",),

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch
-from fedquilt.core.train import Objective
 from fedquilt.data import Federation
 
 

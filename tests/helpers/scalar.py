@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedquilt.core.net import Net
-from fedquilt.core.train import Objective
+from fedquilt.core.objective import Objective
 from fedquilt.data import Federation
 from helpers.toy import OneWeight, last, squared_error
 

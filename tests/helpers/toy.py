@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from fedquilt.core.exchange import Method, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site, Table
-from fedquilt.core.train import Job, Objective, Train, Trained
+from fedquilt.core.train import Job, Train, Trained
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.engines.local import Local
 from fedquilt.methods.fedavg import FedAvg

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fedquilt.core.errors import ExchangeError, InputError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedala import Blender, fedala
 from fedquilt.methods.fedamp import fedamp
 from fedquilt.methods.fedavg import Download

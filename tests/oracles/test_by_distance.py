@@ -14,9 +14,9 @@ from torch import tensor
 from fedquilt.core.errors import ExchangeError, InputError
 from fedquilt.core.exchange import Reply, Turn, fraction
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import nbytes, sub
 from fedquilt.core.seed import Seed
-from fedquilt.core.train import Objective
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.by_distance import Placed

@@ -14,8 +14,9 @@ import torch
 
 from fedquilt.core.exchange import Reply, Turn, fraction
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.core.train import Job, Objective, Train
+from fedquilt.core.train import Job, Train
 from fedquilt.methods.cfl import CFL
 from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
 from fedquilt.methods.fedavg import FedAvg, Upload

@@ -8,9 +8,9 @@ import torch
 
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.core.train import Objective
 from fedquilt.data import Federation
 from fedquilt.methods.fedproto import MEANS, ROWS, Prototypes, fedproto, near_prototypes
 from fedquilt.methods.fedrod import fedrod

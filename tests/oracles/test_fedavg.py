@@ -8,8 +8,8 @@ from torch import tensor
 
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.core.train import Objective
 from fedquilt.data import Federation
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.fedavg import FedAvg, Upload

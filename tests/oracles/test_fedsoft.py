@@ -11,9 +11,9 @@ from torch import Tensor, nn, tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, fraction
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import sub
 from fedquilt.core.seed import Seed
-from fedquilt.core.train import Objective
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds

@@ -13,10 +13,10 @@ from torch import Tensor, tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn, fraction
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, nbytes, pick, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.core.train import Objective
 from fedquilt.data import Federation, LabelPermutation
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
-from fedquilt.core.train import Objective
+from fedquilt.core.objective import Objective
 from fedquilt.methods.ditto import ditto
 from fedquilt.methods.fedbabu import fedbabu
 from fedquilt.methods.fedbn import fedbn

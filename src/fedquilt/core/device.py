@@ -53,8 +53,8 @@ def _ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         if waiting is not None:
             yield waiting
         torch.cuda.current_stream(device).wait_stream(copying)
-        for column in coming.columns.values():
-            column.record_stream(torch.cuda.current_stream(device))  # its memory is in use there too
+        for part in (*coming.columns.values(), *(() if coming.weight is None else (coming.weight,))):
+            part.record_stream(torch.cuda.current_stream(device))  # its memory is in use there too
         waiting = coming
     if waiting is not None:
         yield waiting

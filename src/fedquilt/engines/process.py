@@ -49,20 +49,22 @@ class Forked:
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs; negative: the signal that ended it."""
+        return self._look(os.WNOHANG)
+
+    def _look(self, how: int) -> int | None:
         if self.returncode is None:
-            with suppress(ChildProcessError):
-                found, status = os.waitpid(self.pid, os.WNOHANG)
-                if found:
-                    self.returncode = os.waitstatus_to_exitcode(status)
+            try:
+                found, status = os.waitpid(self.pid, how)
+            except ChildProcessError:  # it ended, and whoever ignores SIGCHLD does not learn how
+                found, status = self.pid, 0
+            if found:
+                self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code, once it has ended."""
         end = None if timeout is None else time.monotonic() + timeout
-        if end is None and self.returncode is None:
-            _, status = os.waitpid(self.pid, 0)
-            self.returncode = os.waitstatus_to_exitcode(status)
-        while self.poll() is None:
+        while self._look(0 if end is None else os.WNOHANG) is None:
             if end is not None and time.monotonic() > end:
                 raise subprocess.TimeoutExpired("a worker", timeout or 0.0)
             time.sleep(0.005)

@@ -12,11 +12,12 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective, OnLoss
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
-from fedquilt.core.train import Job, Objective, OnLoss, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload
 
 OWN = "own/"  # before the names of v, where w and v are trained together

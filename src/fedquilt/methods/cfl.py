@@ -13,9 +13,9 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, everyone
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import flatten
 from fedquilt.core.table import ClientId
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.grouped import Grouped, Groups, split
 from fedquilt.pieces.clustering.agglomerative import agglomerate

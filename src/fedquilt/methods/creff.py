@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.with_slopes import WithSlopes
 from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of, head_slope

@@ -7,10 +7,11 @@ from typing import Any
 
 from fedquilt.core.exchange import Exchange, OnBase, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
-from fedquilt.core.train import Job, Objective, Trained, in_turn
+from fedquilt.core.train import Job, Trained, in_turn
 from fedquilt.methods.fedavg import FedAvg, Owner
 from fedquilt.pieces.objectives import prox
 

@@ -12,11 +12,12 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site, Table
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload
 
 WINDOW = 10  # epochs over which the loss must be steady

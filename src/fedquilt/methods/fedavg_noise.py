@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedquilt.core.net import Net
-from fedquilt.core.train import Objective
+from fedquilt.core.objective import Objective
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.aggregators import noised, uniform_mean
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, everything, everything_but
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.finetune import FineTune
 

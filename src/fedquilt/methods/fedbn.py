@@ -6,8 +6,8 @@ from typing import Any
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import at_home
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg, net_of
 
 

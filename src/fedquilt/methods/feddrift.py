@@ -12,11 +12,12 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, same_names, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.regrouping import Regrouping
 from fedquilt.pieces.clustering.alike import alike

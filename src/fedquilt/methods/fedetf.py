@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
-from fedquilt.core.train import Objective
+from fedquilt.core.objective import Objective
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tail import WithCounts, rebuilt, two_parts
 from fedquilt.pieces.etf import simplex

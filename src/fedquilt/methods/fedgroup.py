@@ -11,9 +11,10 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, at_random, plain
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, flatten, norm, weighted_mean
 from fedquilt.core.table import ClientId, Site
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Download, FedAvg, Upload
 from fedquilt.methods.flhc import FLHC
 from fedquilt.methods.grouped import Grouped, Groups, Welcome

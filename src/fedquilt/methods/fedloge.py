@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Turn
 from fedquilt.core.net import Net, logits_of
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, at_home, either, under
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload, net_of
 from fedquilt.methods.framed import Framed, own_loss, universal_loss
 from fedquilt.methods.long_tail import rebuilt

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import at_home
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg, net_of
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Turn, anything, plain, unmoved
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import pick
 from fedquilt.core.table import Site
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Client, FedAvg
 from fedquilt.methods.fedper import fedper
 

@@ -12,11 +12,12 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective, scores_and_features
 from fedquilt.core.params import Params, same_names
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
-from fedquilt.core.train import Job, Objective, Trained, scores_and_features
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Client, FedAvg
 from fedquilt.methods.local_only import local_only
 from fedquilt.pieces.objectives import weighted_mean

@@ -8,9 +8,10 @@ from typing import Any
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import at_home, pick
 from fedquilt.core.table import Site
-from fedquilt.core.train import Job, Objective, Trained, in_turn
+from fedquilt.core.train import Job, Trained, in_turn
 from fedquilt.methods.fedavg import Client, FedAvg, net_of
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor, nn
 
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, at_home, under, zeros_like
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tail import WithCounts, rebuilt, two_parts
 from fedquilt.pieces.objectives import balanced_softmax, cross_entropy

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.table import Site
-from fedquilt.core.train import Job, Objective
+from fedquilt.core.train import Job
 from fedquilt.methods.fedrod import Both, FedRoD, doubled
 from fedquilt.methods.long_tail import two_parts
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, sub
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.core.train import Objective
 from fedquilt.methods.by_distance import ByDistance, Placed
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.starts import Starts, Vote

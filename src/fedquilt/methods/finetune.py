@@ -8,10 +8,11 @@ from typing import Any
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Turn, anything, everyone, plain, unmoved
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
-from fedquilt.core.train import Job, Objective, Optimizer, Trained
+from fedquilt.core.train import Job, Optimizer, Trained
 from fedquilt.methods.fedavg import FedAvg, Owner
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone, plain
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything, flatten, pick, sub, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Download, FedAvg
 from fedquilt.methods.grouped import Grouped, Groups, Welcome
 from fedquilt.methods.retest import Retest

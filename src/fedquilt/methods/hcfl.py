@@ -12,11 +12,12 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net, logits_of
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything, everything_but, learns, lerp, norm, pick, sub, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
-from fedquilt.core.train import Job, Objective
+from fedquilt.core.train import Job
 from fedquilt.methods.fedavg import Download, FedAvg, net_of
 from fedquilt.methods.flhc import FLHC, Criterion, Linkage, Metric, blur_of, retest_of
 from fedquilt.methods.grouped import Groups, Welcome, inside, split

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Codec, plain
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import at_home, under
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.fedper import fedper
 from fedquilt.methods.fedprox import fedprox

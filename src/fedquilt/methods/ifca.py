@@ -8,9 +8,9 @@ from typing import Any
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything, everything_but, lerp, pick
 from fedquilt.core.seed import Seed
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import FedAvg, Upload, net_of
 from fedquilt.methods.regrouping import Regrouping
 from fedquilt.methods.starts import Starts, Vote

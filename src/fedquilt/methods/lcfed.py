@@ -12,11 +12,12 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything_but, pick, sub
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
-from fedquilt.core.train import Job, Objective
+from fedquilt.core.train import Job
 from fedquilt.methods.by_distance import ByDistance, Placed, Sent
 from fedquilt.methods.fedavg import FedAvg, Upload, net_of
 from fedquilt.methods.starts import Vote

@@ -11,11 +11,12 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import marked
 from fedquilt.core.table import ClientId, Site
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.once import Once
 from fedquilt.methods.votes import Order, Stitched, Vote, seen_classes, without_rows

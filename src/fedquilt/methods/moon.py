@@ -7,11 +7,12 @@ from typing import Any
 
 from fedquilt.core.exchange import Exchange, OnBase, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective, scores_and_features
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
-from fedquilt.core.train import Job, Objective, Trained, scores_and_features
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload
 from fedquilt.pieces.objectives import contrast
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedquilt.core.exchange import OnBase
 from fedquilt.core.net import Net
-from fedquilt.core.train import Objective
+from fedquilt.core.objective import Objective
 from fedquilt.methods.centralised import Centralised
 
 

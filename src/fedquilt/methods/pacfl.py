@@ -13,9 +13,9 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.record import record
 from fedquilt.core.table import ClientId, Site, in_order
-from fedquilt.core.train import Objective
 from fedquilt.methods.fedavg import Download, FedAvg
 from fedquilt.methods.flhc import Linkage
 from fedquilt.methods.grouped import Grouped, Groups

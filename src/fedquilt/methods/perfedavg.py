@@ -12,9 +12,9 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Loss, Objective, OnLoss
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch
-from fedquilt.core.train import Loss, Objective, OnLoss
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.finetune import FineTune
 from fedquilt.pieces.aggregators import uniform_mean

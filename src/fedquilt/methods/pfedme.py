@@ -12,10 +12,11 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective, OnLoss
 from fedquilt.core.params import Params, lerp
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
-from fedquilt.core.train import Job, Objective, OnLoss, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Owner, Server, Upload
 from fedquilt.pieces.aggregators import uniform_mean
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Parts, everything, nothing
-from fedquilt.core.train import Objective
 from fedquilt.methods.anchoring import Anchoring
 from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.podfcssv import PODFCSSV, Begin, Clustering

@@ -11,11 +11,12 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
-from fedquilt.core.train import Job, Objective
+from fedquilt.core.train import Job
 from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.with_slopes import WithSlopes
 from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of

@@ -8,9 +8,10 @@ from typing import Any
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
+from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, add, same_names, sub
 from fedquilt.core.table import ClientId, Site
-from fedquilt.core.train import Job, Objective, Trained
+from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Download
 from fedquilt.methods.row_losses import mean_loss
 from fedquilt.methods.starts import Offer, Starting, Vote

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective, scores_and_features
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch, Table
-from fedquilt.core.train import Objective, scores_and_features
 
 ROWS_PER_BLOCK = 256
 

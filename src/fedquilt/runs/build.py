@@ -29,7 +29,7 @@ from fedquilt.runs.trackers import RunInfo, Trackers
 def method_of(config: Config, federation: Any) -> Method:
     """The method, with its network for this federation's data."""
     shape = row_shape(federation)
-    net = net_called(config.model.kind, shape, federation.classes or 1, **config.model.options)
+    net = net_called(config.model.kind, shape, federation.classes or 2, **config.model.options)
     train = config.train
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:

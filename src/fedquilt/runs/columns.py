@@ -11,20 +11,27 @@ from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.storage import LOGS
 
 
-def write_tables(folder: Path) -> None:
-    """Write ``metrics/NAME.parquet`` of every ``metrics/NAME.jsonl`` that has a row.
+def write_tables(folder: Path) -> list[str]:
+    """Write ``metrics/NAME.parquet`` of every ``metrics/NAME.jsonl`` that has a row; returns what could not be written,
+    in words: the lines of JSON are there, and a run is worth more than their copy.
 
     Columns are typed as Arrow reads them. A column of mixed types (client ids that are numbers and names, say) holds
     JSON texts.
     """
-    from pyarrow import parquet  # only at the end of a run: importing it takes a while
+    from pyarrow import ArrowException, parquet  # only at the end of a run: importing it takes a while
 
+    problems = []
     for name in LOGS:
         log = folder / name
         if log.parent != folder and log.exists() and log.stat().st_size:
             file = io.BytesIO()
-            parquet.write_table(_read(log), file)
+            try:
+                parquet.write_table(_read(log), file)
+            except ArrowException as error:
+                problems.append(f"{name} could not be written as Parquet: {error}")
+                continue
             write_atomic(log.with_suffix(".parquet"), file.getvalue(), folder)
+    return problems
 
 
 def _read(log: Path) -> Any:

@@ -49,7 +49,7 @@ def write_atomic(path: Path, content: bytes, run: Path | None = None) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
-            _sync_folder(path.parent)
+            flush(path.parent)
         except OSError:
             part.unlink(missing_ok=True)
             raise
@@ -71,7 +71,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _sync_folder(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

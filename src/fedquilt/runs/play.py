@@ -76,7 +76,7 @@ class Run:
         self.clusters = ClusterLog(folder, federation)
         self.journal = Journal(None if folder is None else folder.path)
         self.notes: list[str] = []
-        self.trackers = (tell or partial(Trackers, {}, None))(self.notes.append)
+        self.trackers = (tell or partial(Trackers, {}, None))(self._note)
         self.done = 0
         self.progress: dict[str, Any] = {
             "best_round": None, "best_valid": None, "since_best": 0, "stopped": False,
@@ -304,7 +304,8 @@ class Run:
             "energy": self.energy.result(),
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
-        write_tables(self.folder.path)
+        for problem in write_tables(self.folder.path):
+            self._note(problem)
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
         early = "validation accuracy grew no more" if self.progress["stopped"] else ""
         self.journal.say("finished", rounds.done, early)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from typing import Any
 
 from fedquilt.core.errors import SnapshotError
 from fedquilt.core.table import ClientId
-from fedquilt.runs.files import storage
+from fedquilt.runs.files import flush, storage
 
 KEPT = 2  # snapshots
 _AT_ONCE = 8  # files flushed side by side: a disk writes them together
@@ -98,7 +97,7 @@ class FolderSlots:
     def secure(self) -> None:
         """Make sure that what was put is on the disk."""
         with storage(self.folder.parent), ThreadPoolExecutor(_AT_ONCE) as pool:
-            for _ in pool.map(_flush, [self.folder / name for name in self._fresh]):
+            for _ in pool.map(flush, [self.folder / name for name in self._fresh]):
                 pass
 
     def mark(self) -> None:
@@ -134,14 +133,6 @@ class FolderSlots:
                 whole = False
             if not whole:
                 raise SnapshotError(f"the state of client {client!r} is missing or damaged")
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class HandleSlots(FolderSlots):

@@ -11,10 +11,11 @@ from torch import nn
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Turn, unmoved
 from fedquilt.core.net import Net, logits_of
+from fedquilt.core.objective import Objective, scores_and_features
 from fedquilt.core.params import at_home, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.core.train import Job, Objective, Train, in_turn, scores_and_features
+from fedquilt.core.train import Job, Train, in_turn
 from fedquilt.models.small import MLP
 from fedquilt.pieces.objectives import cross_entropy, tilt
 from fedquilt.pieces.optimizers import SGD

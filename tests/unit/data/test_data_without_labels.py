@@ -10,10 +10,13 @@ import pytest
 from PIL import Image
 
 from fedquilt.core.errors import InputError
+from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, DirichletSizes, Federation, LogNormal, PowerLaw
 from fedquilt.deploy.dry_run import leaving
 from fedquilt.deploy.site import SiteSettings, source_of
 from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from fedquilt.metrics.reconstruct import reconstruct
 from fedquilt.runs.build import method_of, run_of
 from fedquilt.runs.config import dump, parse
 from fedquilt.runs.data import federation_of
@@ -60,9 +63,10 @@ def test_a_recipe_runs_from_a_file_of_inputs(file: Path, tmp_path: Path) -> None
     assert snapshot.metrics["clients"] == 3
 
 
-def test_a_method_that_needs_labels_says_so(file: Path) -> None:
-    config = parse({"data": {"path": str(file), "user": "user"}, "method": "fedavg"})
-    with pytest.raises(InputError, match=r"The data have no labels, and fedavg learns from labels.*podfcssv"):
+@pytest.mark.parametrize("method", ["fedavg", "fedloge", "hgls", "fedproto"])
+def test_a_method_that_needs_labels_says_so(file: Path, method: str) -> None:
+    config = parse({"data": {"path": str(file), "user": "user"}, "method": method})
+    with pytest.raises(InputError, match=rf"The data have no labels, and {method} learns from labels.*podfcssv"):
         method_of(config, federation_of(config))
 
 
@@ -92,3 +96,19 @@ def test_a_dry_run_tells_what_would_leave_a_site_without_labels(file: Path, tmp_
     sent = [part["name"] for part in told["exchanges"]["train"]["tensors"]]
     assert all("adapter" in name or "prototype" in name or "count" in name or "mean" in name for name in sent), sent
     assert told["scores"] == ["test: loss_sum", "test: rows", "valid: loss_sum", "valid: rows"]
+
+
+def test_sites_without_labels_on_flower_give_the_numbers_of_local(file: Path) -> None:
+    pytest.importorskip("flwr")
+    from helpers.nodes import flower, grid
+
+    config = recipe(file, {"kind": "podfcssv", "k_init_prototypes": 2}, user="user")
+    source = federation_of(config)
+    engine = flower(grid(source))
+    there = engine.gather(2)
+    digests = []
+    for where, used in ((source, Local()), (there, engine)):
+        rounds = Rounds(method_of(config, where), where, used, Seed(3), score=reconstruct)
+        rounds.play()
+        digests.append(rounds.digest())
+    assert digests[0] == digests[1]

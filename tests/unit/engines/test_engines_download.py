@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+import pytest
+import torch
+
 from fedquilt.core.seed import Seed
 from fedquilt.engines.client_side import ClientSide
 from fedquilt.engines.local import Local
@@ -14,22 +17,27 @@ TOY = points(10, 30, 20)
 
 @dataclass(frozen=True, kw_only=True)
 class Scribbling(Wraps):
-    """The base, but clients write zeros into what they were sent once they are done with it."""
+    """The base, but clients write zeros into what they were sent once they are done with it, or put others there."""
 
     base: object
+    how: str
 
     def exchanges(self):
-        return tuple(replace(e, work=_Scribble(e.work)) for e in self.base.exchanges())
+        return tuple(replace(e, work=_Scribble(e.work, self.how)) for e in self.base.exchanges())
 
 
 @dataclass(frozen=True)
 class _Scribble:
     work: object
+    how: str
 
     def __call__(self, download, client, site, turn):
         found = self.work(download, client, site, turn)
-        for tensor in download.shared.values():
-            tensor.zero_()
+        for name, tensor in download.shared.items():
+            if self.how == "in place":
+                tensor.zero_()
+            else:
+                download.shared[name] = torch.zeros_like(tensor)
         return found
 
 
@@ -48,5 +56,6 @@ def test_equal_frames_are_read_once(monkeypatch):
     assert read[0] is read[1] is read[2]
 
 
-def test_what_a_client_writes_into_its_download_stays_there():
-    assert played(Scribbling(base=fedavg())) == played(fedavg())
+@pytest.mark.parametrize("how", ["in place", "others"])
+def test_what_a_client_writes_into_its_download_stays_there(how):
+    assert played(Scribbling(base=fedavg(), how=how)) == played(fedavg())

@@ -73,3 +73,12 @@ def test_the_end_of_a_forked_process_is_told():
         slow.wait(timeout=0.05)
     slow.kill()
     assert slow.wait() == -9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")
+def test_a_process_whose_end_somebody_else_saw_has_ended():
+    """Programs that ignore SIGCHLD never learn how their children ended."""
+    child = Forked(lambda: None, 2)
+    os.waitpid(child.pid, 0)
+    assert child.wait(timeout=5) == 0
+    assert child.poll() == 0

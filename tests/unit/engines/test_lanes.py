@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from fedquilt.core.errors import ExchangeError, InputError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
 from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
-from fedquilt.core.train import Descent, Memory, Objective, Train, Trained
+from fedquilt.core.train import Descent, Memory, Train, Trained
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.engines.client_side import one_thread
 from fedquilt.engines.lanes import Lanes

@@ -17,6 +17,7 @@ from fedquilt.runs.energy import Energy, change_in
 from fedquilt.runs.runner import Run
 from fedquilt.runs.storage import RunFolder
 from helpers.command import lines
+from helpers.ticking import Ticking
 from helpers.toy import fedavg, points
 
 SPAN = 262143328850
@@ -30,20 +31,6 @@ def domain(root: Path, folder: str, name: str, counter: int) -> Path:
     (place / "max_energy_range_uj").write_text(f"{SPAN}\n")
     (place / "energy_uj").write_text(f"{counter}\n")
     return place / "energy_uj"
-
-
-class Ticking:
-    """A counter that grows by a joule at every look."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-
-    def read(self) -> int:
-        self.looks += 1
-        return self.looks
-
-    def between(self, before: int, after: int) -> float:
-        return float(after - before)
 
 
 def test_a_counter_that_starts_again() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.core.train import Objective
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.methods.fedavg import FedAvg

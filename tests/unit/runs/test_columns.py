@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 from pyarrow import parquet
 
 from fedquilt.engines.local import Local
@@ -46,6 +47,18 @@ def test_mixed_types_become_texts(tmp_path: Path) -> None:
     assert [(r["round"], json.loads(r["client"]), json.loads(r["parts"])) for r in found] == [
         (1, 3, {}), (2, ["a", 1], {}),
     ]  # fmt: skip
+
+
+def test_a_log_that_arrow_does_not_take_is_told_and_the_run_ends_well(tmp_path: Path, monkeypatch: Any) -> None:
+    def refuse(*_: Any) -> Any:
+        raise pyarrow.ArrowInvalid("no such type")
+
+    monkeypatch.setattr(parquet, "write_table", refuse)
+    config = parse({"rounds": 1, "data": {"clients": 2, "limit": 200}, "model": "logistic"})
+    run = run_of(config, Local(), tmp_path / "run")
+    list(run)
+    assert "metrics/rounds.jsonl could not be written as Parquet: no such type" in run.notes
+    assert (tmp_path / "run/result.json").exists()
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:

@@ -22,6 +22,7 @@ from fedquilt.runs.play import Run
 from fedquilt.runs.report import write_report
 from fedquilt.runs.storage import RunFolder
 from helpers.command import fedquilt, lines, small
+from helpers.ticking import Ticking
 from helpers.toy import digits
 
 LINKS = Network(uplink_mbps=1, downlink_mbps=4, latency_ms=20, seconds_per_step=0.01, spread=0.3)
@@ -74,20 +75,6 @@ def test_the_virtual_clock_changes_no_number_and_goes_on_after_a_resume(tmp_path
     assert cut_rows == whole_rows
     result = json.loads((tmp_path / "whole/result.json").read_text())
     assert result["virtual_seconds"] == whole[-1][0]["virtual_seconds"]
-
-
-class Ticking:
-    """A counter that gives one joule at each look."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-
-    def read(self) -> int:
-        self.looks += 1
-        return self.looks
-
-    def between(self, before: int, after: int) -> float:
-        return float(after - before)
 
 
 def test_joules_by_phase_add_up_to_those_of_the_run(tmp_path: Path) -> None:

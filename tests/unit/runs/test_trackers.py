@@ -78,6 +78,20 @@ def _begun(made: Any) -> Any:
     return rounds
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"listening": 3}', '{"listening": {"told": "x", "place": ""}}'])
+def test_a_damaged_note_of_what_was_told_is_no_note(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/trackers.json").write_text(text)
+    play(recipe("listening"), tmp_path / "run")
+    assert [h[1] for h in HEARD if h[0] == "log"] == [1, 2, 3]
+
+
+def test_who_watches_reads_of_a_tracker_that_failed(tmp_path: Path) -> None:
+    run, _ = play(recipe({"kind": "listening", "fails": "log"}), tmp_path / "run")
+    (note,) = [note for note in run.notes if "tracker" in note]
+    assert note in [row["text"] for row in lines(tmp_path / "run/messages.jsonl")]
+
+
 def test_a_tracker_hears_of_every_round_once_also_after_a_resume(tmp_path: Path) -> None:
     """Snapshots are after even rounds: the run dies after round 3, goes back to round 2 and plays 3 again."""
     config = recipe("listening", rounds=5)

@@ -10,7 +10,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from fedquilt.runs.files import to_json
+from fedquilt.runs.files import storage, to_json
 from fedquilt.runs.trackers.protocol import RunInfo, Tracker
 
 FILE = "trackers.json"
@@ -71,8 +71,9 @@ class Trackers:
     def _keep(self) -> None:
         if self._live and self._run is not None:
             part = self._run.folder / f"{FILE}.part"
-            part.write_text(to_json(self._known), encoding="utf-8")
-            part.replace(self._run.folder / FILE)
+            with storage(self._run.folder):
+                part.write_text(to_json(self._known), encoding="utf-8")
+                part.replace(self._run.folder / FILE)
 
 
 def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -84,6 +85,6 @@ def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return {str(n): {"told": int(k["told"]), "place": str(k["place"])} for n, k in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing, or not what was written
         return {}
-    return {str(n): {"told": int(k["told"]), "place": str(k["place"])} for n, k in found.items()}
