@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips in one venv would race
-.PHONY: help demo test test-flower browser lint fmt types imports docs bench bench-peers clean
+.PHONY: help demo test test-flower test-slow browser lint fmt types imports docs bench bench-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,11 +23,15 @@ help: ## Show this list
 demo: $(VENV)/.stamp-demo ## Compare methods on a small federation and write a report
 	$(BIN)/fedquilt compare recipes/demo.toml
 
-test: $(VENV)/.stamp-dev ## Run the quick tests (slow ones: .venv/bin/pytest -m slow)
+test: $(VENV)/.stamp-dev ## Run the quick tests
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-flower: $(VENV)/.stamp-dev ## Run the tests that start a federation of real processes
-	$(BIN)/pytest -n 2 --dist loadfile -m "flower and not slow" tests/flower
+	$(BIN)/pytest -n 2 --dist loadfile -m "flower and not slow" $$(grep -l mark.flower tests/flower/*.py)
+
+test-slow: $(VENV)/.stamp-dev $(VENV)/.stamp-simulation ## Run what takes minutes: killed federations, Ray's simulation (a large download)
+	$(BIN)/pytest -m slow tests
+	$(BIN)/pytest -m flower tests/flower/test_simulation.py
 
 browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser ## Test the report and the watch page in the Chromium of the system
 	$(BIN)/pytest -m browser tests/browser
@@ -74,7 +78,7 @@ $(VENV)/.stamp-torch: pyproject.toml | $(BIN)/python
 	$(PIP) "$(TORCH)"
 	@touch $@
 
-# dev, demo, docs, browser: the extras of pyproject.toml
+# dev, demo, docs, browser, simulation: the extras of pyproject.toml
 $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-torch
 	$(PIP) -e ".[$*]"
 	@touch $@

@@ -3,10 +3,11 @@
     python benchmarks/flower.py [--rounds 5] [--json benchmarks/results/flower.json]
 
 Both sides: a SuperLink and three SuperNodes on loopback with TLS and node keys, the same network of 1.6 million
-parameters, the same rows and one pass over them, no scoring. Bare: Flower's strategy FedAvg and a client app that does
-the same steps. The median time of a round is compared; asserted: at most 1.5 times Flower's.
+parameters, the same rows and one pass over them. Bare: Flower's strategy FedAvg and a client app that does the same
+steps. The median time of a round without scoring is compared; asserted: at most 1.5 times Flower's.
 Bytes: every node reaches the SuperLink through a counting relay. Asserted: all bytes that crossed it, encryption and
-polling included, are within 2 % of those reported.
+polling included, are within 2 % of those reported: what exchanges and the scoring after the last round sent, and also
+of all that was put into messages (``carried_up``, ``carried_down``).
 """
 
 from __future__ import annotations
@@ -210,7 +211,8 @@ def ours(folder: Path, data: dict[str, Path], rounds: int) -> dict[str, Any]:
         )
     finally:
         ended(nodes)
-    return {"rounds": times, "reported": result["bytes_up"] + result["bytes_down"], "wire": relay.bytes}
+    both = {name: result[f"{name}_up"] + result[f"{name}_down"] for name in ("bytes", "scoring", "carried")}
+    return {"rounds": times, **both, "wire": relay.bytes}
 
 
 def bare(folder: Path, data: dict[str, Path], rounds: int) -> dict[str, Any]:
@@ -268,15 +270,20 @@ def main() -> None:
     # the first round of each also starts processes and moves the app
     medians = {name: statistics.median(side["rounds"][1:]) for name, side in found.items()}
     ratio = medians["ours"] / medians["bare"]
-    wire = found["ours"]["wire"] / found["ours"]["reported"]
+    mine = found["ours"]
+    wires = {
+        "exchanges and scoring": mine["wire"] / (mine["bytes"] + mine["scoring"]),
+        "all messages": mine["wire"] / mine["carried"],
+    }
     print(
         f"a round on three nodes, 1.59 million parameters: ours {medians['ours']:.2f} s, Flower {medians['bare']:.2f} s"
     )
     print(f"ratio {ratio:.2f} (at most {LIMIT})")
-    print(f"bytes on the wire / reported {wire:.4f} (within {WIRE:.0%} of 1)")
+    for name, wire in wires.items():
+        print(f"bytes on the wire / reported of {name}: {wire:.4f} (within {WIRE:.0%} of 1)")
     asked.json.parent.mkdir(parents=True, exist_ok=True)
-    asked.json.write_text(json.dumps({**found, "medians": medians, "ratio": ratio, "wire_ratio": wire}, indent=1))
-    if ratio > LIMIT or abs(wire - 1) > WIRE:
+    asked.json.write_text(json.dumps({**found, "medians": medians, "ratio": ratio, "wire_ratios": wires}, indent=1))
+    if ratio > LIMIT or any(abs(wire - 1) > WIRE for wire in wires.values()):
         sys.exit("A bound was missed.")
 
 

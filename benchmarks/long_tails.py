@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedquilt.runs.build import result_of
 from fedquilt.runs.compare import paired
+from fedquilt.runs.finished import result_of
 from fedquilt.runs.tails import evaluate
 
 Scores = dict[str, dict[int, dict[str, Any]]]  # method -> seed -> scores

@@ -29,7 +29,7 @@ from watch import Watch
 from work import WORKS, write
 
 HERE = Path(__file__).resolve().parent
-OURS = {"V1": "fedquilt workers", "V2": "fedquilt workers", "V3": "fedquilt local"}
+OURS = {"V1": "fedquilt workers", "V2": "fedquilt workers", "V3": "fedquilt lanes"}
 PEERS = ("Flower", "pfl-research", "pfl-research x 2")
 LIMITS = {"V1": {"fastest": 1.5}, "V2": {"fastest": 2.0}, "V3": {"Flower": 10.0, "pfl-research": 3.0}}
 AGREE = 0.03

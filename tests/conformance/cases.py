@@ -54,7 +54,7 @@ from fedquilt.methods.once import single_model
 from fedquilt.methods.pacfl import pacfl
 from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
-from fedquilt.methods.podfcssv_recipe import mae_alone, mae_pooled, podfcssv
+from fedquilt.methods.podfcssv_recipe import fedmae, mae_alone, mae_pooled, podfcssv
 from fedquilt.methods.ratio_loss import ratio_loss
 from fedquilt.methods.scaffold import scaffold
 from fedquilt.models.registry import make
@@ -229,6 +229,7 @@ CASES = [
         ),
         guesses=True,
     ),
+    Case("fedmae", fedmae(MAE, **GUESS), guesses=True),
     Case("mae-alone", mae_alone(MAE, **GUESS), guesses=True),
     Case("mae-pooled", mae_pooled(MAE, **GUESS), alone=True, guesses=True),
 ]

@@ -19,9 +19,11 @@ from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import finite
 from fedquilt.core.record import pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
+from fedquilt.core.steps import Visit
 from fedquilt.engines.client_side import one_thread
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.reconstruct import reconstruct
+from fedquilt.runs.registry import METHODS
 from fedquilt.runs.runner import Snapshot, run
 from helpers.engines import Shuffled
 from helpers.sabotage import Corrupting, Without
@@ -52,6 +54,12 @@ def unlike_times(metrics: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in metrics.items() if "seconds" not in k and k != "peak_bytes"}
 
 
+def test_every_method_has_a_row():
+    rows = {case.name for case in CASES}
+    begun = {row[:end] for row in rows for end in range(len(row) + 1) if end == len(row) or row[end] == "-"}
+    assert [name for name in METHODS if name.replace("_", "-") not in begun] == []
+
+
 @every_case
 def test_a_two_rounds_stay_finite_and_learn_above_chance(case: Case):
     """Above chance: better, on average over clients, than answering each client's most frequent label; for methods that
@@ -73,6 +81,14 @@ def test_b_workers_equal_local_bit_for_bit(case: Case, engine: str, request: pyt
     digest, near = reference(case.name)
     assert far.digest() == digest
     assert unlike_times(far.metrics) == unlike_times(near.metrics)
+
+
+@every_case
+def test_b_tapes_change_no_bit(case: Case, monkeypatch: pytest.MonkeyPatch):
+    """With every step made by autograd, the same hash as with steps from tapes."""
+    digest, _ = reference(case.name)
+    monkeypatch.setattr(Visit, "step", lambda self, moving, eager: eager())
+    assert last(case.method, case.federation, score=classify).digest() == digest
 
 
 @dataclass

@@ -15,7 +15,7 @@ TOLERANCE = 1e-3  # of a tensor's largest value, after one round; most are withi
 LEARNS_STATISTICS = {c.name for c in CASES if "batchnorm" in c.name} | {"fedbn"}
 DIFFERENTIATES_INSIDE = {"pfedme", "perfedavg", "perfedavg-hf", "cgpfl-moreau"}
 
-DRAWS_MASKS = {"podfcssv", "podfcssv-extended", "mae-alone", "mae-pooled"}
+DRAWS_MASKS = {"podfcssv", "podfcssv-extended", "fedmae", "mae-alone", "mae-pooled"}
 UNSTABLE = {"fedloge-options"}  # its heads diverge: 1e-7 more learning rate moves them as far on ``local``
 
 

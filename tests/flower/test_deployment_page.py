@@ -1,7 +1,7 @@
 """The page on deployment, played for real on loopback: each machine is a folder, and every command shown is run.
 
-Differences to the page: server.example.org is 127.0.0.1 with a free port, scp copies between the folders, and two
-rounds are enough.
+Differences to the page: server.example.org is 127.0.0.1 with a free port, scp copies between the folders, and one
+round is enough.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Machines:
             (self.place / machine).mkdir()
             for name, text in [*blocks("toml"), *blocks("python")]:
                 if (name == "recipe.toml") == (machine == "server"):
-                    (self.place / machine / name).write_text(text.replace("rounds = 20\n", "rounds = 2\n"))
+                    (self.place / machine / name).write_text(text.replace("rounds = 20\n", "rounds = 1\n"))
         shutil.copytree(ROOT / "recipes", self.place / "cluster" / "recipes")
 
     def start(self, machine: str, line: str) -> subprocess.Popen[bytes]:

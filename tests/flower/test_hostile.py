@@ -13,6 +13,8 @@ import torch
 pytest.importorskip("flwr")
 
 from flwr.app import Error, Message
+from flwr.supercore.inflatable.inflatable_object import UnexpectedObjectContentError, get_object_id
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 
 from fedquilt.core.compact import MAGIC
 from fedquilt.core.errors import InputError, RoundError
@@ -99,6 +101,7 @@ LIES = {
     "weight -1": (changed(examples=-1), "absurd weight: -1"),
     "weight 1e30": (changed(examples=1e30), "absurd weight"),
     "weight 10**30": (changed(examples=10**30), "absurd weight"),
+    "weight of others": (changed(examples=1000), "absurd weight: 1000 examples of a client that has 20"),
     "weight nan": (changed(examples=NAN), "absurd weight"),
     "weight text": (changed(examples="many"), "absurd weight"),
     "upload of another kind": (changed(upload={"weight": torch.zeros(1)}), "."),
@@ -211,16 +214,36 @@ def test_a_node_that_never_answers_is_left_out_after_the_deadline(without):
     assert (digest, reasons) == (without, {"no answer within 0.3 seconds"})
 
 
+def handmade() -> None:
+    """What the SuperLink takes for an object, and Flower's reader does not."""
+    body = b"ConfigRecord  5\0" + b"\xff" * 5
+    validate_object_content(body)
+    inflate_object_from_contents(get_object_id(body), {get_object_id(body): body})
+
+
+def no_object() -> None:
+    raise ValueError("no such object")
+
+
+def other_content() -> None:
+    raise UnexpectedObjectContentError("a", "another one.")
+
+
+FAULTS: dict[str, Any] = {
+    "ValueError": no_object, "DecodeError": handmade, "UnexpectedObjectContentError": other_content, "push": None,
+}  # fmt: skip
+
+
 def test_a_message_that_flower_cannot_read_or_take_is_the_nodes_own_trouble(without):
-    for fault in ("pull", "push"):
+    for fault, unreadable in FAULTS.items():
         over = grid(THREE)
         pull, push = over.pull_messages, over.push_messages
 
-        def bad_pull(names: Any, over=over, pull=pull) -> Any:
+        def bad_pull(names: Any, over=over, pull=pull, unreadable=unreadable) -> Any:
             for name in names:
                 message = over._waiting.get(name)
                 if message and message.metadata.dst_node_id == 12 and message.metadata.message_type[0] == "t":
-                    raise ValueError("no such object")
+                    unreadable()
             return pull(names)
 
         def bad_push(messages: Any, push=push) -> Any:
@@ -228,14 +251,11 @@ def test_a_message_that_flower_cannot_read_or_take_is_the_nodes_own_trouble(with
             bad = one.metadata.dst_node_id == 12 and one.metadata.message_type[0] == "t"
             return [""] if bad else push(messages)
 
-        over.pull_messages, over.push_messages = (bad_pull, push) if fault == "pull" else (pull, bad_push)
+        over.pull_messages, over.push_messages = (pull, bad_push) if fault == "push" else (bad_pull, push)
         digest, reasons = refused(over)
         assert digest == without
-        words = {
-            "pull": "malformed message: Flower cannot read it (ValueError)",
-            "push": "Flower did not take the message",
-        }
-        assert reasons == {words[fault]}
+        unread = f"malformed message: Flower cannot read it ({fault})"
+        assert reasons == {"Flower did not take the message" if fault == "push" else unread}
 
 
 def test_replies_that_nobody_asked_for_are_let_pass():

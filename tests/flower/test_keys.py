@@ -55,6 +55,31 @@ def test_what_is_there_is_kept_and_renewing_makes_only_a_server_certificate(fold
     Keys(place).check_server()
 
 
+def test_a_public_key_whose_private_one_went_to_its_site_is_kept(folder, tmp_path):
+    place = shutil.copytree(folder, tmp_path / "keys")
+    before = (place / "nodes" / "oslo.pub").read_bytes()
+    (place / "nodes" / "oslo").unlink()
+    made = make(place, ["server.example.org"], ["oslo", "bergen", "narvik"])
+    assert sorted(p.name for p in made) == ["narvik", "narvik.pub"]
+    assert (place / "nodes" / "oslo.pub").read_bytes() == before
+
+
+def test_a_ca_key_is_never_replaced(folder, tmp_path):
+    place = shutil.copytree(folder, tmp_path / "keys")
+    (place / "ca.crt").unlink()
+    with pytest.raises(InputError, match="Put the certificate back"):
+        make(place, ["server.example.org"], [])
+    assert (place / "ca.key").read_bytes() == (folder / "ca.key").read_bytes()
+    shutil.copy(folder / "ca.crt", place / "ca.crt")
+    (place / "ca.key").write_text("garbage")
+    with pytest.raises(InputError, match="cannot be read as a private key"):
+        make(place, ["server.example.org"], [], renew=True)
+    make(tmp_path / "others", ["server.example.org"], [])
+    shutil.copy(tmp_path / "others" / "ca.key", place / "ca.key")
+    with pytest.raises(InputError, match="is not the key of"):
+        make(place, ["server.example.org"], [], renew=True)
+
+
 def test_an_expired_a_foreign_and_a_mismatched_certificate_are_refused(folder, tmp_path, monkeypatch):
     place = shutil.copytree(folder, tmp_path / "keys")
     make(tmp_path / "others", ["server.example.org"], [])

@@ -223,6 +223,7 @@ class Serving:
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_server_that_is_killed_leaves_nothing_behind_that_stops_the_next(tmp_path):
     serving = Serving(tmp_path)

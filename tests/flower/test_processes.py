@@ -1,12 +1,10 @@
-"""Real processes, TLS and node keys: the digests of the local engine, whoever else knocks, and whatever a site sends.
+"""Real processes, TLS and node keys: the digests of the local engine, whoever else knocks.
 
 One SuperLink and two sites with three clients each serve all runs of this file, several at a time.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -15,21 +13,17 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedquilt.deploy.flower_command import Address, free_port, start, stop, wait_for
+from fedquilt.deploy.app_folder import export
+from fedquilt.deploy.flower_command import FlowerError, call
 from fedquilt.deploy.keys import Keys, make
-from fedquilt.deploy.serve import Server
 from fedquilt.runs.watch.board import Board
 from helpers.command import lines
 from helpers.deployed import SITES, STRANGER, Standing, at_home, recipe
-from helpers.expired import expired
-from helpers.liar import Liar
-from helpers.sabotage import Without
-from helpers.tampering import flip, spoilt, uploads
+from helpers.expired import Greeting, expired
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(3600)]
-AT_ONCE = min(3, len(os.sched_getaffinity(0)))  # a starved SuperLink starts its apps anew again and again
-METHODS: dict[str, Any] = {
-    "fedavg": "fedavg",
+AT_ONCE = 3  # nodes do one thing at a time: others wait meanwhile
+METHODS: dict[str, Any] = {  # FedAvg: test_liars and the page on deployment
     "ifca": {"kind": "ifca", "n_clusters": 2},
     "hcfl": {"kind": "hcfl", "initial_rounds": 1, "n_clusters": 2},
     "hgls-hgc": {"kind": "hgls", "slopes": "hgc", "lossless": "adaptive"},
@@ -37,6 +31,7 @@ METHODS: dict[str, Any] = {
     "localize-stitch": "localize_stitch",
     "podfcssv": {"kind": "podfcssv", "lambda_proto": 0.1, "k_init_prototypes": 3},
 }
+EXPORTED = "ifca"  # this one is run by Flower's own command
 
 
 @pytest.fixture(scope="module")
@@ -54,45 +49,45 @@ def standing(tmp_path_factory) -> Iterator[Standing]:
 def runs(standing: Standing) -> Iterator[dict[str, Future[dict[str, Any]]]]:
     """All methods, begun at once."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {name: pool.submit(standing.run, name, recipe(method)) for name, method in METHODS.items()}
+        ways = {name: standing.run_exported if name == EXPORTED else standing.run for name in METHODS}
+        yield {name: pool.submit(ways[name], name, recipe(method)) for name, method in METHODS.items()}
 
 
-@pytest.fixture(scope="module")
-def expired_server(standing: Standing) -> Iterator[dict[str, object]]:
-    """A SuperLink whose certificate has expired, and how a node would join it."""
-    keys = expired(standing.folder / "expired", [STRANGER])
-    address, log = Address("127.0.0.1", free_port()), standing.folder / "expired.log"
-    command = Server(standing.folder / "old", address, standing.known).command()
-    home = standing.folder / "old" / "flower"
-    home.mkdir(parents=True)
-    link = start([word.replace(str(standing.known.folder), str(keys.folder)) for word in command], home, log)
-    try:
-        wait_for(address, link, log)
-        yield {"superlink": address, "ca": keys.ca, "key": keys.node(STRANGER)}
-    finally:
-        stop(link)
+TROUBLE = {
+    "wrong-key": "Failed to activate SuperNode",
+    "foreign-ca": "CERTIFICATE_VERIFY_FAILED",
+    "expired-server": "certificate has expired",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("wrong-key", "Failed to activate SuperNode"),
-        ("foreign-ca", "CERTIFICATE_VERIFY_FAILED"),
-        ("expired-server", "certificate has expired"),
-    ],
-)
-def test_who_may_not_come_is_told_why_and_tries_again_while_the_runs_go_on(name, words, request, runs, standing):
+def test_who_may_not_come_is_told_why_and_tries_again_while_the_runs_go_on(runs, standing):
+    """Three knock at once: with a key nobody knows, with another CA's certificate, at an expired server."""
     make(standing.folder / "others", ["localhost"], ["wrong-key"])
-    others = Keys(standing.folder / "others")
-    if name == "expired-server":
-        trouble = request.getfixturevalue("expired_server")
-    else:
-        trouble = {"key": others.node("wrong-key")} if name == "wrong-key" else {"ca": others.ca}
-    command = standing.sites.command(STRANGER, **trouble, state=standing.folder / f"state-{name}")
-    standing.sites.start(name, command)
-    said = standing.sites.said(name, "it is started again in", 300)
-    standing.sites.kill(name)
-    assert words in said
+    others, old = Keys(standing.folder / "others"), expired(standing.folder / "expired", [STRANGER])
+    with Greeting(old) as address:
+        given: dict[str, dict[str, object]] = {
+            "wrong-key": {"key": others.node("wrong-key")}, "foreign-ca": {"ca": others.ca},
+            "expired-server": {"superlink": address, "ca": old.ca, "key": old.node(STRANGER)},
+        }  # fmt: skip
+        for name, other in given.items():
+            command = standing.sites.command(STRANGER, **other, state=standing.folder / f"state-{name}")
+            standing.sites.start(name, command)
+        for name, said in standing.sites.all_said(list(given), "it is started again in", 300).items():
+            assert TROUBLE[name] in said
+
+
+def test_a_stranger_can_neither_register_a_key_nor_submit_a_program(runs, standing):
+    """Whoever has the CA's certificate, which is public, and Flower's own command."""
+    home, public = standing.folder / "stranger", standing.keys.node(f"{STRANGER}.pub")
+    home.mkdir()
+    app = standing.folder / "stranger-app"
+    export(recipe("fedavg"), app, standing.folder / "stranger-run")
+    lines = f'[superlink.open]\naddress = "{standing.address}"\nroot-certificates = "{standing.keys.ca}"\n'
+    (home / "config.toml").write_text(lines)
+    for words in (["supernode", "register", str(public)], ["supernode", "list"], ["run", str(app)], ["list"]):
+        with pytest.raises(FlowerError, match="failed"):
+            call(["flwr", *words, "open"], home)
+    assert not (standing.folder / "stranger-run").exists()
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -104,29 +99,3 @@ def test_a_real_federation_gives_the_numbers_of_local(name, runs, standing):
     (line,) = Board(standing.folder / name).lines()  # whoever watches sees it as any other run
     assert (line["state"], line["round"], line["accuracy"]) == ("done", 2, result["last"].get("test_accuracy"))
     assert {row["kind"] for row in lines(standing.folder / name / "messages.jsonl")} >= {"begun", "finished"}
-
-
-LIES: list[tuple[Any, str]] = [
-    (spoilt(float("nan")), "non-finite numbers"),
-    (None, "replayed: an answer to another errand"),
-    (uploads(lambda frame: frame + frame), "bytes"),
-    (uploads(lambda frame: frame[: len(frame) // 2]), "Truncated|take|fit|malformed"),
-    (uploads(flip), "malformed frame|unknown record type"),
-]
-
-
-def test_a_site_that_lies_is_left_out_with_a_reason_and_the_run_goes_on(runs, standing):
-    """A node with a good key, whose answers are changed on their way out; in the second round it sends its first."""
-    for run in runs.values():
-        run.result()  # a third node would be taken into the others' federations
-    config = recipe("fedavg", len(LIES), nodes=3)
-    with Liar(standing.sites, STRANGER, [how for how, _ in LIES]):
-        result = standing.run("lies", config)
-    assert result["quarantined"] == len(LIES)
-    ledger = lines(standing.folder / "lies" / "ledger.jsonl")
-    assert [row["client"] for row in ledger] == [f"{STRANGER}-0"] * len(LIES)
-    for row, (_, words) in zip(ledger, LIES, strict=True):
-        assert re.search(words, row["reason"]), row
-    everywhere = (*SITES, STRANGER)
-    without = at_home(config, everywhere, lambda method: Without(base=method, client=f"{STRANGER}-0"))
-    assert result["digest"] == without

@@ -17,18 +17,19 @@ import numpy as np
 
 from fedquilt.core.exchange import Method
 from fedquilt.data import Federation
-from fedquilt.deploy.flower_command import Address, free_port
+from fedquilt.deploy.flower_command import Address, call, free_port
 from fedquilt.deploy.keys import Keys, make
-from fedquilt.deploy.serve import Server, _Link
+from fedquilt.deploy.serve import CONNECTION, Server, _Link
 from fedquilt.engines.client_side import one_thread
 from fedquilt.engines.local import Local
 from fedquilt.runs.build import method_of
-from fedquilt.runs.config import Config, parse
+from fedquilt.runs.config import Config, dump, parse
+from fedquilt.runs.finished import result_of
 from fedquilt.runs.play import Run
 
 SITES = ("bergen", "oslo")
-STRANGER = "trondheim"  # one client; it has a key of its own, and joins only where a test says so
-PEOPLE = 3  # clients of each of the others
+STRANGER = "trondheim"  # it has a key of its own, and joins only where a test says so
+PEOPLE = {"bergen": 3, "oslo": 3, STRANGER: 4}  # how many clients each has
 
 
 def rows(site: str) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def rows(site: str) -> dict[str, Any]:
     place = (*SITES, STRANGER).index(site)
     part = np.arange(place, 480 + 60 * place, 3)
     part = part[np.arange(len(part)) % 10 >= y[part] // 2]
-    people = np.array([f"{site}-{number % (1 if site == STRANGER else PEOPLE)}" for number in range(len(part))])
+    people = np.array([f"{site}-{number % PEOPLE[site]}" for number in range(len(part))])
     return {"x": (x[part] / 16).astype(np.float32).reshape(-1, 1, 8, 8), "y": y[part], "user": people}
 
 
@@ -111,13 +112,18 @@ class Sites:
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=surroundings
             )
 
-    def said(self, name: str, words: str, seconds: float = 120.0) -> str:
-        """What a site has said so far, once it has said these words."""
-        end = time.monotonic() + seconds
-        while words not in (text := (self.folder / f"{name}.log").read_text(errors="replace")):
-            assert time.monotonic() < end, f"{name} did not say {words!r}:\n{text}"
+    def all_said(self, names: Sequence[str], words: str, seconds: float) -> dict[str, str]:
+        """What each of these had said when it had said these words; each is ended at once then."""
+        end, told = time.monotonic() + seconds, {}
+        while len(told) < len(names):
+            for name in [n for n in names if n not in told]:
+                text = (self.folder / f"{name}.log").read_text(errors="replace")
+                if words in text:
+                    told[name] = text
+                    self.kill(name)
+                assert time.monotonic() < end, f"{name} did not say {words!r}:\n{text}"
             time.sleep(0.2)
-        return text
+        return told
 
     def kill(self, site: str) -> None:
         """End a site's processes without a warning; what they started ends with them."""
@@ -178,7 +184,22 @@ class Standing:
 
     def run(self, name: str, config: Config) -> dict[str, Any]:
         """The result of one more run."""
-        return Server(self.folder / name, self.address, self.known, attach=True).follow(config, nobody, print)
+        link = self.link.server.link  # behind the front
+        return Server(self.folder / name, link, self.known, attach=True).follow(config, nobody, print)
+
+    def run_exported(self, name: str, config: Config) -> dict[str, Any]:
+        """The same by Flower's own command, on the app folder that ``fedquilt export`` writes."""
+        app, recipe = self.folder / f"{name}-app", self.folder / f"{name}.toml"
+        recipe.write_text(dump(config))
+        subprocess.run([sys.executable, "-m", "fedquilt", "export", str(recipe), "--flower", str(app)], check=True)
+        home, folder = self.link.server.home, self.folder / name
+        call(["flwr", "run", str(app), CONNECTION, "--run-config", f'folder="{folder}"'], home)
+        end = time.monotonic() + 600
+        while (result := result_of(folder)) is None:
+            assert not (folder / "failure.json").exists(), (folder / "failure.json").read_text()
+            assert time.monotonic() < end, (home / "superlink.log").read_text()
+            time.sleep(0.5)
+        return result
 
     def close(self) -> None:
         """Nodes first, then the SuperLink."""

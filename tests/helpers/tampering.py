@@ -51,6 +51,19 @@ def uploads(change: Callable[[bytes], bytes]) -> Tamper:
     return lambda frames: {n: change(f) if n.startswith("frame-") else f for n, f in frames.items()}
 
 
+def in_turn(*tampers: Tamper) -> Tamper:
+    """Change the upload of the first result as the first of these does, that of the second as the second, ..."""
+
+    def change(frames: Frames) -> Frames:
+        changed = dict(frames)
+        for result, tamper in zip(unpack(frames["answer"]).results, tampers, strict=True):
+            name = f"frame-{result.up}"
+            changed |= tamper({name: frames[name]})
+        return changed
+
+    return change
+
+
 def wire(change: Callable[[Any], Any]) -> Tamper:
     """Change the record of each upload."""
     return uploads(lambda frame: pack(change(unpack(frame))))

@@ -63,8 +63,8 @@ def serve(
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
     from fedquilt.deploy.serve import Server
-    from fedquilt.runs.build import result_of
     from fedquilt.runs.config import load
+    from fedquilt.runs.finished import result_of
     from fedquilt.runs.progress import Progress
     from fedquilt.runs.show import result_table
 
@@ -80,8 +80,11 @@ def serve(
             bar = progress.bar(folder.name, config.rounds)
             progress.note(f"waiting for {config.flower.nodes} nodes at {address}")
 
+            totals = dict.fromkeys(("bytes_up", "bytes_down", "quarantined"), 0)
+
             def hear(round: int, metrics: dict[str, Any]) -> None:
-                bar.round(round, metrics)
+                totals.update({name: total + metrics[name] for name, total in totals.items()})
+                bar.round(round, metrics, totals)
 
             result = server.follow(config, hear, progress.note)
     if as_json:

@@ -88,9 +88,10 @@ def newcomers(folder: Folder,
 
 def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     from fedquilt.runs.afterwards import newcomers_of
-    from fedquilt.runs.build import engine_of, result_for, result_of, run_of
+    from fedquilt.runs.build import engine_of, result_for, run_of
     from fedquilt.runs.data import federations_of
     from fedquilt.runs.federation_file import write_federation
+    from fedquilt.runs.finished import result_of
     from fedquilt.runs.progress import Progress
     from fedquilt.runs.report import write_report
     from fedquilt.runs.show import newcomers_table, result_table

@@ -8,13 +8,13 @@ mark of its type and its fields in order, and bytes stand in the tree itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedquilt.core.errors import FrameError
-from fedquilt.core.registered import CODES, DTYPES, RECORDS, SHORT, SIZES, mark, names
+from fedquilt.core.registered import DTYPES, MARKS, RECORDS, SHORT, SIZES, names
 
 MAGIC = b"\xf3\x51"  # no safetensors frame begins so: its header's length is a multiple of 8
 _NONE, _TRUE, _FALSE, _INT, _NEGATIVE, _FLOAT, _TEXT, _BYTES, _TENSOR, _TUPLE, _LIST, _DICT, _PARAMS, _RECORD = range(
@@ -22,52 +22,59 @@ _NONE, _TRUE, _FALSE, _INT, _NEGATIVE, _FLOAT, _TEXT, _BYTES, _TENSOR, _TUPLE, _
 )
 _SMALL = 128  # a byte from here on is a number from 0 to 127
 _CODES = tuple(DTYPES)
+_PLACES = {DTYPES[code]: place << 4 for place, code in enumerate(_CODES)}
+
+
+def escaped(name: str) -> str:
+    """The name of a tensor as one step of a path: never empty, and without a slash."""
+    return name.replace("%", "%25").replace("/", "%2F") or "%"
 
 
 class Writer:
-    """Writes a tree as :func:`fedquilt.core.record.pack` knows it; ``tensors`` are those that follow it, in order."""
+    """Writes the header of a record; ``tensors`` are those that follow it, in order."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self) -> None:
         self.out = bytearray(MAGIC)
         self.tensors: list[Tensor] = []
-        self._all = tensors
 
-    def node(self, node: Any) -> None:
-        """Write one node of the tree."""
-        out = self.out
-        if not isinstance(node, dict):
-            self._scalar(node)
-        elif "P" in node:
-            lead = node["P"] + "/" if node["P"] else ""
-            inside = {n: t for n, t in self._all.items() if n.startswith(lead) and "/" not in n[len(lead) :]}
-            self._count(_PARAMS, len(inside))
-            for name, tensor in inside.items():
-                self._text(name[len(lead) :].encode())
-                self._tensor(tensor)
-        elif "T" in node:
+    def value(self, value: Any) -> None:
+        """Write one value of the record. What no frame can hold raises LookupError."""
+        out, kind = self.out, type(value)
+        if kind is dict:
+            self._dict(value)
+        elif isinstance(value, Tensor):
             out.append(_TENSOR)
-            self._tensor(self._all[node["T"]])
-        elif "B" in node:
+            self._tensor(value)
+        elif value is None or isinstance(value, bool | int | float | str):
+            self._scalar(value)
+        elif isinstance(value, bytes | bytearray):
             out.append(_BYTES)
-            self._text(self._all[node["B"]].numpy().tobytes())
-        elif "R" in node:
-            cls = RECORDS[node["R"]]
-            out.append(_RECORD)
-            out += mark(cls)
-            for name in names(cls):
-                self.node(node["v"][name])
-        elif "D" in node:
-            self._count(_DICT, len(node["D"]))
-            for key, value in node["D"]:
-                self.node(key)
-                self.node(value)
-        elif "F" in node:
-            self._scalar(float(node["F"]))
+            self._text(value)
+        elif isinstance(value, tuple | list):
+            self._count(_TUPLE if isinstance(value, tuple) else _LIST, len(value))
+            for item in value:
+                self.value(item)
+        elif isinstance(value, dict):
+            self._dict(value)
+        elif isinstance(value, np.generic):
+            self.value(value.item())
         else:
-            (items,) = node.values()
-            self._count(_TUPLE if "U" in node else _LIST, len(items))
-            for item in items:
-                self.node(item)
+            out.append(_RECORD)
+            out += MARKS[kind]
+            for name in names(kind):
+                self.value(getattr(value, name))
+
+    def _dict(self, value: dict[Any, Any]) -> None:
+        if value and all(isinstance(v, Tensor) and isinstance(k, str) for k, v in value.items()):
+            self._count(_PARAMS, len(value))
+            for name, tensor in value.items():
+                self._text(escaped(name).encode())
+                self._tensor(tensor)
+            return
+        self._count(_DICT, len(value))
+        for key, inner in value.items():
+            self.value(key)
+            self.value(inner)
 
     def _scalar(self, value: Any) -> None:
         out = self.out
@@ -95,15 +102,16 @@ class Writer:
             value >>= 7
         self.out.append(value)
 
-    def _text(self, raw: bytes) -> None:
+    def _text(self, raw: bytes | bytearray) -> None:
         self._varint(len(raw))
         self.out += raw
 
     def _tensor(self, tensor: Tensor) -> None:
-        self.out.append(_CODES.index(CODES[tensor.dtype]) << 4 | min(tensor.dim(), 15))
-        if tensor.dim() >= 15:
-            self._varint(tensor.dim())
-        for side in tensor.shape:
+        shape = tensor.shape
+        self.out.append(_PLACES[tensor.dtype] | min(len(shape), 15))
+        if len(shape) >= 15:
+            self._varint(len(shape))
+        for side in shape:
             self._varint(side)
         self.tensors.append(tensor)
 

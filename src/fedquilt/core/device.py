@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedquilt.core.errors import InputError
 from fedquilt.core.table import Batch
 
 
 def elsewhere(device: torch.device | None) -> bool:
     """Whether work goes on another device than the CPU."""
     return device is not None and device.type != "cpu"
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device computes in bfloat16 itself; others imitate it, several times slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cpu":
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return False
+
+
+@contextmanager
+def in_bfloat16(device: torch.device) -> Iterator[None]:
+    """Inside, matrix products and convolutions are computed in bfloat16, sums and losses in float32."""
+    if not has_bfloat16(device):
+        raise InputError(
+            f"precision 'bfloat16' needs a device that computes in it, and {device.type!r} here does not. Leave it out."
+        )
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        yield
 
 
 def moved(value: Any, device: torch.device) -> Any:

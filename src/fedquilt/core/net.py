@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fedquilt.core.device import in_bfloat16
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, nothing, under
 from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
+from fedquilt.core.steps import Tapes, Visit
 from fedquilt.core.table import Batch
+from fedquilt.core.wide_linear import wide
+
+_SMALL = 2**20  # numbers of a network whose first values are drawn from a tape
+_AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
 
 class Scored(NamedTuple):
@@ -40,6 +46,8 @@ class Net:
             changes results in the last digits, so it is part of the model, not of the engine.
         inputs: The columns of a batch that the module is called with.
         seed: For the values of frozen tensors that ``build`` draws at random.
+        precision: "bfloat16" computes matrix products and convolutions in 16 bits where the device has it; weights,
+            sums and losses stay in 32. It changes results, so it is part of the model, too.
 
     Example:
         >>> net = Net.of(nn.Linear, in_features=4, out_features=2)
@@ -52,6 +60,7 @@ class Net:
     channels_last: bool | None = None
     inputs: tuple[str, ...] = ("x",)
     seed: int = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
     _cell: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
@@ -90,6 +99,16 @@ class Net:
             isinstance(head, nn.Linear) and type(head).forward is nn.Linear.forward
         )
 
+    @property
+    def tapes(self) -> Tapes:
+        """Its steps on tape; none where a pass also changes the module (BatchNorm, buffers of a module's own)."""
+        if "tapes" not in self._cell:
+            resident, tapes = self._resident(), Tapes()
+            tapes.wanted = tapes.wanted and not resident.normalises and not resident.transient
+            self._cell["tapes"] = tapes
+        found: Tapes = self._cell["tapes"]
+        return found
+
     def trait(self, name: str) -> Any:
         """An attribute of the module, such as the width of its embeddings."""
         module = self._resident().module
@@ -107,9 +126,21 @@ class Net:
 
     def init(self, seed: Seed) -> Params:
         """Fresh values for every name, drawn from the seed."""
+        small = self._resident().size <= _SMALL
         with seed.fold("init").ambient():
-            slots = slots_of(self._make())
-        return {n: slots[n][0][0][slots[n][0][1]].detach().clone() for n in self.names}
+            values = self._births().step({}, self._born) if small else self._born()
+        return dict(zip(self.names, values, strict=True))
+
+    def _born(self) -> list[Tensor]:
+        slots = slots_of(self._make())
+        return [slots[n][0][0][slots[n][0][1]].detach().clone() for n in self.names]
+
+    def _births(self) -> Visit:
+        """Drawing fresh values is recorded, too: with many clients, building a module for each takes longer."""
+        if "births" not in self._cell:
+            self._cell["births"] = Tapes().visit(self.build, [])
+        found: Visit = self._cell["births"]
+        return found
 
     def full(self, params: Mapping[str, Tensor]) -> Params:
         """A complete state dict: these values plus the frozen ones, for saving a model."""
@@ -135,14 +166,16 @@ class Net:
         copies made with ``own``.
         """
         module, columns = self._ready(params, batch, train)
-        return module(*columns)
+        with self._precise(params):
+            return module(*columns)
 
     def ask(self, params: Params, what: str, *tensors: Tensor | None, train: bool = False) -> Any:
         """What a method of the module returns for these tensors, for example its ``embed``."""
         method, resident = self.trait(what), self._resident()
         resident.bind(params)
         resident.mode(train)
-        return method(*tensors)
+        with self._precise(params):
+            return method(*tensors)
 
     def split(self, params: Params, batch: Batch, train: bool = False) -> Scored:
         """As calling it, and also the features: for modules with the parts ``features`` and ``head``."""
@@ -153,8 +186,9 @@ class Net:
                 f"{type(module).__name__} is not in two parts. This method needs a module that computes "
                 "head(features(x)) and has both as submodules of these names."
             )
-        found = module.features(*columns)
-        return Scored(module.head(found), found)
+        with self._precise(params):
+            found = module.features(*columns)
+            return Scored(module.head(found), found)
 
     def linear_inputs(self, params: Params, batch: Batch) -> Params:
         """What enters each linear layer, under the name of its weight, when this batch is scored."""
@@ -179,10 +213,16 @@ class Net:
         last, resident.channels_last = resident.channels_last, False
         held = resident.held()
         try:
-            yield
+            with wide(resident.module):
+                yield
         finally:
             resident.channels_last = last
             resident.hold(held)
+
+    def _precise(self, params: Params) -> AbstractContextManager[None]:
+        if self.precision == "float32":
+            return _AS_IT_IS
+        return in_bfloat16(next((t.device for t in params.values()), torch.device("cpu")))
 
     def _ready(self, params: Params, batch: Batch, train: bool) -> tuple[Any, list[Tensor]]:
         resident = self._resident()
@@ -217,7 +257,7 @@ class Net:
                 "This Net holds a ready-made module, which another process cannot rebuild. Give Net the class or a "
                 "function that builds it, Net(MyModule) or Net.of(MyModule, width=64), or use engine='local'."
             )
-        names = ("frozen", "channels_last", "inputs", "seed")
+        names = ("frozen", "channels_last", "inputs", "seed", "precision")
         return (self.build,), {n: getattr(self, n) for n in names}
 
 

@@ -158,14 +158,9 @@ def flatten(a: Mapping[str, Tensor]) -> Tensor:
 
 def finite(tensors: Iterable[Tensor]) -> bool:
     """Whether every float entry is a finite number."""
-    floats = [t for t in tensors if t.is_floating_point() and t.numel()]
-    if not floats:
-        return True
-    # A norm is finite exactly when all entries are, up to overflow; only then look closely.
-    norms = torch._foreach_norm(floats, ord=1)
-    if all(math.isfinite(float(n)) for n in norms):
-        return True
-    return all(bool(torch.isfinite(t).all()) for t in floats)
+    floats = [t for t in tensors if t.is_floating_point()]
+    # A sum is finite only if all entries are; it may overflow, so look closely when it is not.
+    return all(math.isfinite(t.sum().item()) or bool(torch.isfinite(t).all()) for t in floats)
 
 
 def numel(a: Mapping[str, Tensor]) -> int:

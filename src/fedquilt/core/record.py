@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import is_dataclass
 from typing import Any, cast
 
@@ -19,21 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.compact import MAGIC, Parser, Writer
+from fedquilt.core.compact import MAGIC, Parser, Writer, escaped
 from fedquilt.core.errors import FrameError, InputError
-from fedquilt.core.registered import CODES, DTYPES, RECORDS, SIZES, names, type_name
+from fedquilt.core.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, type_name
 from fedquilt.core.registered import record as record
 
 
 def pack(value: Any, compact: bool = False) -> bytes:
     """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels."""
-    tensors: dict[str, Tensor] = {}
-    tree = _write(value, "", tensors)
     if compact:
-        writer = Writer(tensors)
-        writer.node(tree)
+        writer = _written(value)
         widest_first = sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
         return b"".join([writer.header(), *map(_bytes_of, widest_first)])
+    tensors: dict[str, Tensor] = {}
+    tree = _write(value, "", tensors)
     header: dict[str, Any] = {"__metadata__": {"fedquilt": json.dumps(tree, separators=(",", ":"))}}
     spans, end = {}, 0
     by_width = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
@@ -52,24 +51,33 @@ def frame_bytes(value: Any, compact: bool = False) -> int:
     """How long the frame of a record is; compact frames are not made for it."""
     if not compact:
         return len(pack(value))
-    tensors: dict[str, Tensor] = {}
-    writer = Writer(tensors)
-    writer.node(_write(value, "", tensors))
+    writer = _written(value)
     return len(writer.header()) + sum(t.numel() * t.element_size() for t in writer.tensors)
 
 
+def _written(value: Any) -> Writer:
+    """The header of a compact frame, and the tensors that follow it."""
+    writer = Writer()
+    try:
+        writer.value(value)
+    except LookupError as error:
+        _write(value, "", {})  # says where in the record it is
+        raise InputError(f"{error} cannot be packed.") from error
+    return writer
+
+
 def _bytes_of(tensor: Tensor) -> memoryview | bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    if flat.numel() == 0:
+    if tensor.numel() == 0:
         return b""
+    if tensor.dtype == torch.float32 and tensor.is_cpu and not tensor.requires_grad and tensor.is_contiguous():
+        return memoryview(cast(Any, tensor.numpy())).cast("B")  # the usual case in one call
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
     return memoryview(cast(Any, flat.view(torch.uint8).numpy()))
 
 
 def _key(name: Any) -> str:
     """A dict key as one step of a path: never empty, and no two keys of a dict alike (1 and '1' are two)."""
-    if not isinstance(name, str):
-        return "%" + _key(repr(name))
-    return name.replace("%", "%25").replace("/", "%2F") or "%"
+    return escaped(name) if isinstance(name, str) else "%" + escaped(repr(name))
 
 
 def _name(key: str) -> str:
@@ -137,7 +145,21 @@ def unpack(frame: bytes | bytearray) -> Any:
     return value
 
 
+_last: list[tuple[bytes, int, tuple[dict[str, Any], Any, int]]] = []  # the compact header read last
+
+
 def _header(buffer: bytearray) -> tuple[dict[str, Any], Any, int]:
+    """Tensors, tree, and where the tensors' bytes begin. Replies of one exchange have the same header: it is read, and
+    checked, once. Nobody writes into what was read."""
+    if _last and len(buffer) == _last[0][1] and buffer.startswith(_last[0][0]):
+        return _last[0][2]
+    found = _checked_header(buffer)
+    if buffer[:2] == MAGIC:
+        _last[:] = [(bytes(buffer[: found[2]]), len(buffer), found)]
+    return found
+
+
+def _checked_header(buffer: bytearray) -> tuple[dict[str, Any], Any, int]:
     if buffer[:2] == MAGIC:
         entries, tree, start = Parser(buffer).parse()
     else:
@@ -232,44 +254,64 @@ class _Reader:
 
 def same(a: Any, b: Any) -> bool:
     """Whether two records are made of the very same tensors and equal scalars, so that one frame serves both."""
+    return _alike(a, b, lambda one, other: False)
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two records are equal, so that their frames are."""
+    return _alike(a, b, _equal_tensors)
+
+
+def _equal_tensors(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+
+
+def _alike(a: Any, b: Any, tensors: Callable[[Tensor, Tensor], bool]) -> bool:
     if a is b:
         return True
     if type(a) is not type(b):
         return False
     if isinstance(a, Tensor):
-        return False
+        return tensors(a, b)
     if is_dataclass(a):
-        return all(same(getattr(a, n), getattr(b, n)) for n in names(type(a)))
+        return all(_alike(getattr(a, n), getattr(b, n), tensors) for n in names(type(a)))
     if isinstance(a, tuple | list):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(_alike(x, y, tensors) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
+        return a.keys() == b.keys() and all(_alike(v, b[k], tensors) for k, v in a.items())
     return bool(a == b)
 
 
 def finite_scalars(value: Any) -> bool:
     """Whether every float of a record, tensors apart, is finite."""
+    if isinstance(value, Tensor):
+        return True
     if isinstance(value, float):
         return math.isfinite(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return all(finite_scalars(getattr(value, name)) for name in names(type(value)))
-    if isinstance(value, dict):
-        return all(finite_scalars(v) for v in value.values())
-    if isinstance(value, tuple | list):
-        return all(finite_scalars(v) for v in value)
-    return True
+    return all(map(finite_scalars, _inside(value)))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Every tensor of a record."""
     if isinstance(value, Tensor):
         yield value
-    elif is_dataclass(value) and not isinstance(value, type):
-        for name in names(type(value)):
-            yield from tensors_in(getattr(value, name))
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
+    else:
+        for part in _inside(value):
+            if isinstance(part, Tensor):
+                yield part
+            else:
+                yield from tensors_in(part)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """The parts of a record or of what is in it."""
+    kind = type(value)
+    if kind in MARKS:
+        return [getattr(value, name) for name in names(kind)]
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, tuple | list):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, name) for name in names(kind)]
+    return ()

@@ -21,6 +21,7 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 SIZES = {code: torch.empty((), dtype=dtype).element_size() for code, dtype in DTYPES.items()}
 RECORDS: dict[str, type] = {}
 SHORT: dict[bytes, str] = {}  # the names of the record types by their marks in compact frames
+MARKS: dict[type, bytes] = {}  # and their marks
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
@@ -55,8 +56,8 @@ def record(cls: type[T]) -> type[T]:
         Note(text='hello')
     """
     frozen = dataclass(frozen=True)(cls)
-    name = type_name(frozen)
-    if SHORT.setdefault(mark(frozen), name) != name:
-        raise InputError(f"The records {name} and {SHORT[mark(frozen)]} have the same mark. Rename one of them.")
-    RECORDS[name] = frozen
+    name, short = type_name(frozen), mark(frozen)
+    if SHORT.setdefault(short, name) != name:
+        raise InputError(f"The records {name} and {SHORT[short]} have the same mark. Rename one of them.")
+    RECORDS[name], MARKS[frozen] = frozen, short
     return frozen

@@ -42,6 +42,7 @@ class Resident:
         holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}
         saved = module.state_dict(keep_vars=True).items()
         self.aliases = {n: holds[id(t)] for n, t in saved if n not in slots and id(t) in holds}  # of tied tensors
+        self.size = sum(t.numel() for _, t in saved)
         self.names = tuple(n for n in slots if not frozen(n))
         self.trainable = tuple(n for n in self.names if id(slots[n][0][0][slots[n][0][1]]) in parameters)
         self.slots = {n: slots[n] for n in self.names}

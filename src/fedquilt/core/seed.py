@@ -39,9 +39,11 @@ class Seed:
 
     def fold(self, *keys: Any) -> Seed:
         """A new seed from this one and any keys (ints, strings, tuples of them)."""
-        text = repr((self.value, *(_plain(k) for k in keys))).encode()
-        digest = hashlib.blake2b(text, digest_size=8).digest()
-        return Seed(int.from_bytes(digest, "little") & _MASK)
+        text = repr((self.value, *map(_plain, keys))).encode()
+        found = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") & _MASK
+        made = object.__new__(Seed)  # there is nothing to check, and seeds are folded several times in every visit
+        object.__setattr__(made, "value", found)
+        return made
 
     def torch(self) -> torch.Generator:
         """A fresh CPU generator; it starts at the same point every time."""
@@ -74,6 +76,8 @@ class Seed:
 
 def _plain(key: Any) -> Any:
     """A key whose text is the same for equal keys: numpy's numbers become Python's."""
+    if type(key) is int or type(key) is str:
+        return key
     if isinstance(key, tuple):
         return tuple(_plain(part) for part in key)
     return key.item() if isinstance(key, np.generic) else key

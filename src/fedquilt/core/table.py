@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,6 +13,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 
+AT_ONCE = 2**18  # bytes of a pass over a table, up to which its rows are gathered at once: they stay in the cache
 ClientId = Hashable  # in practice an int, a string, or a tuple of them
 Columns = dict[str, Tensor]
 Prepare = Callable[[Columns], Columns]
@@ -52,7 +54,7 @@ class Table:
     Args:
         columns: Tensors of equal length.
         index: Row numbers (int64) into the columns, or None for all rows.
-        prepare: Turns raw rows into what the network takes, for example bytes into floats. If it has a method
+        prepare: Turns raw rows, each by itself, into what the network takes: bytes into floats. If it has a method
             ``augmented(columns, seed)``, training batches are prepared with that instead; see :meth:`batches`.
     """
 
@@ -105,29 +107,50 @@ class Table:
         ones that random transforms change, batch k by a seed of its own.
         """
         augmented = getattr(self.prepare, "augmented", None)
-        for made, chosen in enumerate(self.draws(size, epochs, seed, steps, lone)):
-            if augmented is None:
-                yield self.rows(chosen)
-            else:
-                yield Batch(augmented(self._gathered(chosen), seed.fold("augment", made)))
+        made = 0
+        for order, sizes in self._passes(size, epochs, seed, steps, lone):
+            for columns in self._parts(order, sizes):
+                if augmented is not None:
+                    columns = augmented(columns, seed.fold("augment", made))
+                elif self.prepare is not None:
+                    columns = self.prepare(columns)
+                yield Batch(columns)
+                made += 1
 
     def draws(
         self, size: int, epochs: int, seed: Seed, steps: int | None = None, lone: bool = True
     ) -> Iterator[Tensor]:
         """The absolute row numbers of :meth:`batches`."""
-        rows, generator, made, epoch = self.all_rows(), seed.torch(), 0, 0
-        count = len(rows)
-        while count and (epoch < epochs if steps is None else made < steps):
+        for order, sizes in self._passes(size, epochs, seed, steps, lone):
+            yield from order.split(sizes)
+
+    def _passes(
+        self, size: int, epochs: int, seed: Seed, steps: int | None, lone: bool
+    ) -> Iterator[tuple[Tensor, list[int]]]:
+        """For each pass over the rows their order, and how it is cut into batches."""
+        rows, generator = self.all_rows(), seed.torch()
+        count, left = len(rows), steps
+        sizes = [size] * (count // size) + [count % size] * (count % size > 0)
+        if not lone and count % size == 1 and len(sizes) > 1:
+            sizes[-2:] = [size + 1]
+        for _ in itertools.repeat(None, epochs) if left is None else itertools.count():
+            if not count or left == 0:
+                return
             order = rows[torch.randperm(count, generator=generator)]
-            starts = list(range(0, count, size))
-            if not lone and count % size == 1 and len(starts) > 1:
-                starts.pop()
-            for low, high in zip(starts, [*starts[1:], count], strict=True):
-                if steps is not None and made == steps:
-                    return
-                yield order[low:high]
-                made += 1
-            epoch += 1
+            now = sizes if left is None else sizes[:left]
+            left = None if left is None else left - len(now)
+            yield order[: sum(now)], now
+
+    def _parts(self, order: Tensor, sizes: list[int]) -> Iterator[Columns]:
+        """The columns of these rows, cut into batches; small ones are gathered all at once."""
+        width = sum(c[:1].numel() * c.element_size() for c in self.columns.values())
+        if width * len(order) > AT_ONCE:
+            for chosen in order.split(sizes):
+                yield self._gathered(chosen)
+        else:
+            gathered = self._gathered(order)
+            for parts in zip(*(column.split(sizes) for column in gathered.values()), strict=True):
+                yield dict(zip(gathered, parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -179,7 +202,8 @@ class Source(Protocol):
         ...
 
     def size(self, client: ClientId) -> int:
-        """How many training rows the client has; for balancing load."""
+        """How many training rows the client has, in its largest round: for balancing load, and because a reply that
+        claims more of them is refused. 0 where nobody knows."""
         ...
 
 

@@ -16,8 +16,10 @@ from fedquilt.core.exchange import Turn
 from fedquilt.core.objective import Loss
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.record import record
+from fedquilt.core.seed import Seed
 from fedquilt.core.slopes import slopes
 from fedquilt.core.table import Batch, Site, Table
+from fedquilt.core.tree import leaves
 
 Schedule = Callable[[int], float]
 
@@ -174,10 +176,14 @@ class Train:
         """How often a visit passes over the rows, unless ``steps`` says how many steps it makes."""
         return job.epochs or ((turn.round == 0 and self.epochs_first) or self.epochs)
 
+    def how(self, job: Job, turn: Turn) -> tuple[int, int, Seed, int | None, bool]:
+        """How a visit's rows are cut into batches: the arguments of :meth:`Table.batches`."""
+        lone = not self.objective.net.normalises
+        return self.batch_size, self.passes(job, turn), turn.seed.fold("batches"), self.steps, lone
+
     def batches(self, job: Job, site: Site, turn: Turn) -> Iterator[Batch]:
         """The batches of a visit, one for each step."""
-        lone, seed = not self.objective.net.normalises, turn.seed.fold("batches")
-        return self.rows(site).batches(self.batch_size, self.passes(job, turn), seed, self.steps, lone)
+        return self.rows(site).batches(*self.how(job, turn))
 
     def descend(self, descent: Descent, device: torch.device | None = None) -> Trained:
         """Step by step down the objective."""
@@ -194,13 +200,19 @@ class Train:
         lr = self.rate(job, turn)
         losses: list[Tensor] = []
         grads: list[Tensor] = []
+        stable = [*params.values(), *leaves(fixed), one]
+        visit = self.objective.net.tapes.visit(self.objective, stable, (list(params), names, fixed))
+
+        def eager() -> list[Tensor]:
+            loss = self.objective(params, fixed, batch)
+            return [loss.detach(), *slopes(loss, weights, one)]
+
         with turn.seed.fold("ambient").ambient():
             for batch in carried(self.batches(job, site, turn), device):
-                loss = self.objective(params, fixed, batch)
-                grads = slopes(loss, weights, one)
+                loss, *grads = visit.step({**batch.columns, "": batch.weight}, eager)
                 if self.clip is not None:
                     _clip(grads, self.clip)
-                losses.append(loss.detach())
+                losses.append(loss)
                 self.optimizer.step(bare, grads, slots, lr, memory.steps + len(losses))
         count = len(losses)
         mean_loss = float(torch.stack(losses).mean()) if losses else 0.0

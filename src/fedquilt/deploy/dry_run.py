@@ -22,11 +22,11 @@ from fedquilt.metrics.scoring import score_of
 
 
 class _Listening(Local):
-    """The local engine, with a record of what every upload holds."""
+    """The local engine, with a record of what every exchange's largest upload holds, and how small others are."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.uploads: dict[str, tuple[ClientId, bytes]] = {}
+        self.uploads: dict[str, tuple[bytes, int]] = {}
 
     def visits(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
@@ -35,12 +35,18 @@ class _Listening(Local):
         for client in clients:
             asked = task(client)
             outcome = self.side.visit(asked)
-            self.uploads.setdefault(asked.exchange, (client, outcome.upload))
+            largest, least = self.uploads.get(asked.exchange, (b"", len(outcome.upload)))
+            largest = max(largest, outcome.upload, key=len)
+            self.uploads[asked.exchange] = largest, min(least, len(outcome.upload))
             yield client, outcome
 
 
-def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, Any]:
-    """For each exchange of the recipe's first rounds, what an upload from here holds. Nothing is sent anywhere."""
+def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 100) -> dict[str, Any]:
+    """For each exchange of the recipe, what an upload from here holds. Nothing is sent anywhere.
+
+    The first ``rounds`` are played, and more until every exchange has happened, up to ``most``; those that did not are
+    named.
+    """
     from fedquilt.runs.build import method_of
     from fedquilt.runs.config import load
 
@@ -51,12 +57,15 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, 
     engine = _Listening()
     method = method_of(config, source)
     played = Rounds(method, source, engine, Seed(config.seed), score=score_of(method))
-    for _ in range(min(rounds, config.rounds)):
+    last = min(most, config.rounds)
+    while played.done < min(rounds, last) or (played.done < last and played.exchanges.keys() - engine.uploads.keys()):
         played.play()
+    unseen = [name for name in played.exchanges if name not in engine.uploads]
     scores = played.examine(list(source.examined)[:1])
     return {
         "introduction": {
-            "clients": [repr(c) for c in source.ids], "rows of each client": [source.size(c) for c in source.ids],
+            "clients": [repr(c) for c in source.ids], "clients that are scored": [repr(c) for c in source.examined],
+            "rows of each client": [source.size(c) for c in source.ids],
             "shape of a row": list(source.site(source.ids[0], 0).train.whole().x.shape[1:]),
             "how rows are prepared": prepared(getattr(source, "prepare", None)),
             "type of a row": str(source.site(source.ids[0], 0).train.whole().x.dtype).removeprefix("torch."),
@@ -67,13 +76,14 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3) -> dict[str, 
             "seconds", "steps", "training loss", "whether the state is finite", "the sha256 of the state",
             *(["scores before and after training"] if config.evaluate.local else []),
         ],
-        "exchanges": {name: _contents(frame) for name, (_, frame) in engine.uploads.items()},
+        "exchanges": {name: _contents(*found) for name, found in engine.uploads.items()},
+        **({"not seen": {"rounds": played.done, "exchanges": unseen}} if unseen else {}),
         "scores": next(iter(scores.values()), {}) and _scores(next(iter(scores.values()))),
         "stays here": ["the rows", "clients' states, of which only a sha256 is sent", "traces of failures"],
     }  # fmt: skip
 
 
-def _contents(frame: bytes) -> dict[str, Any]:
+def _contents(frame: bytes, least: int) -> dict[str, Any]:
     parts = [
         {"name": name, "shape": list(t.shape), "type": str(t.dtype).removeprefix("torch."), "bytes": t.nbytes}
         if isinstance(t, Tensor)
@@ -82,7 +92,7 @@ def _contents(frame: bytes) -> dict[str, Any]:
         if isinstance(t, Tensor | bytes)
     ]
     numbers = {name: value for name, value in _walk(unpack(frame), "") if not isinstance(value, Tensor | bytes)}
-    return {"tensors": parts, "numbers": numbers, "bytes in all": len(frame)}
+    return {"tensors": parts, "numbers": numbers, "bytes in all": len(frame), "at least": least}
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -110,11 +120,15 @@ def table(shown: Mapping[str, Any]) -> str:
     lines = ["When it joins, this site says:"]
     lines += [f"  {name}: {value}" for name, value in shown["introduction"].items()]
     for exchange, found in shown["exchanges"].items():
-        lines.append(f"In each '{exchange}' ({found['bytes in all']:,} bytes):")
+        least, most = found["at least"], found["bytes in all"]
+        lines.append(f"In each '{exchange}' ({'' if least == most else f'{least:,} to '}{most:,} bytes):")
         lines += [
             f"  {t['name']:<44} {t['type']:<9} {t['shape']!s:<18} {t['bytes']:>12,} bytes" for t in found["tensors"]
         ]
         lines += [f"  {name:<44} {value!r}" for name, value in found["numbers"].items()]
+    if "not seen" in shown:
+        names, rounds = ", ".join(map(repr, shown["not seen"]["exchanges"])), shown["not seen"]["rounds"]
+        lines.append(f"The method also has {names}, which did not happen in {rounds} rounds with this site alone.")
     lines.append("With each upload: " + ", ".join(shown["with each upload"]))
-    lines.append("When models are scored: " + ", ".join(shown["scores"]))
+    lines.append("When models are scored: " + (", ".join(shown["scores"]) or "nothing, as no rows are held out"))
     return "\n".join([*lines, "Never: " + "; ".join(shown["stays here"])])

@@ -67,7 +67,7 @@ def _check_pair(certificate: Path, key: Path) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"'{key}' cannot be read as a private key without a password.") from error
     if mine != _read_certificate(certificate).public_key():
-        raise InputError(f"'{key}' is not the key of '{certificate}'. Make both anew: fedquilt keys --renew.")
+        raise InputError(f"'{key}' is not the key of '{certificate}'. Put the right one there, or make both anew.")
 
 
 def _check_issuer(certificate: Path, ca: Path) -> None:
@@ -80,6 +80,21 @@ def _check_issuer(certificate: Path, ca: Path) -> None:
             f"'{certificate}' was not issued by '{ca}', so no node would believe it. Put the right ca.crt there, or "
             "make a new certificate: fedquilt keys --renew."
         ) from error
+
+
+def check_loopback(certificate: Path) -> None:
+    """Raise unless a certificate is also for 127.0.0.1, where our own SuperLink listens with it."""
+    x509 = _cryptography().x509
+    try:
+        names = _read_certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        known = names.get_values_for_type(x509.IPAddress)
+    except x509.ExtensionNotFound:
+        known = []
+    if ipaddress.ip_address("127.0.0.1") not in known:
+        raise InputError(
+            f"'{certificate}' must also be valid for the address 127.0.0.1, where the server's own processes meet. "
+            "'fedquilt keys' makes such certificates."
+        )
 
 
 def check_node_key(path: Path) -> None:
@@ -123,11 +138,16 @@ def make(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 3
     except OSError as error:
         raise InputError(f"'{folder}' cannot be a folder for keys: {error.strerror}. Name another.") from error
     if not keys.ca.exists():
+        if (folder / CA_KEY).exists():
+            raise InputError(
+                f"There is '{folder / CA_KEY}' but no '{keys.ca}'. Put the certificate back; nodes would believe no "
+                "other. To begin anew, move the key away."
+            )
         made += _make_ca(keys, max(days, 3650))
     if hosts and (renew or not keys.server[0].exists()):
         made += _make_server(keys, hosts, days)
     for name in nodes:
-        if not keys.node(name).exists():
+        if not keys.node(name).exists() and not keys.node(f"{name}.pub").exists():  # it may have gone to its site
             made += _make_node(keys.node(name))
     return made
 
@@ -150,7 +170,8 @@ def _make_server(keys: Keys, hosts: Sequence[str], days: int) -> list[Path]:
     ca_key = keys.folder / CA_KEY
     if not ca_key.is_file():
         raise InputError(f"There is no '{ca_key}' to sign with. Run this where the CA's key is kept.")
-    ca = c.x509.load_pem_x509_certificate(keys.ca.read_bytes())
+    ca = _read_certificate(keys.ca)
+    _check_pair(keys.ca, ca_key)
     signer = c.serialization.load_pem_private_key(ca_key.read_bytes(), None)
     key = c.ec.generate_private_key(c.ec.SECP384R1())
     name = c.x509.Name([c.x509.NameAttribute(c.x509.oid.NameOID.COMMON_NAME, hosts[0][:64])])

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,18 @@ from fedquilt.deploy.flower_command import (
     Address,
     FlowerError,
     call,
+    free_port,
     refuse_plain_text,
     start,
     stop,
     wait_for,
 )  # fmt: skip
-from fedquilt.deploy.keys import Keys
+from fedquilt.deploy.front import Front
+from fedquilt.deploy.keys import Keys, check_loopback
 from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
-from fedquilt.runs.build import result_of
 from fedquilt.runs.config import Config
 from fedquilt.runs.files import write_atomic
+from fedquilt.runs.finished import result_of
 
 CONNECTION = "fedquilt"
 _START = 120.0  # seconds for a server app to start
@@ -41,10 +43,11 @@ class Server:
 
     Args:
         folder: The run's folder.
-        address: Where nodes reach the SuperLink.
+        address: Where nodes reach the server. With keys, a front listens there, and the SuperLink on loopback alone.
         keys: The key folder; None means plain text, which only loopback gets.
         attach: Use the SuperLink that runs there, instead of starting one.
-        restarts: How often a run that was killed is started again.
+        restarts: How often a run that was killed before it had played another round is started again.
+        inside: The port of our own SuperLink behind the front.
     """
 
     folder: Path
@@ -52,11 +55,24 @@ class Server:
     keys: Keys | None = None
     attach: bool = False
     restarts: int = 5
+    inside: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
         refuse_plain_text(self.keys is None, self.address)
         if self.keys is not None:
             self.keys.check_server()
+            if self.fronted:
+                check_loopback(self.keys.server[0])
+
+    @property
+    def fronted(self) -> bool:
+        """Whether nodes reach the SuperLink through a front of ours."""
+        return self.keys is not None and not self.attach
+
+    @property
+    def link(self) -> Address:
+        """Where the SuperLink itself listens."""
+        return Address("127.0.0.1", self.inside) if self.fronted else self.address
 
     @property
     def home(self) -> Path:
@@ -91,7 +107,7 @@ class Server:
                     self._submit(app)
                 for number, metrics in self._watch(link):
                     if number > heard:
-                        heard = number
+                        heard, tries = number, 0
                         hear(number, metrics)
                 result = result_of(self.folder)
                 if result is not None:
@@ -99,7 +115,10 @@ class Server:
                 self._failed()
                 tries += 1
                 if tries > self.restarts:
-                    raise FlowerError(f"The run ended {tries} times before it was done. See {self.home}/superlink.log.")
+                    raise FlowerError(
+                        f"The server ended {tries} times after round {heard} without playing another. "
+                        f"See {self.home}/superlink.log."
+                    )
                 note("the server was stopped; it goes on from the last snapshot")
                 link.revive()
 
@@ -128,7 +147,7 @@ class Server:
 
     def _connection(self) -> None:
         """How Flower's own command finds the SuperLink."""
-        lines = [f"[superlink.{CONNECTION}]", f'address = "{self.address}"']
+        lines = [f"[superlink.{CONNECTION}]", f'address = "{self.link}"']
         if self.keys is None:
             lines.append("insecure = true")
         else:
@@ -138,15 +157,15 @@ class Server:
     @contextmanager
     def _superlink(self) -> Iterator[_Link]:
         link = _Link(self)
-        link.revive()
         try:
+            link.revive()
             yield link
         finally:
             link.end()
 
     def command(self) -> list[str]:
         """How the SuperLink is started."""
-        words = ["flower-superlink", "--host", self.address.host, "--port", str(self.address.port)]
+        words = ["flower-superlink", "--host", self.link.host, "--port", str(self.link.port)]
         words += ["--disable-runtime-dependency-installation", "--database", str(self.home / "superlink.db")]
         if self.keys is None:
             return [*words, "--insecure"]
@@ -209,16 +228,20 @@ class _Link:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.process: subprocess.Popen[bytes] | None = None
+        self.front: Front | None = None
 
     def revive(self) -> None:
         """Start it, or start it again; nodes that were known are known again."""
         log = self.server.home / "superlink.log"
         if not self.server.attach and not self.alive():
-            self.end()
+            self._stop()
             self.process = start(self.server.command(), self.server.home, log)
             write_down(self.server.link_process, self.process.pid)
-        wait_for(self.server.address, self.process, log)
+        wait_for(self.server.link, self.process, log)
         self.server.register()
+        if self.server.keys is not None and self.server.fronted and self.front is None:
+            self.front = Front(self.server.address, self.server.link, self.server.keys)
+            self.front.start()
 
     def alive(self) -> bool:
         """Whether it runs; one that is not ours is believed to."""
@@ -226,6 +249,12 @@ class _Link:
 
     def end(self) -> None:
         """Stop it, if it is ours."""
+        if self.front is not None:
+            self.front.stop()
+            self.front = None
+        self._stop()
+
+    def _stop(self) -> None:
         if self.process is not None:
             stop(self.process)
             self.process = None

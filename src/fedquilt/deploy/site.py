@@ -9,13 +9,15 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedquilt.core.errors import ConfigError, InputError
-from fedquilt.core.table import Source
 from fedquilt.runs.files import write_atomic
+
+if TYPE_CHECKING:
+    from fedquilt.core.table import Source
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import ExchangeError, FedquiltError, StageError
+from fedquilt.core.errors import ExchangeError, FedquiltError, FrameError, StageError
 from fedquilt.core.exchange import Exchange, Method, Turn
 from fedquilt.core.params import Params, finite
-from fedquilt.core.record import pack, record, same, tensors_in, unpack
+from fedquilt.core.record import equal, pack, record, same, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, Source, Table
 from fedquilt.core.train import InTurn, Job, Train, Trained, Visited
+from fedquilt.engines.beside import Beside
 
 Predict = Callable[[Params, Batch], Tensor]
 Score = Callable[[Predict, Params, Table], Any]
@@ -77,8 +78,9 @@ class Outcome:
 
 @record
 class Exam:
-    """One client to examine: its deployed model, and the global one if ``whole`` is given. ``round`` is the last one
-    that was played, for sources whose data change."""
+    """One client to examine: its deployed model, and the global one if ``whole`` is given, which is sent
+    :class:`~fedquilt.engines.beside.Beside` the download. ``round`` is the last one that was played, for sources whose
+    data change."""
 
     client: Any
     down: bytes | None
@@ -132,7 +134,8 @@ class ClientSide:
     def __post_init__(self) -> None:
         self.exchanges: dict[str, Exchange] = {e.name: e for e in self.method.exchanges()}
         self._last: tuple[bytes | None, Slot | bytes, Params] | None = None
-        self._whole: tuple[bytes, Params] | None = None
+        self._whole: tuple[bytes, bytes, Params] | None = None
+        self._seen: tuple[bytes, Any, tuple[int, ...]] | None = None
         self._read: tuple[str, bytes, Any, tuple[int, ...]] | None = None
         self._compared: tuple[Params, Params, bool] | None = None
 
@@ -205,11 +208,10 @@ class ClientSide:
 
     def _changed(self, task: Task, before: Slot, after: Slot) -> bytes | None:
         """The frame of the new slot, or None when it is what it was."""
-        if same(before, after):
+        if same(before, after) or (task.slot is None and equal(before, after)):  # a first slot that is still the first
             return None
         frame = pack(after)
-        known = pack(before) if task.slot is None else task.slot  # a first slot is stored only once it differs
-        return None if frame == known else frame
+        return None if frame == task.slot else frame
 
     def _measured(self, visit: Visit, job: Job, trained: Trained) -> dict[str, Any]:
         notes: dict[str, Any] = {"steps": trained.steps, "loss": trained.loss}
@@ -225,7 +227,7 @@ class ClientSide:
         if self.score is None:
             return {}
         model = self._deployed(exam)
-        whole = None if exam.whole is None else self._shared_model(exam.whole)
+        whole = None if exam.whole is None else self._shared_model(exam.whole, _given(exam.down))
         scores: dict[str, Any] = {"deployed": {}, "global": {}}
         equal = whole is not None and self._equal(model, whole)
         for split in exam.splits:
@@ -251,7 +253,7 @@ class ClientSide:
             return self._last[2]
         try:
             state = unpack(slot).state if isinstance(slot, bytes) else slot.state
-            model = self.method.personal_model(unpack(_given(exam.down)), state)
+            model = self.method.personal_model(self._shown(_given(exam.down)), state)
         except FedquiltError:
             raise
         except Exception as error:
@@ -260,10 +262,20 @@ class ClientSide:
         self._last = (exam.down, slot, model)
         return model
 
-    def _shared_model(self, frame: bytes) -> Params:
-        if self._whole is None or self._whole[0] is not frame:
-            self._whole = (frame, unpack(frame))
-        return self._whole[1]
+    def _shared_model(self, frame: bytes, down: bytes) -> Params:
+        if self._whole is None or self._whole[0] is not frame or self._whole[1] is not down:
+            beside = unpack(frame)
+            if not isinstance(beside, Beside):
+                raise FrameError(f"malformed exam: a {type(beside).__name__} instead of a model")
+            self._whole = (frame, down, beside.model(self._shown(down)))
+        return self._whole[2]
+
+    def _shown(self, down: bytes) -> Any:
+        """The download of an exam, read once for both models and for all clients, unless one wrote into it."""
+        if self._seen is None or self._seen[0] is not down or self._seen[2] != _versions(self._seen[1]):
+            seen = unpack(down)
+            self._seen = (down, seen, _versions(seen))
+        return self._seen[1]
 
     def _failed(self, task: Task, stage: str, error: BaseException) -> ExchangeError:
         name = type(self.method).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
@@ -55,4 +55,14 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back processes and memory. An engine can be closed twice."""
+        ...
+
+
+@runtime_checkable
+class Carrier(Protocol):
+    """An engine whose messages travel to other machines, and which knows what they weighed."""
+
+    def carried(self) -> dict[str, int]:
+        """Bytes since this was last asked: ``carried_down`` and ``carried_up`` are all that was put into messages, to
+        clients and from them; ``scoring_down`` and ``scoring_up`` are those of exams among them."""
         ...

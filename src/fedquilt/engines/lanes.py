@@ -12,6 +12,7 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
+from fedquilt.core.steps import EAGER
 from fedquilt.core.table import ClientId, Source
 from fedquilt.core.train import Descent, InTurn, Play, Train, Trained, Visited
 from fedquilt.engines.client_side import ClientSide, Outcome, Score, Task, Visit
@@ -21,6 +22,8 @@ from fedquilt.engines.stacked import REMEDY, alike, descend
 
 WINDOW = 4  # so many times the width of clients are sorted by size, that lanes may have like lengths
 TUNE_STEPS = 3
+SHORT_SECONDS = 0.02
+WORTH = 0.9  # of the time alone: less than that, or clients go one by one
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -93,18 +96,27 @@ def best_width(side: ClientSide, tasks: Sequence[Task]) -> int:
     if not descents:
         return 1
     group = max(alike(descents), key=len)
-    best, least, worse = 1, float("inf"), 0
+    alone, best, least, worse = float("inf"), 1, float("inf"), 0
     for width in (w for w in WIDTHS if w <= len(group)):
-        chosen = [descents[i] for i in group[:width]]
         with side.at("objective", tasks[group[0]]):
-            descend(chosen, side.device, limit=1)
-            began = time.perf_counter()
-            descend(chosen, side.device, limit=TUNE_STEPS)
-        spent = (time.perf_counter() - began) / width
+            spent = _seconds([descents[i] for i in group[:width]], side.device) / width
+        alone = min(alone, spent) if width == 1 else alone
         best, least, worse = (width, spent, 0) if spent < least else (best, least, worse + 1)
         if worse == 2:
             break
-    return best
+    return best if least < WORTH * alone else 1
+
+
+def _seconds(descents: Sequence[Descent], device: torch.device | None) -> float:
+    """How long a few steps take; short ones are made often enough before to be on tape."""
+    began = time.perf_counter()
+    descend(descents, device, limit=1)
+    if time.perf_counter() - began < SHORT_SECONDS:
+        for _ in range(EAGER + 2):
+            descend(descents, device, limit=TUNE_STEPS)
+    began = time.perf_counter()
+    descend(descents, device, limit=TUNE_STEPS)
+    return time.perf_counter() - began
 
 
 def refuse(method: Method) -> None:
@@ -150,13 +162,19 @@ class Lanes(Local):
         if not clients or not trains(self.side, task(clients[0])):
             yield from super().visits(clients, task)
             return
-        if self.width is None:
-            self.width = best_width(self.side, [task(c) for c in clients[: WIDTHS[-1]]])
+        self.tune(clients, task)
+        assert self.width is not None
         for window in windows(clients, self.width):
             found: dict[ClientId, Outcome] = {}
             for group in by_size(window, self.side.source, self.width):
                 found.update(zip(group, visit_together(self.side, [task(c) for c in group]), strict=True))
             yield from ((client, found[client]) for client in window)
+
+    def tune(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> int:
+        """The width, which is found here if it was not given."""
+        if self.width is None:
+            self.width = best_width(self.side, [task(c) for c in clients[: WIDTHS[-1]]])
+        return self.width
 
     def facts(self) -> dict[str, Any]:
         """One process, and the width."""

@@ -12,6 +12,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.client_side import ClientSide, Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Lost
+from fedquilt.engines.kept_memory import keep_memory
 
 
 class Local:
@@ -37,6 +38,7 @@ class Local:
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """Get ready for a run."""
+        keep_memory()
         self._side = ClientSide(method, source, seed, score, self.device)
 
     def visits(

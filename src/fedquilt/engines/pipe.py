@@ -5,43 +5,88 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import struct
 import tempfile
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedquilt.core.record import pack, unpack
+from fedquilt.core.errors import FrameError
+from fedquilt.core.record import pack, record, unpack
 
 _ALIGN = 64
+_MOST = 2**20  # parts of a message
+_LONG = 4096  # bytes that travel beside the record, as they are
+_APART = 2**26  # bytes that go through a file in memory, which keeps the room they took
+
+
+@record
+class Following:
+    """Stands in a record for bytes that follow it."""
+
+    place: int
 
 
 class Pipe:
-    """Whole records in order over a stream socket. Only records: nothing is ever executed by receiving."""
+    """Whole records in order over a stream socket. Only records: nothing is ever executed by receiving.
+
+    Long bytes inside a record do not go through the socket, where each side would wait for the other, but through a
+    file in memory, one for each direction, once both sides have them (:meth:`offer`, :meth:`accept`). A message must
+    have been received before the next one is sent the same way: jobs and answers take turns.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self._files: tuple[int, int] | None = None  # to write into, to read from
+
+    def offer(self) -> None:
+        """Make the two files, and hand them over."""
+        self._files = _anonymous(), _anonymous()
+        for descriptor in self._files:
+            self.send_descriptor(descriptor)
+
+    def accept(self) -> None:
+        """Take the files of the other side."""
+        read, write = self.receive_descriptor(), self.receive_descriptor()
+        self._files = write, read
 
     def send(self, message: Any) -> None:
-        """Send one record."""
-        frame = pack(message)
-        self.sock.sendall(len(frame).to_bytes(8, "little"))
-        self.sock.sendall(frame)
+        """Send one record. Long frames inside it follow it and are not copied into another one."""
+        after: list[bytes] = []
+        frame = pack(_lifted(message, after))
+        sizes = (len(frame), *map(len, after))
+        apart = self._files is not None and 0 < sum(sizes[1:]) <= _APART
+        if self._files is not None and apart:
+            end = 0
+            for part in after:
+                end = _written(self._files[0], part, end)
+        self.sock.sendall(struct.pack(f"<BQ{len(sizes)}Q", apart, len(sizes), *sizes) + frame)
+        for part in () if apart else after:
+            self.sock.sendall(part)
 
     def receive(self) -> Any:
         """The next record; EOFError when the other side is gone."""
-        length = int.from_bytes(self._exactly(8), "little")
-        return unpack(self._exactly(length))
+        apart, count = struct.unpack("<BQ", self._exactly(9))
+        if count > _MOST or not count or apart > (self._files is not None):
+            raise FrameError(f"out of step: a message of {count} parts.")
+        first, *sizes = struct.unpack(f"<{count}Q", self._exactly(8 * count))
+        frame, after, end = self._exactly(first), [], 0
+        for size in sizes:
+            after.append(_read(self._files[1], size, end) if apart and self._files else self._exactly(size))
+            end += size
+        return _lowered(unpack(frame), after)
 
-    def _exactly(self, count: int) -> bytearray:
-        buffer = bytearray(count)
-        view, have = memoryview(buffer), 0
-        while have < count:
-            got = self.sock.recv_into(view[have:])
-            if got == 0:
+    def _exactly(self, count: int) -> bytes:
+        found = self.sock.recv(count, socket.MSG_WAITALL) if count else b""
+        while len(found) < count:  # a signal came in between
+            more = self.sock.recv(count - len(found), socket.MSG_WAITALL)
+            if not more:
                 raise EOFError("the other process is gone")
-            have += got
-        return buffer
+            found += more
+        return found
 
     def send_descriptor(self, descriptor: int) -> None:
         """Hand over an open file."""
@@ -61,6 +106,58 @@ class Pipe:
     def close(self) -> None:
         """Close this end."""
         self.sock.close()
+        for descriptor in self._files or ():
+            os.close(descriptor)
+        self._files = None
+
+
+def _written(descriptor: int, part: bytes, start: int) -> int:
+    """Write it all there; returns where it ends."""
+    view = memoryview(part)
+    while view:
+        done = os.pwrite(descriptor, view, start)
+        view, start = view[done:], start + done
+    return start
+
+
+def _read(descriptor: int, size: int, start: int) -> bytes:
+    found = os.pread(descriptor, size, start)
+    while len(found) < size:
+        more = os.pread(descriptor, size - len(found), start + len(found))
+        if not more:
+            raise FrameError(f"out of step: {size} bytes were announced, {len(found)} are there.")
+        found += more
+    return found
+
+
+def _lifted(value: Any, after: list[bytes]) -> Any:
+    """The same tree with its long bytes set aside."""
+    if isinstance(value, bytes):
+        if len(value) < _LONG:
+            return value
+        after.append(value)
+        return Following(len(after) - 1)
+    return _through(value, lambda part: _lifted(part, after))
+
+
+def _lowered(value: Any, after: list[bytes]) -> Any:
+    """The same tree with its long bytes back in their places."""
+    if isinstance(value, Following):
+        return after[value.place]
+    return _through(value, lambda part: _lowered(part, after))
+
+
+def _through(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A tree with its parts changed; what has none is itself."""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in fields(value)}
+        changed = {n: c for n, p in parts.items() if (c := change(p)) is not p}
+        return replace(value, **changed) if changed else value
+    if isinstance(value, tuple | list):
+        changed_items = [change(part) for part in value]
+        same = all(a is b for a, b in zip(changed_items, value, strict=True))
+        return value if same else type(value)(changed_items)
+    return value
 
 
 class SharedTensors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -20,11 +19,9 @@ from typing import NoReturn
 import torch
 
 from fedquilt.engines.client_side import Exam, Task
+from fedquilt.engines.kept_memory import keep_memory, settings
 from fedquilt.engines.pipe import Pipe
 from fedquilt.engines.worker import Begin, Job, Together, main
-
-_KEEP = 2**28  # bytes that a worker keeps instead of giving them back and asking anew: about 5 % for small CNNs
-_TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt
 
 
 class Forked:
@@ -90,10 +87,7 @@ def _child(serve: Callable[[], None], keep: int) -> NoReturn:
         for held in _open_files():  # numbers stay taken, lest an object of the parent's close a file of ours
             if held not in (1, 2, keep, nothing):
                 os.dup2(nothing, held)
-        with suppress(OSError, AttributeError):
-            library = ctypes.CDLL(None)
-            library.mallopt(_MMAP, _KEEP)
-            library.mallopt(_TRIM, _KEEP)
+        keep_memory()
         serve()
         code = 0
     except BaseException:
@@ -124,8 +118,7 @@ def _spawned(theirs: socket.socket) -> subprocess.Popen[bytes]:
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "FEDQUILT_WORKER": "1",
-        "MALLOC_MMAP_THRESHOLD_": str(_KEEP),
-        "MALLOC_TRIM_THRESHOLD_": str(_KEEP),
+        **settings(),
     }
     command = [sys.executable, "-m", "fedquilt.engines.worker", str(theirs.fileno())]
     return subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
@@ -144,6 +137,7 @@ class Worker:
             self.process = _spawned(theirs)
         theirs.close()
         self.pipe = Pipe(ours)
+        self.pipe.offer()
         self.down: bytes | None = None
         self.whole: bytes | None = None
         self.job: int | None = None

@@ -13,6 +13,7 @@ from fedquilt.core.params import finite
 from fedquilt.core.record import finite_scalars, pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
+from fedquilt.engines.beside import Companion
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task, Wire, again_folded, one_thread
 from fedquilt.engines.engine import Engine, Lost
 from fedquilt.engines.log import Quarantine as Quarantine
@@ -232,6 +233,8 @@ class Rounds:
                 raise ValueError("malformed: not an upload")
             if not isinstance(wire.examples, int) or not 0 < wire.examples <= MOST_EXAMPLES:
                 raise ValueError(f"absurd weight: {wire.examples!r} examples")
+            if wire.examples > (rows := self.source.size(client)) > 0:
+                raise ValueError(f"absurd weight: {wire.examples} examples of a client that has {rows}")
             if not outcome.sound:
                 raise ValueError("non-finite numbers in the client's own state; try a smaller learning rate")
             upload = exchange.codec.decode(wire.upload, sent)
@@ -277,11 +280,13 @@ class Rounds:
         with one_thread():
             exchange = self.next_exchange()
             whole = self.method.global_model(self.state) if with_global else None
-            frame = None if whole is None else pack(whole)
+            beside = None if whole is None else Companion(whole)
             sender, last = self._sender(exchange, partial(_decoded, exchange)), max(self.done - 1, 0)
 
             def exam(client: ClientId) -> Exam:
-                return Exam(client, sender.done(client).frame, self.slots.get(client), frame, splits, last)
+                sent = sender.done(client)
+                frame = None if beside is None else beside.frame(sent.seen)
+                return Exam(client, sent.frame, self.slots.get(client), frame, splits, last)
 
             found = {}
             for client, scores in self.engine.exams(list(clients), exam):

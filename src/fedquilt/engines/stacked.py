@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedquilt.core.device import carried
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
-from fedquilt.core.table import Batch
+from fedquilt.core.table import Batch, Columns
 from fedquilt.core.train import Descent, Memory, Train, Trained
+from fedquilt.core.tree import filled, leaves, shape
+from fedquilt.engines.feed import feed_of
 
 REMEDY = "Use engine 'workers' or 'local' for it."
 AGREES = 1e-4  # relative; how well a padded batch must give the loss of the bare one
@@ -25,7 +28,7 @@ def alike(descents: Mapping[int, Descent]) -> list[list[int]]:
         memory = d.job.memory or Memory()
         shapes = tuple((n, t.shape, t.dtype) for n, t in d.job.params.items())
         slots = tuple(tuple(t.shape for t in s) for s in memory.slots)
-        key = (id(d.train), d.train.rate(d.job, d.turn), memory.steps, slots, shapes, _shape(d.job.fixed))
+        key = (id(d.train), d.train.rate(d.job, d.turn), memory.steps, slots, shapes, shape(d.job.fixed))
         groups.setdefault(key, []).append(number)
     return list(groups.values())
 
@@ -46,9 +49,10 @@ def descend(descents: Sequence[Descent], device: torch.device | None = None, lim
     counts = [steps_of(d) if limit is None else min(steps_of(d), limit) for d in descents]
     order = sorted(range(len(descents)), key=lambda i: -counts[i])
     lanes = _Lanes([descents[i] for i in order], device)
+    live = [sum(c > step for c in counts) for step in range(max(counts, default=0))]
     with lanes.train.objective.net.side_by_side():
-        for step in range(max(counts, default=0)):
-            lanes.step(sum(c > step for c in counts))
+        for under_way, batch in zip(live, carried(lanes.batches(live), device), strict=True):
+            lanes.step(under_way, batch)
     found = [lanes.trained(place, counts[i]) for place, i in enumerate(order)]
     return [found[order.index(i)] for i in range(len(descents))]
 
@@ -71,13 +75,14 @@ class _Lanes:
             else tuple(self.train.optimizer.init(self.bare))
         )
         self.done, self.before, self.lr = 0, memory.steps, self.train.rate(first.job, first.turn)
-        leaves = [_leaves(d.job.fixed) for d in descents]
+        kinds = [leaves(d.job.fixed) for d in descents]
         self.rebuild = first.job.fixed
-        self.fixed = [self._one_or_stack(list(t)) for t in zip(*leaves, strict=True)]
-        self.batches: list[Iterator[Batch]] = [d.train.batches(d.job, d.site, d.turn) for d in descents]
+        self.fixed = [self._one_or_stack(list(t)) for t in zip(*kinds, strict=True)]
+        self.feed = feed_of(descents)
         self.losses: list[Tensor] = []
+        self.told: list[list[float]] = []
         self.gradients: dict[int, list[Tensor]] = {}
-        self.live, self.weights, self.trusted = -1, [*self.bare], False
+        self.live, self.trusted = -1, False
 
     def _stack(self, tensors: list[Tensor]) -> Tensor:
         return torch.stack(tensors).to(self.device) if self.device else torch.stack(tensors)
@@ -88,63 +93,64 @@ class _Lanes:
             return tensors[0].to(self.device) if self.device else tensors[0], None
         return self._stack(tensors), 0
 
-    def step(self, live: int) -> None:
+    def batches(self, live: list[int]) -> Iterator[Batch]:
+        """For each step the batch of all lanes still under way; rows that shorter ones were filled up with weigh 0."""
+        for count in live:
+            columns, sizes = self.feed(count)
+            yield Batch(columns, None if min(sizes) == max(sizes) else _weight(sizes))
+
+    def step(self, live: int, batch: Batch) -> None:
         """One step of the first ``live`` lanes."""
         if live != self.live:
             if self.done:
                 self._note_gradients(live)
-            self.live, self.weights = live, [w[:live].detach().requires_grad_() for w in self.bare]
-        batches = [next(batches) for batches in self.batches[:live]]
-        columns, weight = self._padded(batches)
-        values = {n: t[:live] for n, t in self.params.items()} | dict(zip(self.names, self.weights, strict=True))
-        losses = self._losses(values, columns, weight)
-        if weight is not None:
-            self._trust(batches)
-        self.grads = list(torch.autograd.grad(losses.sum(), self.weights, materialize_grads=True))
+            self._open(live)
+        losses, *self.grads = self.visit.step({**batch.columns, "": batch.weight}, lambda: self._slopes(batch))
         if self.train.clip is not None:
             _clip(self.grads, self.train.clip)
-        self.losses.append(losses.detach())
+        self.losses.append(losses)
         self.done += 1
-        slots = tuple([t[:live] for t in s] for s in self.slots)
-        bare = [w.detach() for w in self.weights]
-        self.train.optimizer.step(bare, self.grads, slots, self.lr, self.before + self.done)
+        self.train.optimizer.step(self.moved, self.grads, self.memory, self.lr, self.before + self.done)
 
-    def _losses(self, values: Params, columns: dict[str, Tensor], weight: Tensor | None) -> Tensor:
-        fixed = [t if dim is None else t[: self.live] for t, dim in self.fixed]
+    def _open(self, live: int) -> None:
+        """From here on the first ``live`` lanes are under way."""
+        self.live, self.weights = live, [w[:live].detach().requires_grad_() for w in self.bare]
+        self.values = {n: t[:live] for n, t in self.params.items()} | dict(zip(self.names, self.weights, strict=True))
+        self.held = [t if dim is None else t[:live] for t, dim in self.fixed]
+        self.moved = [w.detach() for w in self.weights]
+        self.memory = tuple([t[:live] for t in s] for s in self.slots)
+        stable, dims = [*self.values.values(), *self.held], [dim for _, dim in self.fixed]
+        more = ("lanes", live, list(self.values), self.names, dims, self.rebuild)
+        self.visit = self.train.objective.net.tapes.visit(self.train.objective, stable, more)
+
+    def _slopes(self, batch: Batch) -> list[Tensor]:
+        losses = self._losses(self.values, batch.columns, batch.weight)
+        if batch.weight is not None:
+            self._trust(batch.columns, batch.weight)
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), self.weights, materialize_grads=True)]
+
+    def _losses(self, values: Params, columns: Columns, weight: Tensor | None) -> Tensor:
         dims = (0, [dim for _, dim in self.fixed], 0, None if weight is None else 0)
 
-        def lane(params: Params, leaves: list[Tensor], rows: dict[str, Tensor], share: Tensor | None) -> Tensor:
-            return self.train.objective(params, _filled(self.rebuild, iter(leaves)), Batch(rows, share))
+        def lane(params: Params, held: list[Tensor], rows: dict[str, Tensor], share: Tensor | None) -> Tensor:
+            return self.train.objective(params, filled(self.rebuild, iter(held)), Batch(rows, share))
 
         try:
-            return vmap(lane, in_dims=dims)(values, fixed, columns, weight)
+            return vmap(lane, in_dims=dims)(values, self.held, columns, weight)
         except RuntimeError as error:
             raise InputError(
                 f"Its objective cannot be computed for several clients at once: {_first(error)} {REMEDY}"
             ) from error
 
-    def _padded(self, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], Tensor | None]:
-        """The lanes' batches as one, filled up with rows of weight 0 where they are shorter."""
-        sizes = [len(b) for b in batches]
-        longest = max(sizes)
-        if min(sizes) == longest:
-            return {n: self._stack([b.columns[n] for b in batches]) for n in batches[0].columns}, None
-        columns = {n: self._stack([_filled_up(b.columns[n], longest) for b in batches]) for n in batches[0].columns}
-        weight = torch.zeros(len(batches), longest)
-        for lane, size in enumerate(sizes):
-            weight[lane, :size] = 1.0
-        return columns, weight.to(self.device) if self.device else weight
-
-    def _trust(self, batches: Sequence[Batch]) -> None:
+    def _trust(self, batches: Columns, weights: Tensor) -> None:
         """An objective that forgets the weights of rows would learn from the filling; find out before it does."""
         if self.trusted:
             return
-        lane = max(range(len(batches)), key=lambda i: len(batches[i]))
-        batch = batches[lane]
+        lane = int(weights.sum(1).argmax())  # one that was not filled up
         values = {n: t[lane] for n, t in self.params.items()}
-        fixed = _filled(self.rebuild, iter([t if dim is None else t[lane] for t, dim in self.fixed]))
-        columns = {n: c.to(self.device) if self.device else c for n, c in batch.columns.items()}
-        weight = torch.zeros(len(batch), device=self.device)
+        fixed = filled(self.rebuild, iter([t if dim is None else t[lane] for t, dim in self.fixed]))
+        columns = {n: c[lane] for n, c in batches.items()}
+        weight = torch.zeros_like(weights[lane])
         weight[0] = 1.0
         with torch.no_grad():
             bare = float(self.train.objective(values, fixed, Batch({n: c[:1] for n, c in columns.items()})))
@@ -158,27 +164,29 @@ class _Lanes:
         self.trusted = True
 
     def _note_gradients(self, live: int) -> None:
-        """Keep the last gradients of lanes that end here."""
+        """Keep the last gradients of lanes that end here; those of lanes that end early not with all the others'."""
         for lane in range(live, self.live):
-            self.gradients[lane] = [g[lane].clone() for g in self.grads]
+            self.gradients[lane] = [g[lane].clone() if live else g[lane] for g in self.grads]
 
     def trained(self, lane: int, steps: int) -> Trained:
         """What this lane left behind."""
         if self.live > 0:
             self._note_gradients(0)
-            self.live = 0
+            self.live, self.told = 0, [losses.tolist() for losses in self.losses]
         grads = self.gradients.get(lane, [])
-        loss = float(torch.stack([x[lane] for x in self.losses[:steps]]).mean()) if steps else 0.0
+        loss = sum(losses[lane] for losses in self.told[:steps]) / steps if steps else 0.0
         params = {n: t.detach()[lane].cpu() for n, t in self.params.items()}
         gradient = {n: g.cpu() for n, g in zip(self.names, grads, strict=False)}
         kept = Memory(self.before + steps, tuple(tuple(t[lane].cpu() for t in s) for s in self.slots))
         return Trained(params, gradient, steps, loss, self.lr, kept)
 
 
-def _filled_up(column: Tensor, longest: int) -> Tensor:
-    """With its own first row repeated at the end: values that any network takes."""
-    lacking = longest - len(column)
-    return torch.cat([column, column[:1].expand(lacking, *column.shape[1:])]) if lacking else column
+def _weight(sizes: list[int]) -> Tensor:
+    """1 for every row of a lane, 0 for those that its batch was filled up with."""
+    weight = torch.zeros(len(sizes), max(sizes))
+    for lane, size in enumerate(sizes):
+        weight[lane, :size] = 1.0
+    return weight
 
 
 def _clip(grads: list[Tensor], limit: float) -> None:
@@ -186,41 +194,6 @@ def _clip(grads: list[Tensor], limit: float) -> None:
     factor = torch.clamp(limit / (total + 1e-6), max=1.0)
     for g in grads:
         g.mul_(factor.view(-1, *[1] * (g.dim() - 1)))
-
-
-def _leaves(value: Any) -> list[Tensor]:
-    """The tensors of a tree of mappings and sequences, in order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [t for v in value.values() for t in _leaves(v)]
-    if isinstance(value, tuple | list):
-        return [t for v in value for t in _leaves(v)]
-    return []
-
-
-def _filled(value: Any, leaves: Iterator[Tensor]) -> Any:
-    """The same tree with these tensors in their place."""
-    if isinstance(value, Tensor):
-        return next(leaves)
-    if isinstance(value, Mapping):
-        return {k: _filled(v, leaves) for k, v in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_filled(v, leaves) for v in value))
-    if isinstance(value, tuple | list):
-        return type(value)(_filled(v, leaves) for v in value)
-    return value
-
-
-def _shape(value: Any) -> Any:
-    """What two trees must have in common to be stacked."""
-    if isinstance(value, Tensor):
-        return tuple(value.shape), value.dtype
-    if isinstance(value, Mapping):
-        return tuple((k, _shape(v)) for k, v in value.items())
-    if isinstance(value, tuple | list):
-        return type(value), tuple(_shape(v) for v in value)
-    return repr(value)
 
 
 def _first(error: BaseException) -> str:

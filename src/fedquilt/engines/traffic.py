@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedquilt.core.record import frame_bytes
+from fedquilt.core.registered import names
 
 FRAME = "(frame)"  # what is neither tensors nor bytes: names, shapes, numbers
 Sizes = dict[str, tuple[int, int]]
@@ -28,7 +29,8 @@ def load_of(plain: Any, coded: Any, frame: bytes, wrap: Callable[[Any], Any] = l
     """The load of a message: what it means, what travelled, its frame, and the record around it."""
     raw = len(frame) if coded is plain else frame_bytes(wrap(plain), compact=True)
     parts: Sizes = {}
-    for name, before, after in _compared(plain, coded, ""):
+    found = ((n, size, size) for n, size in _sizes(plain, "")) if coded is plain else _compared(plain, coded, "")
+    for name, before, after in found:
         old = parts.get(name, (0, 0))
         parts[name] = (old[0] + before, old[1] + after)
     rest = raw - sum(p[0] for p in parts.values()), len(frame) - sum(p[1] for p in parts.values())
@@ -56,6 +58,21 @@ def _compared(plain: Any, coded: Any, path: str) -> Iterator[tuple[str, int, int
             yield path or "tensors", _weight(plain), _weight(coded)
     elif _weight(plain) or _weight(coded):
         yield path or "record", _weight(plain), _weight(coded)
+
+
+def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
+    """The same for a message that travels as it is."""
+    if isinstance(value, Tensor | bytes | bytearray):
+        yield path or "tensor", _weight(value)
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _sizes(part, _below(path, str(name)))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _sizes(part, path)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for name in names(type(value)):
+            yield from _sizes(getattr(value, name), _below(path, name))
 
 
 def _below(path: str, name: str) -> str:

@@ -20,6 +20,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.client_side import ClientSide, Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Lost
+from fedquilt.engines.kept_memory import keep_memory
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
 from fedquilt.engines.pipe import SharedTensors
 from fedquilt.engines.process import Worker
@@ -75,6 +76,7 @@ class Workers:
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """Start the processes, if they are not there yet, and tell them what this run is."""
+        keep_memory()
         self._method, self._source, self._here = type(method), source, None
         if self.width != 1:
             refuse(method)

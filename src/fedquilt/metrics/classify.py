@@ -16,6 +16,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.table import Batch, Table
 
+MOST_ROWS = 10**9  # of one client, from elsewhere
 ROWS_PER_BLOCK = 100  # small blocks stay in the cache: faster than large ones on CPUs
 
 
@@ -32,7 +33,7 @@ class Scores:
     def check(self) -> None:
         """Raise unless these can be somebody's scores; for those that come from elsewhere."""
         counts = (self.support, self.correct, self.called)
-        sound = type(self.rows) is int and self.rows > 0 and isinstance(self.loss_sum, float | int)
+        sound = type(self.rows) is int and 0 < self.rows <= MOST_ROWS and type(self.loss_sum) is float
         if not sound or not all(isinstance(c, Tensor) and c.dtype == torch.int64 and c.dim() == 1 for c in counts):
             raise InputError("malformed scores: their kinds of numbers")
         if len({len(c) for c in counts}) != 1 or bool((torch.stack(counts) < 0).any()):

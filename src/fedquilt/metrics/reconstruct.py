@@ -13,6 +13,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.table import Batch, Table
 
+MOST_ROWS = 10**9  # of one client, from elsewhere
 ROWS_PER_BLOCK = 100
 
 
@@ -25,7 +26,7 @@ class Reconstructed:
 
     def check(self) -> None:
         """Raise unless these can be somebody's scores; for those that come from elsewhere."""
-        if type(self.rows) is not int or self.rows < 1 or not isinstance(self.loss_sum, float | int):
+        if type(self.rows) is not int or not 0 < self.rows <= MOST_ROWS or type(self.loss_sum) is not float:
             raise InputError("malformed scores: their kinds of numbers")
 
     @property

@@ -24,16 +24,28 @@ def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
     return (values * weight).sum() / weight.sum().clamp(min=1e-12)
 
 
+def row_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log softmax(logits)[label] of every row.
+
+    For several clients at once it is put together from two kernels: torch would take its own apart in Python, and
+    import much of its compiler for that.
+    """
+    if torch._C._functorch.is_batchedtensor(logits):
+        return -F.log_softmax(logits, 1).gather(1, labels.unsqueeze(1)).squeeze(1)
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
 def cross_entropy(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
     """Mean over rows of -log softmax(logits)[label]."""
-    if batch.weight is None:
-        return F.cross_entropy(logits_of(out), batch.y)
-    return weighted_mean(F.cross_entropy(logits_of(out), batch.y, reduction="none"), batch.weight)
+    logits = logits_of(out)
+    if batch.weight is None and not torch._C._functorch.is_batchedtensor(logits):
+        return F.cross_entropy(logits, batch.y)
+    return weighted_mean(row_losses(logits, batch.y), batch.weight)
 
 
 def class_weighted(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
     """Mean over rows of w_y times the cross-entropy, w = ``fixed["weights"]``; not divided by the weights' sum."""
-    values = F.cross_entropy(logits_of(out), batch.y, reduction="none")
+    values = row_losses(logits_of(out), batch.y)
     return weighted_mean(values * fixed["weights"][batch.y], batch.weight)
 
 
@@ -46,7 +58,7 @@ def _shifted(out: Any, shift: Tensor, batch: Batch) -> Tensor:
     """Cross-entropy of logits + shift; classes beyond the shift's end, or shifted by -inf, do not count."""
     logits = logits_of(out)
     whole = F.pad(shift.to(logits.dtype), (0, logits.shape[1] - len(shift)), value=-math.inf)
-    return weighted_mean(F.cross_entropy(logits + whole, batch.y, reduction="none"), batch.weight)
+    return weighted_mean(row_losses(logits + whole, batch.y), batch.weight)
 
 
 def balanced_softmax(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:

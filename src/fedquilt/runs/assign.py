@@ -19,10 +19,11 @@ from fedquilt.metrics.classify import classify
 from fedquilt.pieces.clustering.result import AMBIGUOUS, ClusterResult, members
 from fedquilt.pieces.clustering.result import assign as by_direction
 from fedquilt.runs.afterwards import config_in
-from fedquilt.runs.build import method_of, result_of
+from fedquilt.runs.build import method_of
 from fedquilt.runs.clusters import clusters_in
 from fedquilt.runs.config import Config, Kinded
 from fedquilt.runs.data import divided, federation_of
+from fedquilt.runs.finished import result_of
 from fedquilt.runs.newcomers import Learned, download_of
 from fedquilt.runs.slots import entries_of
 from fedquilt.runs.storage import RunFolder, SnapshotRecord

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from fedquilt.runs.config import Config, check_options, dump, flat
 from fedquilt.runs.data import federation_of as federation_of
 from fedquilt.runs.data import made
 from fedquilt.runs.files import write_atomic
+from fedquilt.runs.finished import result_of
 from fedquilt.runs.registry import lookup
 from fedquilt.runs.runner import Run, make_engine
 from fedquilt.runs.storage import RunFolder
@@ -31,6 +32,8 @@ def method_of(config: Config, federation: Any) -> Method:
     shape = row_shape(federation)
     net = net_called(config.model.kind, shape, federation.classes or 2, **config.model.options)
     train = config.train
+    if train.precision != net.precision:
+        net = replace(net, precision=train.precision)
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)
@@ -67,7 +70,7 @@ def _cohort(config: Config) -> Cohort:
 def engine_of(config: Config) -> Engine:
     """The engine the settings ask for."""
     chosen = config.engine
-    return make_engine(chosen.kind, chosen.processes, chosen.devices, chosen.nodes, chosen.width)
+    return make_engine(chosen.kind, chosen.processes, chosen.devices, chosen.nodes, chosen.width, chosen.exact)
 
 
 def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None, fresh: bool = False) -> Run:
@@ -152,13 +155,4 @@ def result_for(folder: Path, data: Any) -> dict[str, Any] | None:
             f"'{folder}' holds a finished run with these settings, but on other data. "
             "Give the new run another name (name=...), or start it with --fresh, or delete the folder."
         )
-    return found
-
-
-def result_of(folder: Path) -> dict[str, Any] | None:
-    """What a finished run wrote about itself, or None if it is not finished."""
-    try:
-        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    except (OSError, ValueError):  # missing or damaged: the last snapshot can tell it again
-        return None
     return found

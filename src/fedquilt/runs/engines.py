@@ -16,9 +16,10 @@ from fedquilt.engines.workers import Workers
 
 def make_engine(
     engine: str | Engine, processes: int | None = None, devices: Sequence[str] = (), nodes: int | None = None,
-    width: int | None = None,
+    width: int | None = None, exact: bool = True,
 ) -> Engine:  # fmt: skip
-    """An engine by name: 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'."""
+    """An engine by name: 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'; 'auto' that need not be ``exact``
+    may choose lanes."""
     if not isinstance(engine, str):
         return engine
     if engine == "flower-simulation":
@@ -27,17 +28,19 @@ def make_engine(
         raise InputError(f"engine.nodes is for kind = 'flower-simulation', not {engine!r}. Leave it out.")
     if width is not None and engine != "lanes":
         raise InputError(f"engine.width is for kind = 'lanes', not {engine!r}. Leave it out.")
+    if not exact and engine != "auto":
+        raise InputError(f"engine.exact = false is for kind = 'auto', not {engine!r}. Leave it out.")
     for device in devices:
         _check_device(device)
     if engine == "lanes":
         alone = (processes or 1) == 1 and len(devices) < 2
         return Lanes(width, devices[0] if devices else None) if alone else Workers(processes, devices, width)
     if engine == "auto" and not devices:
-        return Auto(processes)
+        return Auto(processes, exact)
     if engine == "local":
         return Local(devices[0] if devices else None)
     if engine in ("workers", "auto"):
-        return Workers(processes, devices)
+        return Workers(processes, devices, 1 if exact else None)
     raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'.")
 
 

@@ -15,7 +15,7 @@ from fedquilt.core.table import ClientId, Table, in_order
 from fedquilt.data.streams import Stream
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.client_side import Score, one_thread
-from fedquilt.engines.engine import Engine
+from fedquilt.engines.engine import Carrier, Engine
 from fedquilt.engines.rounds import RoundLog, Rounds
 from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
@@ -31,6 +31,7 @@ from fedquilt.runs.ending import environment, majority_of, write_global, write_p
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.finished import CARRIED
 from fedquilt.runs.journal import Journal
 from fedquilt.runs.links import Network
 from fedquilt.runs.meters import LOG as PHASES
@@ -200,6 +201,7 @@ class Run:
             "bytes_up": log.bytes_up,
             "raw_down": log.raw_down,
             "raw_up": log.raw_up,
+            **(self.engine.carried() if isinstance(self.engine, Carrier) else {}),
             "quarantined": len(log.quarantined),
             "peak_bytes": peak_bytes(),
             **(self.method.told(rounds.state) if hasattr(self.method, "told") else {}),
@@ -249,6 +251,7 @@ class Run:
         progress = self.progress
         for name in ("updates", "bytes_down", "bytes_up", "raw_down", "raw_up", "seconds", "quarantined"):
             progress[name] += metrics[name]
+        progress |= {name: progress.get(name, 0) + metrics[name] for name in CARRIED if name in metrics}
         progress |= {"energy": self.energy.state(), "virtual_seconds": self.meters.virtual}
         if not due:
             return
@@ -297,6 +300,7 @@ class Run:
             "updates": self.progress["updates"],
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
             "raw_down": self.progress["raw_down"], "raw_up": self.progress["raw_up"],
+            **{name: self.progress[name] for name in CARRIED if name in self.progress},
             "model_bytes": model_bytes(self.method), "memory": memory(),
             "seconds": self.progress["seconds"], "virtual_seconds": self.meters.virtual,
             "quarantined": self.progress["quarantined"],

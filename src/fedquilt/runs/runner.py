@@ -39,7 +39,7 @@ def run(
     folder: str | Path | None = None, evaluate_every: int = 1, evaluate_clients: int | None = None,
     evaluate_local: bool = False, patience: int | None = None, min_delta: float = 0.0, snapshot_every: int = 1,
     processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False, checkpoints: bool = False,
-    score: Score | None = classify, network: Network | None = None,
+    score: Score | None = classify, network: Network | None = None, exact: bool = True,
 ) -> Iterator[Snapshot]:  # fmt: skip
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -49,8 +49,8 @@ def run(
         method: For example ``FedAvg(objective=net)``.
         federation: Whose data; see :class:`fedquilt.data.Federation`.
         rounds: How many rounds in all.
-        engine: 'auto', 'local', 'workers', 'flower-simulation', or an engine of your own (which stays open). Numbers
-            do not depend on it.
+        engine: 'auto', 'local', 'workers', 'lanes', 'flower-simulation', or an engine of your own (which stays open).
+            Numbers do not depend on it, but for rounding with 'lanes'.
         seed: Everything random follows from it.
         folder: If given, metrics, models and snapshots go there, and a run found there goes on where it stopped.
         evaluate_every: Score models after every so many rounds, and after the last.
@@ -64,6 +64,7 @@ def run(
         checkpoints: With a folder: save what each client sent and the merged model, every round.
         score: How a model is scored; None for no evaluation.
         network: Links and devices of the virtual clock (``virtual_seconds`` of the metrics); None for no clock.
+        exact: False lets 'auto' train clients side by side where that is faster; then numbers agree but for rounding.
 
     Example:
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
@@ -71,7 +72,7 @@ def run(
     """
     evaluation = Evaluation(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
     identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta)
-    used = make_engine(engine, processes, devices)
+    used = make_engine(engine, processes, devices, exact=exact)
     try:
         made = Run(
             method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,

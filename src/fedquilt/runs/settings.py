@@ -130,6 +130,7 @@ class Training(_Section):
     optimizer: Choice = Kinded(kind="sgd", lr=0.05)  # type: ignore[call-arg]
     schedule: Choice | None = None
     clip: Annotated[float, Field(gt=0)] | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
@@ -153,9 +154,11 @@ class Participation(_Section):
 
 
 class EngineChoice(_Section):
-    """Where clients' work runs. Results do not depend on it, but for rounding with 'lanes'."""
+    """Where clients' work runs. Results do not depend on it, but for rounding with 'lanes', and with 'auto' when
+    ``exact`` is false: then it may choose lanes."""
 
     kind: Literal["auto", "local", "workers", "lanes", "flower-simulation"] = "auto"
+    exact: bool = True
     processes: Positive | None = None
     devices: list[str] = []
     nodes: Positive | None = None
@@ -250,6 +253,8 @@ class Config(_Section):
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
         if asked["train"]["epochs_first"] is None:
             del asked["train"]["epochs_first"]
+        if asked["train"]["precision"] == "float32":
+            del asked["train"]["precision"]
         for name in ("pretraining", "common_valid"):
             if not asked["data"][name]:
                 del asked["data"][name]

@@ -11,7 +11,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.data.measures import label_entropy, measures
+from fedquilt.runs.finished import in_messages
 from fedquilt.runs.progress import console as console
 from fedquilt.runs.statistics.targets import MEGABYTE
 
@@ -38,6 +38,8 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
     stopped = " (stopped early)" if result["stopped_early"] else ""
     console.print(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    if in_messages(result):
+        console.print(in_messages(result), highlight=False)
     if result["quarantined"]:
         console.print(
             f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.", highlight=False
@@ -120,6 +122,8 @@ def _fitting(counts: Any, name: int) -> int:
 
 def partition_table(federation: Any, picture: Path) -> None:
     """A split in the terminal."""
+    from fedquilt.data.measures import label_entropy, measures
+
     counts = np.asarray(federation.label_counts("train"))
     shown = min(len(counts), 30)
     table = Table(title=f"training rows of {len(counts)} clients by label", title_justify="left")

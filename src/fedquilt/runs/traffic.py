@@ -12,9 +12,9 @@ from fedquilt.core.exchange import Method
 from fedquilt.core.record import frame_bytes
 from fedquilt.core.seed import Seed
 from fedquilt.engines.log import Visit
+from fedquilt.runs.finished import CARRIED, MEGABYTE, in_messages
 
 TRAFFIC = "metrics/traffic.jsonl"
-MEGABYTE = 1e6
 
 
 def visit_row(visit: Visit) -> dict[str, Any]:
@@ -63,7 +63,14 @@ def summary(folder: Path) -> dict[str, Any]:
         {"exchange": exchange, "direction": direction, "part": name, "messages": n, "raw": raw, "wire": wire}
         for (exchange, direction, name), (n, raw, wire) in parts.items()
     ]
-    return {**totals, "parts": table, "clients": by_client(rows), "fedavg": _fedavg(folder)}
+    found = {**totals, "parts": table, "clients": by_client(rows), "fedavg": _fedavg(folder)}
+    return {**found, "carried": _carried(folder)}
+
+
+def _carried(folder: Path) -> dict[str, int] | None:
+    """What messages to other machines held in all, and what scoring took of it; None where none travelled."""
+    rows = [row for row in _rows(folder / "metrics/rounds.jsonl") if CARRIED[0] in row]
+    return {name: sum(row[name] for row in rows) for name in CARRIED} if rows else None
 
 
 def by_client(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -115,6 +122,8 @@ def table(found: Mapping[str, Any]) -> str:
     if found["fedavg"] is not None:
         whole, sent = found["fedavg"]["up"] + found["fedavg"]["down"], found["wire_up"] + found["wire_down"]
         lines.append(f"Plain FedAvg, head included, would have sent {whole / MEGABYTE:.4f} MB: {_ratio(whole, sent)}.")
+    if found["carried"] is not None:
+        lines.append(f"With everything beside the exchanges, {in_messages(found['carried'])}.")
     return "\n".join(lines)
 
 

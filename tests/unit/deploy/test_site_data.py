@@ -141,6 +141,31 @@ def test_a_dry_run_asks_for_the_models_of_the_whole_federation(place: Path) -> N
     assert [5, 2] in [t["shape"] for t in said.json["exchanges"]["train"]["tensors"]]
 
 
+def test_a_dry_run_goes_on_until_every_exchange_has_happened(place: Path) -> None:
+    late = 'rounds = {}\n[method]\nkind = "hcfl"\ninitial_rounds = 5\nn_clusters = 1\n[model]\nkind = "logistic"\n'
+    words = ("join", "--data", place / "people.npz", "--user", "clinic", "--dry-run", place / "recipe.toml")
+    (place / "recipe.toml").write_text(late.format(8))
+    found = fedquilt(*words, "--json").json
+    assert set(found["exchanges"]) == {"train", "discover"}
+    assert "not seen" not in found
+    (place / "recipe.toml").write_text(late.format(4))
+    assert fedquilt(*words, "--json").json["not seen"] == {"rounds": 4, "exchanges": ["discover"]}
+    assert "also has 'discover', which did not happen in 4 rounds with this site alone." in fedquilt(*words).out
+
+
+def test_a_dry_run_shows_the_largest_upload_and_how_small_others_are(place: Path) -> None:
+    coded = '[method]\nkind = "hgls"\nslopes = "hgc"\nlossless = "adaptive"\n[model]\nkind = "mlp"\nhidden = [400]\n'
+    (place / "recipe.toml").write_text(coded)
+    words = ("join", "--data", place / "people.npz", "--user", "clinic", "--dry-run", place / "recipe.toml")
+    found = fedquilt(*words, "--json").json
+    sizes = {name: (part["at least"], part["bytes in all"]) for name, part in found["exchanges"].items()}
+    assert all(least <= most for least, most in sizes.values())
+    varied = [(least, most) for least, most in sizes.values() if least < most]
+    assert varied
+    assert all(f"({least:,} to {most:,} bytes)" in fedquilt(*words).out for least, most in varied)
+    assert found["introduction"]["clients that are scored"] == found["introduction"]["clients"]
+
+
 def test_a_node_needs_a_server(place: Path) -> None:
     said = fedquilt("join", "--data", place / "site.npz", "--name", "oslo", "--json")
     assert (said.code, json.loads(said.out)["message"]) == (

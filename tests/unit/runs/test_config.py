@@ -219,6 +219,7 @@ _SAME = [
     "output.folder=elsewhere", "output.personal_models=true", "output.checkpoints=true",
     "compare.seeds=[9]", 'compare.methods=["fedavg"]',
     "compare.target=0.5", "compare.frame=true", "engine.nodes=2", "engine.width=3", "output.stages=true",
+    "engine.exact=false",
     'output.trackers=["tensorboard", {kind="mlflow", uri="sqlite:///x.db"}]',
     "sweep.search=random", "sweep.points=3", "sweep.seeds=[4]", "sweep.seed=9", "sweep.space.method.mu=[0.1, 2]",
     "sweep.space={train={batch_size={low=4, high=64, log=true}, epochs=[1, 2]}, method=['fedavg', 'fedprox']}",
@@ -244,6 +245,7 @@ _OTHER = [
     "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model=logistic", "model={kind='mlp', hidden=[7]}",
     "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.epochs_first=2", "train.steps=4", "train.batch_size=5",
     "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",
+    "train.precision=bfloat16",
     "cohort.count=2", "evaluate.every=2", "evaluate.clients=2", "evaluate.local=true", "stop.patience=3",
     "stop.min_delta=0.1", "cohort.min_replies=2", "flower.classes=12",
 ]  # fmt: skip

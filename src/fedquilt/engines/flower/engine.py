@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -20,8 +21,8 @@ from fedquilt.engines.client_side import Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Lost
 from fedquilt.engines.flower.delivery import Delivery, JobFor
 from fedquilt.engines.flower.errand import Begin, ExamJob, Given, Here, Job, Marks, Parcel, frame_at
+from fedquilt.engines.flower.post import EXAM, Post, told
 from fedquilt.engines.flower.post import Patience as Patience
-from fedquilt.engines.flower.post import Post, told
 from fedquilt.engines.flower.roster import Roster
 from fedquilt.engines.flower.source import Elsewhere, facts
 
@@ -156,7 +157,7 @@ class Flower:
             whole = None if e.whole is None else parcel.add(e.whole)
             return ExamJob(client, parcel.add(e.down or b""), e.slot, whole, e.splits, e.round)
 
-        answers = self._deliver("evaluate.exam", clients, job)
+        answers = self._deliver(EXAM, clients, job)
         for client in clients:
             try:
                 yield client, self._marks(answers[client], asked[client])
@@ -178,6 +179,12 @@ class Flower:
         return scores
 
     # The end
+
+    def carried(self) -> dict[str, int]:
+        """The bytes of all frames that were put into messages since this was last asked, heads, questions and repeats
+        included; those of exams among them. A frame that several clients of a node share counts once."""
+        weighed, self.post.weighed = self.post.weighed, Counter()
+        return {name: weighed[name] for name in ("carried_down", "carried_up", "scoring_down", "scoring_up")}
 
     def facts(self) -> dict[str, Any]:
         """The nodes and their versions."""

@@ -1,7 +1,6 @@
 """What a server asks of a Flower node, and what the node answers: records, and how frames travel beside them.
 
-One message carries all work that an exchange has for the clients of one node. Downloads that several clients share
-travel once.
+One message carries all work that an exchange has for the clients of one node. Frames that are equal travel once.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from fedquilt.core.errors import FrameError
 from fedquilt.core.record import pack, record, unpack
 
-PROTOCOL = 1
+PROTOCOL = 2
 Frames = Mapping[str, bytes]
 
 
@@ -125,13 +124,13 @@ class Parcel:
     """Frames under names, each of them once; what both sides put into a message."""
 
     frames: dict[str, bytes] = field(default_factory=dict)
-    _places: dict[int, int] = field(default_factory=dict)
+    _places: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, frame: bytes) -> int:
-        """The frame's place; the very same bytes object gets the place it already has."""
-        place = self._places.get(id(frame))
+        """The frame's place; an equal frame gets the place it already has."""
+        place = self._places.get(frame)
         if place is None:
-            place = self._places[id(frame)] = len(self._places)
+            place = self._places[frame] = len(self._places)
             self.frames[f"frame-{place}"] = frame
         return place
 

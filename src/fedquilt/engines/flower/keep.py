@@ -15,10 +15,12 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fedquilt.core.errors import InputError, SnapshotError
-from fedquilt.core.table import ClientId
+
+if TYPE_CHECKING:
+    from fedquilt.core.table import ClientId
 
 _ABANDONED = 3600.0  # seconds after which an unfinished file is nobody's
 

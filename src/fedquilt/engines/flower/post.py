@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import UnexpectedObjectContentError
+from google.protobuf.message import DecodeError
 
 from fedquilt.core.errors import FedquiltError
 from fedquilt.engines.flower.content import from_content, to_content
 from fedquilt.engines.flower.errand import Frames
 
+EXAM = "evaluate.exam"
+UNREADABLE = (  # what reading a message that somebody made by hand may raise
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, DecodeError,
+    UnexpectedObjectContentError,
+)  # fmt: skip
 PASSING = frozenset({3, 4, 5, 8})  # Flower's codes for a message, a reply or a node that is away, a killed process
 
 
@@ -29,7 +37,7 @@ class Patience:
 
     deadline: float = 3600.0
     ask: float = 30.0
-    pause: float = 0.2
+    pause: float = 1.0
 
     def rest(self, since: float) -> None:
         """Sleep between two looks: the pause, or a twentieth of the time that has been waited, up to ten pauses."""
@@ -45,7 +53,7 @@ class Failed:
 
 
 class Post:
-    """Sends frames to nodes and fetches their replies.
+    """Sends frames to nodes and fetches their replies; ``weighed`` counts their bytes, those of exams apart too.
 
     A connection that breaks is no matter of this class: Flower tries again for as long as the run is alive.
     """
@@ -54,6 +62,8 @@ class Post:
         self.grid, self.patience = grid, patience
         self._there: set[int] = set()
         self._looked = float("-inf")
+        self.weighed: Counter[str] = Counter()
+        self._exams: set[str] = set()  # those under way
 
     def online(self) -> set[int]:
         """The nodes that are there, asked for only now and then."""
@@ -65,7 +75,12 @@ class Post:
     def send(self, node: int, kind: str, frames: Frames) -> str | None:
         """The message's name; None if Flower did not take it."""
         message = Message(to_content(frames), dst_node_id=node, message_type=kind, ttl=self.patience.deadline + 60)
-        return next((name for name in self.grid.push_messages([message]) if name), None)
+        name = next((name for name in self.grid.push_messages([message]) if name), None)
+        if name is not None:
+            if kind == EXAM:
+                self._exams.add(name)
+            self._weigh("down", name, frames)
+        return name
 
     def fetch(self, name: str) -> dict[str, bytes] | Failed | None:
         """What came in reply to a message; None if nothing has.
@@ -74,9 +89,21 @@ class Post:
         """
         try:
             found = [m for m in self.grid.pull_messages([name]) if m.metadata.reply_to_message_id == name]
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except UNREADABLE as error:
             return Failed(f"malformed message: Flower cannot read it ({type(error).__name__})")
-        return _content(found[0]) if found else None
+        if not found:
+            return None
+        content = _content(found[0])
+        if not isinstance(content, Failed):
+            self._weigh("up", name, content)
+        self._exams.discard(name)
+        return content
+
+    def _weigh(self, way: str, name: str, frames: Frames) -> None:
+        size = sum(map(len, frames.values()))
+        self.weighed[f"carried_{way}"] += size
+        if name in self._exams:
+            self.weighed[f"scoring_{way}"] += size
 
 
 def _content(reply: Message) -> dict[str, bytes] | Failed:
@@ -84,7 +111,7 @@ def _content(reply: Message) -> dict[str, bytes] | Failed:
         return Failed(f"Flower says: {told(reply.error.reason or f'error {reply.error.code}')}", reply.error.code)
     try:
         return from_content(reply.content)
-    except (FedquiltError, ValueError, TypeError, AttributeError) as error:
+    except (FedquiltError, *UNREADABLE) as error:
         return Failed(told(error))
 
 

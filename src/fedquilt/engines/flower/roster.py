@@ -134,8 +134,8 @@ def _people(site: Here) -> set[ClientId]:
 
 def check(site: Here) -> None:
     """Raise unless an introduction is well formed and of this version of the protocol."""
-    if site.protocol != PROTOCOL:
-        raise InputError(f"it speaks version {site.protocol!r} of the protocol, this server {PROTOCOL}")
+    if type(site.protocol) is not int or site.protocol != PROTOCOL:
+        raise InputError(f"it speaks version {told(repr(site.protocol), 40)} of the protocol, this server {PROTOCOL}")
     texts = (site.dtype, site.prepare, site.fingerprint)
     sound = (
         isinstance(site.clients, dict) and isinstance(site.examined, list) and isinstance(site.shape, tuple)

@@ -21,10 +21,18 @@ def runs(found: Gathered) -> Panel | None:
         column("chosen", "chosen round", "number", digits=0, help="by validation accuracy"),
         *([] if found.sweep else [column("accuracy", "accuracy", "percent")]),  # nobody shall choose by test scores
         column("megabytes", "MB", "number", digits=2),
+        *_carried(found),
         column("seconds", "seconds", "number", digits=1), column("digest", "hash of the final state", "code"),
         column("folder", "folder", "code"),
     )  # fmt: skip
     return Panel(TAB, "runs", "Runs", [table("runs", columns, [_line(v, found) for v in found.views], filter=True)])
+
+
+def _carried(found: Gathered) -> list[Any]:
+    if not any("carried_up" in view.result for view in found.views):
+        return []
+    help = "all that was put into messages to other machines and back: exchanges, scoring, questions and repeats"
+    return [column("carried", "MB in messages", "number", digits=2, help=help)]
 
 
 def _line(view: RunView, found: Gathered) -> dict[str, Any]:
@@ -34,6 +42,7 @@ def _line(view: RunView, found: Gathered) -> dict[str, Any]:
         "chosen": result.get("best_round"),
         "accuracy": None if found.sweep else result.get("best", {}).get("test_accuracy"),
         "megabytes": (result["bytes_up"] + result["bytes_down"]) / MEGABYTE if "bytes_up" in result else None,
+        **({"carried": (result["carried_up"] + result["carried_down"]) / MEGABYTE} if "carried_up" in result else {}),
         "seconds": result.get("seconds"), "digest": result.get("digest", "")[:16] or None, "folder": view.folder.name,
         "frame": not result,
     }  # fmt: skip

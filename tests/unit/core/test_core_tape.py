@@ -1,0 +1,177 @@
+"""Steps from a tape are those of autograd, to the last bit; what a tape could get wrong is not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
+from fedquilt.core.seed import Seed
+from fedquilt.core.steps import EAGER, TRIALS, Tapes
+from fedquilt.core.tape import CannotRecord, Recorder, Tape
+from fedquilt.models import MLP, FedAvgCNN
+from fedquilt.pieces.objectives import cross_entropy, prox
+from helpers.toy import site_of, trained
+
+SEED = Seed(0)
+
+
+def images(rows: int = 96, shape: tuple[int, ...] = (1, 28, 28)):
+    draw = torch.Generator().manual_seed(3)
+    return site_of(x=torch.randn(rows, *shape, generator=draw), y=torch.arange(rows) % 10)
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def both(net: Net, *terms: Any, **settings: Any) -> tuple[Any, Any, Tapes]:
+    """The same training from a tape and by autograd alone, after a visit in which steps were recorded."""
+    objective = Objective(net, (cross_entropy, *terms))
+    start = net.init(SEED)
+    for _ in range(3):
+        played = trained(objective, start, images(), batch_size=10, **settings)
+    with net.tapes.off():
+        bare = trained(objective, start, images(), batch_size=10, **settings)
+    return played, bare, net.tapes
+
+
+@pytest.mark.parametrize(
+    "net",
+    [Net.of(MLP, features=784, classes=10, hidden=(16,)), Net.of(FedAvgCNN, hidden=32), Net(Dropped)],
+    ids=["mlp", "cnn", "dropout"],
+)
+@pytest.mark.parametrize("terms", [(), (prox(0.1),)], ids=["plain", "prox"])
+def test_a_tape_gives_what_autograd_gives(net: Net, terms: tuple[Any, ...]):
+    played, bare, tapes = both(net, *terms)
+    assert any(known.tape is not None and known.trials == TRIALS for known in tapes.known.values())
+    assert played.loss == bare.loss
+    for name, value in bare.params.items():
+        assert torch.equal(played.params[name], value)
+        assert torch.equal(played.gradient[name], bare.gradient[name])
+
+
+def test_networks_that_learn_statistics_are_not_recorded():
+    net = Net(lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10)))
+    played, bare, tapes = both(net)
+    assert not tapes.known
+    assert all(torch.equal(played.params[n], bare.params[n]) for n in bare.params)
+
+
+def looks(out: Tensor, *_: Any) -> Tensor:
+    return out.sum() if float(out.detach().sum()) > 0 else -out.sum()
+
+
+def masks(out: Tensor, *_: Any) -> Tensor:
+    return out[out.detach() > 0].mean()
+
+
+def draws(out: Tensor, *_: Any) -> Tensor:
+    return (out * torch.rand(out.shape, generator=torch.Generator().manual_seed(0))).mean()
+
+
+@pytest.mark.parametrize("term", [looks, masks, draws], ids=["numbers", "shapes", "generator"])
+def test_what_depends_on_values_is_refused_and_still_right(term: Callable[..., Tensor]):
+    net = Net.of(MLP, features=784, classes=10, hidden=(8,))
+    played, bare, tapes = both(net, term)
+    assert tapes.known
+    assert all(known.refused for known in tapes.known.values() if known.seen > EAGER)
+    assert all(torch.equal(played.params[n], bare.params[n]) for n in bare.params)
+
+
+COUNTED = {"calls": 0}
+
+
+def impure(out: Tensor, *_: Any) -> Tensor:
+    COUNTED["calls"] += 1
+    return out.mean() * COUNTED["calls"]
+
+
+def test_a_tape_that_disagrees_is_thrown_away():
+    net = Net.of(MLP, features=784, classes=10, hidden=(8,))
+    objective = Objective(net, (impure,))
+    for _ in range(2):
+        trained(objective, net.init(SEED), images(100), batch_size=10)
+    (known,) = net.tapes.known.values()
+    assert known.refused
+    assert known.tape is None
+
+
+def recorded(step: Callable[..., Tensor], *given: Tensor) -> Tape:
+    with Recorder() as recorder:
+        out = step(*given)
+    return Tape(recorder, given[:1], given[1:], [out])
+
+
+def test_a_tape_takes_new_values_and_keeps_views_of_what_is_stable():
+    weight, x = torch.randn(3, 4), torch.randn(2, 4)
+    tape = recorded(lambda w, rows: (rows @ w.t()).relu_(), weight, x)
+    play = tape.bound([weight])
+    weight.mul_(2.0)  # as an optimiser does
+    other = torch.randn(2, 4)
+    assert torch.equal(play(other)[0], (other @ weight.t()).relu())
+    elsewhere = torch.randn(3, 4)
+    assert torch.equal(tape.bound([elsewhere])(other)[0], (other @ elsewhere.t()).relu())
+
+
+@pytest.mark.parametrize(
+    "step",
+    [lambda w, x: w.add_(1.0) @ x, lambda w, x: x.t()[0].mul_(2.0).sum() + w.sum(), lambda w, x: w],
+    ids=["weights", "a view of the batch", "an input as result"],
+)
+def test_writing_into_what_was_given_is_refused(step: Callable[..., Tensor]):
+    with pytest.raises(CannotRecord):
+        recorded(step, torch.randn(3, 3), torch.randn(3, 3))
+
+
+def test_fixed_values_that_cannot_be_seen_are_not_recorded():
+    tapes, weight = Tapes(), torch.ones(2)
+    assert tapes.visit(tapes, [weight], {"mu": 0.1}).key is not None
+    assert tapes.visit(tapes, [weight], {"mu": 0.1}).key != tapes.visit(tapes, [weight], {"mu": 0.2}).key
+    assert tapes.visit(tapes, [weight], {"hidden": object()}).key is None
+
+
+def test_tapes_are_bounded():
+    tapes = Tapes()
+    for number in range(200):
+        tapes.of(number, tapes)
+    assert len(tapes.known) <= 64
+
+
+def test_first_values_are_drawn_from_a_tape_and_are_what_the_module_draws():
+    net, anew = (Net.of(FedAvgCNN, hidden=32) for _ in range(2))
+    for number in range(10):
+        drawn = net.init(Seed(number))
+        with Seed(number).fold("init").ambient():
+            expected = dict(zip(anew.names, anew._born(), strict=True))
+        assert all(torch.equal(drawn[n], expected[n]) for n in expected)
+    (known,) = net._cell["births"].tapes.known.values()
+    assert known.tape is not None
+
+
+def test_two_places_that_were_one_tensor_when_recorded_are_two_where_they_are_two():
+    """The slope of w a + b by w is a: 2 where a = b = 2, and still 2 where b alone is 5; the value is not."""
+    tapes, weight = Tapes(), torch.ones(3, requires_grad=True)
+
+    def step(a: Tensor, b: Tensor) -> list[Tensor]:
+        def eager() -> list[Tensor]:
+            loss = (weight * a + b).sum()
+            return [loss.detach().clone(), *torch.autograd.grad(loss, (weight,))]
+
+        return tapes.visit(tapes, [weight, a, b]).step({}, eager)
+
+    one = torch.full((3,), 2.0)
+    for _ in range(2 * EAGER):
+        assert float(step(one, one)[0]) == 12.0
+    for _ in range(2 * EAGER):
+        assert float(step(one, torch.full((3,), 5.0))[0]) == 21.0
