@@ -101,7 +101,7 @@ def environment(home: Path) -> dict[str, str]:
     return {**quiet, **os.environ, "PATH": path, "FLWR_HOME": str(home)}
 
 
-def call(arguments: Sequence[str], home: Path, timeout: float = 120.0) -> str:
+def call(arguments: Sequence[str], home: Path, timeout: float = 300.0) -> str:
     """What a program prints; its complaint as an error if it fails."""
     command = [program(arguments[0]), *arguments[1:]]
     try:

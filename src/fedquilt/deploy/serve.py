@@ -32,7 +32,8 @@ from fedquilt.runs.files import write_atomic
 from fedquilt.runs.finished import result_of
 
 CONNECTION = "fedquilt"
-_START = 120.0  # seconds for a server app to start
+_START = 600.0  # seconds for a server app to start
+_ASK = 15.0  # seconds between questions what became of an app that has not started
 Hear = Callable[[int, dict[str, Any]], None]
 Note = Callable[[str], None]
 
@@ -100,12 +101,12 @@ class Server:
         app = self.folder / "flower" / "app"
         export(config, app, self.folder)
         self._connection()
-        heard, tries = 0, 0
+        heard, tries, submitted = 0, 0, ""
         with self._superlink() as link:
             while True:
                 if not alive(self.server_process):  # a server that was killed may have left it to a SuperLink of others
-                    self._submit(app)
-                for number, metrics in self._watch(link):
+                    submitted = self._submit(app)
+                for number, metrics in self._watch(link, submitted):
                     if number > heard:
                         heard, tries = number, 0
                         hear(number, metrics)
@@ -189,14 +190,28 @@ class Server:
             if "already" not in str(error).lower():
                 raise
 
-    def _submit(self, app: Path) -> None:
+    def _submit(self, app: Path) -> str:
+        """Submit the run; its number at the SuperLink."""
         for place in (self.server_process, self.folder / "failure.json"):
             place.unlink(missing_ok=True)
-        call(["flwr", "run", str(app.absolute()), CONNECTION], self.home)
+        told = call(["flwr", "run", str(app.absolute()), CONNECTION, "--format", "json"], self.home)
+        return str(_answer(told).get("run-id") or "")
 
-    def _watch(self, link: _Link) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _gave_up(self, submitted: str) -> bool:
+        """Whether the SuperLink has ended a run whose app never started: on a busy machine its token may expire."""
+        if not submitted:
+            return False
+        try:
+            told = call(["flwr", "list", CONNECTION, "--run-id", submitted, "--format", "json"], self.home)
+        except FlowerError:
+            return False  # it is busy, or gone, which others see
+        runs = _answer(told).get("runs") or [{}]
+        return str(runs[0].get("status")).startswith("finished")
+
+    def _watch(self, link: _Link, submitted: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rounds as they are played, until the server app is gone."""
         began, seen = time.monotonic(), 0
+        asked = began
         while True:
             running = alive(self.server_process)
             for row in self._rows()[seen:]:
@@ -209,6 +224,10 @@ class Server:
                     f"The server app did not start within {_START:.0f} seconds. See {self.home}/superlink.log; a "
                     "SuperLink that others run must be on this machine, and use the same installation of fedquilt."
                 )
+            if running is None and time.monotonic() - asked > _ASK:
+                if self._gave_up(submitted) and alive(self.server_process) is None:
+                    return
+                asked = time.monotonic()
             if running is False or not link.alive():
                 wait_gone(self.server_process)
                 return
@@ -220,6 +239,15 @@ class Server:
         except OSError:
             return []
         return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _answer(told: str) -> dict[str, Any]:
+    """What Flower's command said, as JSON; nothing if it said something else."""
+    try:
+        found = json.loads(told)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class _Link:
