@@ -64,7 +64,8 @@ class power_sgd(Matrixwise):
         left, right = part
         _check(left, rows, self.rank)
         _check(right, columns, self.rank)
-        return left @ right.t()  # type: ignore[no-any-return]
+        found: Tensor = left.contiguous() @ right.contiguous().t()  # the last bits may depend on the layout
+        return found
 
 
 def _check(factor: Any, rows: int, columns: int) -> None:
