@@ -46,6 +46,8 @@ class Net:
             changes results in the last digits, so it is part of the model, not of the engine.
         inputs: The columns of a batch that the module is called with.
         seed: For the values of frozen tensors that ``build`` draws at random.
+        winograd: Let convolutions with 3 x 3 and 5 x 5 kernels save multiplications on CPUs where that is faster; see
+            :mod:`fedquilt.core.winograd`. It changes results in the last digits, so it is part of the model, too.
         precision: "bfloat16" computes matrix products and convolutions in 16 bits where the device has it; weights,
             sums and losses stay in 32. It changes results, so it is part of the model, too.
 
@@ -61,6 +63,7 @@ class Net:
     inputs: tuple[str, ...] = ("x",)
     seed: int = 0
     precision: Literal["float32", "bfloat16"] = "float32"
+    winograd: bool = True
     _cell: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
@@ -247,7 +250,7 @@ class Net:
         if "resident" not in self._cell:
             with Seed(self.seed).fold("frozen").ambient():
                 module = self._make()
-            self._cell["resident"] = Resident(module, self.frozen, self.channels_last)
+            self._cell["resident"] = Resident(module, self.frozen, self.channels_last, self.winograd)
         resident: Resident = self._cell["resident"]
         return resident
 
@@ -257,7 +260,7 @@ class Net:
                 "This Net holds a ready-made module, which another process cannot rebuild. Give Net the class or a "
                 "function that builds it, Net(MyModule) or Net.of(MyModule, width=64), or use engine='local'."
             )
-        names = ("frozen", "channels_last", "inputs", "seed", "precision")
+        names = ("frozen", "channels_last", "inputs", "seed", "precision", "winograd")
         return (self.build,), {n: getattr(self, n) for n in names}
 
 

@@ -173,12 +173,18 @@ def nbytes(a: Mapping[str, Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in a.values())
 
 
+_PIECE = 2**15  # numbers of a sum that are added to at a time
+_FEW = 2**22  # numbers of a tensor that may wait for others
+_TOGETHER = 4
+
+
 class Mean:
     """A weighted mean that is fed one operand at a time.
 
     Float tensors are summed in float64 in the order they arrive (engines deliver replies in ascending
     client id) and cast back at the end. Integer tensors, such as BatchNorm's batch counter, are never
-    averaged: the largest is kept.
+    averaged: the largest is kept. A few small operands wait for each other and are added piece by piece, so that a
+    piece of the sum stays in the cache meanwhile: they must not be written into before ``value``.
     """
 
     def __init__(self) -> None:
@@ -186,6 +192,7 @@ class Mean:
         self._floats: Params = {}
         self._largest: Params = {}
         self._dtypes: dict[str, torch.dtype] = {}
+        self._waiting: dict[str, list[tuple[Tensor, float]]] = {}
 
     def add(self, params: Mapping[str, Tensor], weight: float) -> None:
         """Take in one operand."""
@@ -194,14 +201,33 @@ class Mean:
                 old = self._largest.get(name)
                 self._largest[name] = tensor if old is None else torch.maximum(old, tensor)
             elif name in self._floats:
-                self._floats[name].add_(tensor, alpha=weight)
+                self._add(name, tensor, weight)
             else:
                 self._floats[name] = tensor.double() * weight
                 self._dtypes[name] = tensor.dtype
         self.weight += weight
 
+    def _add(self, name: str, tensor: Tensor, weight: float) -> None:
+        if not _PIECE < tensor.numel() <= _FEW or not tensor.is_contiguous():
+            self._floats[name].add_(tensor, alpha=weight)
+            return
+        waiting = self._waiting.setdefault(name, [])
+        waiting.append((tensor, weight))
+        if len(waiting) == _TOGETHER:
+            self._fold(name)
+
+    def _fold(self, name: str) -> None:
+        """Add those that wait, in their order."""
+        waiting = self._waiting.pop(name)
+        parts = [(tensor.view(-1).split(_PIECE), weight) for tensor, weight in waiting]
+        for place, piece in enumerate(self._floats[name].view(-1).split(_PIECE)):
+            for tensors, weight in parts:
+                piece.add_(tensors[place], alpha=weight)
+
     def value(self) -> Params:
         """The mean of what came in; empty when nothing did."""
+        for name in list(self._waiting):
+            self._fold(name)
         means = {n: (t / self.weight).to(self._dtypes[n]) for n, t in self._floats.items()}
         return {**means, **self._largest}
 

@@ -10,6 +10,8 @@ from torch import nn
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params
+from fedquilt.core.pool_first import pool_first
+from fedquilt.core.winograd import swift
 
 Slot = tuple[dict[str, Any], str]
 
@@ -35,8 +37,13 @@ def slots_of(module: nn.Module) -> dict[str, list[Slot]]:
 class Resident:
     """The one module of a process, into which values are bound instead of copied."""
 
-    def __init__(self, module: nn.Module, frozen: Names, channels_last: bool | None) -> None:
+    def __init__(
+        self, module: nn.Module, frozen: Names, channels_last: bool | None = None, winograd: bool = True
+    ) -> None:
         self.module = module
+        pool_first(module)
+        if winograd:
+            swift(module)
         slots = slots_of(module)
         parameters = {id(p) for p in module.parameters() if p.requires_grad}
         holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}

@@ -18,13 +18,23 @@ Player = Callable[..., Outputs]  # called with the tensors that change from step
 
 _aten = torch.ops.aten
 _ALIASES = {_aten.detach.default, _aten.alias.default}
-_QUICK: dict[Any, Any] = {  # the same kernels behind a shorter call
-    _aten.mm.default: torch.mm,
-    _aten.bmm.default: torch.bmm,
-    _aten.addmm.default: torch.addmm,
-    _aten.baddbmm.default: torch.baddbmm,
-    _aten.t.default: torch.t,
-    _aten.relu.default: torch.relu,
+_SAME = (
+    "mm", "bmm", "addmm", "baddbmm", "t", "relu", "tanh", "sigmoid", "permute", "as_strided", "unsqueeze", "clone",
+    "convolution", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm", "index_select",
+)  # fmt: skip
+_QUICK: dict[Any, Any] = {  # the same kernels behind a shorter call, with the same arguments
+    **{getattr(_aten, name).default: getattr(torch, name) for name in _SAME},
+    **{getattr(_aten, name).Tensor: getattr(torch, name) for name in ("add", "sub", "mul", "div")},
+    _aten.sum.dim_IntList: torch.sum,
+    _aten.transpose.int: torch.transpose,
+    _aten.select.int: torch.select,
+    _aten.view.default: Tensor.view,
+    _aten.expand.default: Tensor.expand,
+    _aten.new_zeros.default: Tensor.new_zeros,
+    _aten.add_.Tensor: Tensor.add_,
+    _aten.max_pool2d_with_indices.default: torch._C._nn.max_pool2d_with_indices,
+    _aten.avg_pool2d.default: torch._C._nn.avg_pool2d,
+    _aten.gelu.default: torch._C._nn.gelu,
 }
 
 
@@ -120,7 +130,7 @@ class _Source:
         once = bool(used) and func.is_view and all(name in self.once for name in used)
         own = not func.is_view or all(name in self.owned for name in used)
         target = self._target(out, once, own)
-        call = self._value(func._op if kwargs or func not in _QUICK else _QUICK[func])
+        call = self._value(_QUICK.get(func, func._op))
         line = f"{target} = {call}({', '.join(given)})"
         if once:
             self.first.append(line)

@@ -8,7 +8,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ from fedquilt.core.record import pack, record, unpack
 _ALIGN = 64
 _MOST = 2**20  # parts of a message
 _LONG = 4096  # bytes that travel beside the record, as they are
-_APART = 2**26  # bytes that go through a file in memory, which keeps the room they took
+_APART = 2**25  # bytes that go through a file in memory, which keeps the room they took
+_AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet
 
 
 @record
@@ -30,39 +31,74 @@ class Following:
     place: int
 
 
+@dataclass
+class Files:
+    """The files in memory of one direction, which take turns."""
+
+    descriptors: tuple[int, int]
+    used: int = 0
+
+    @staticmethod
+    def made() -> Files:
+        """Two new ones."""
+        return Files((_anonymous(), _anonymous()))
+
+    def next(self) -> int:
+        """The one whose turn it is."""
+        self.used += 1
+        return self.descriptors[self.used % 2]
+
+
 class Pipe:
     """Whole records in order over a stream socket. Only records: nothing is ever executed by receiving.
 
-    Long bytes inside a record do not go through the socket, where each side would wait for the other, but through a
-    file in memory, one for each direction, once both sides have them (:meth:`offer`, :meth:`accept`). A message must
-    have been received before the next one is sent the same way: jobs and answers take turns.
+    Long bytes inside a record do not go through the socket, where each side would wait for the other, but through
+    files in memory, two in turn for each direction, once both sides have them (:meth:`offer`, :meth:`accept`). So the
+    last message but one must have been received before the next one is sent the same way: of the jobs of a worker, one
+    at most may wait.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._files: tuple[int, int] | None = None  # to write into, to read from
+        self._out: Files | None = None
+        self._in: Files | None = None
 
     def offer(self) -> None:
-        """Make the two files, and hand them over."""
-        self._files = _anonymous(), _anonymous()
-        for descriptor in self._files:
+        """Make the files, and hand them over."""
+        self._out, self._in = Files.made(), Files.made()
+        for descriptor in (*self._out.descriptors, *self._in.descriptors):
             self.send_descriptor(descriptor)
 
     def accept(self) -> None:
         """Take the files of the other side."""
-        read, write = self.receive_descriptor(), self.receive_descriptor()
-        self._files = write, read
+        one, two, three, four = (self.receive_descriptor() for _ in range(4))
+        self._in, self._out = Files((one, two)), Files((three, four))
 
     def send(self, message: Any) -> None:
         """Send one record. Long frames inside it follow it and are not copied into another one."""
+        self._send(*self._ready(message))
+
+    def send_ahead(self, message: Any) -> bool:
+        """Send one record to a side that is busy, unless that would mean waiting for it; whether it was sent."""
+        frame, after = self._ready(message)
+        if len(frame) > _AT_ONCE or (after and not self._apart(after)):
+            return False
+        self._send(frame, after)
+        return True
+
+    def _ready(self, message: Any) -> tuple[bytes, list[bytes]]:
         after: list[bytes] = []
-        frame = pack(_lifted(message, after))
-        sizes = (len(frame), *map(len, after))
-        apart = self._files is not None and 0 < sum(sizes[1:]) <= _APART
-        if self._files is not None and apart:
-            end = 0
+        return pack(_lifted(message, after)), after
+
+    def _apart(self, after: list[bytes]) -> bool:
+        return self._out is not None and 0 < sum(map(len, after)) <= _APART
+
+    def _send(self, frame: bytes, after: list[bytes]) -> None:
+        sizes, apart = (len(frame), *map(len, after)), self._apart(after)
+        if apart and self._out is not None:
+            descriptor, end = self._out.next(), 0
             for part in after:
-                end = _written(self._files[0], part, end)
+                end = _written(descriptor, part, end)
         self.sock.sendall(struct.pack(f"<BQ{len(sizes)}Q", apart, len(sizes), *sizes) + frame)
         for part in () if apart else after:
             self.sock.sendall(part)
@@ -70,12 +106,13 @@ class Pipe:
     def receive(self) -> Any:
         """The next record; EOFError when the other side is gone."""
         apart, count = struct.unpack("<BQ", self._exactly(9))
-        if count > _MOST or not count or apart > (self._files is not None):
+        if count > _MOST or not count or apart > (self._in is not None):
             raise FrameError(f"out of step: a message of {count} parts.")
         first, *sizes = struct.unpack(f"<{count}Q", self._exactly(8 * count))
         frame, after, end = self._exactly(first), [], 0
+        descriptor = self._in.next() if apart and self._in is not None else None
         for size in sizes:
-            after.append(_read(self._files[1], size, end) if apart and self._files else self._exactly(size))
+            after.append(self._exactly(size) if descriptor is None else _read(descriptor, size, end))
             end += size
         return _lowered(unpack(frame), after)
 
@@ -106,9 +143,10 @@ class Pipe:
     def close(self) -> None:
         """Close this end."""
         self.sock.close()
-        for descriptor in self._files or ():
-            os.close(descriptor)
-        self._files = None
+        for files in (self._out, self._in):
+            for descriptor in files.descriptors if files is not None else ():
+                os.close(descriptor)
+        self._out = self._in = None
 
 
 def _written(descriptor: int, part: bytes, start: int) -> int:

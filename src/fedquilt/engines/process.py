@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -140,22 +141,40 @@ class Worker:
         self.pipe.offer()
         self.down: bytes | None = None
         self.whole: bytes | None = None
-        self.job: int | None = None
+        self.jobs: deque[int] = deque()  # the numbers of those it has; the first one is under way
+        self.patient = False  # whether the next job was too long to be given ahead
 
     def begin(self, message: Begin, descriptor: int) -> None:
         """Tell it what this run is."""
         self.pipe.send(replace(message, device=self.device))
         self.pipe.send_descriptor(descriptor)
-        self.down = self.whole = self.job = None
+        self.down = self.whole = None
+        self.jobs.clear()
 
     def give(self, number: int, what: Task | Exam | Together) -> None:
         """Send a job, leaving out the parts this worker already has."""
-        known, self.down = what.down is self.down, what.down
+        job, down, whole = self._job(number, what)
+        self.jobs.append(number)
+        self.down, self.whole, self.patient = down, whole, False
+        self.pipe.send(job)
+
+    def give_ahead(self, number: int, what: Task | Exam | Together) -> bool:
+        """The same while it still works on another one, unless that would mean waiting for it; whether it was given."""
+        job, down, whole = self._job(number, what)
+        if not self.pipe.send_ahead(job):
+            self.patient = True
+            return False
+        self.jobs.append(number)
+        self.down, self.whole = down, whole
+        return True
+
+    def _job(self, number: int, what: Task | Exam | Together) -> tuple[Job, bytes | None, bytes | None]:
+        """The message, and the parts that the worker has after it."""
+        down, whole = what.down, self.whole
         if isinstance(what, Exam) and what.whole is not None:
-            again, self.whole = what.whole is self.whole, what.whole
-            what = replace(what, whole=b"") if again else what
-        self.job = number
-        self.pipe.send(Job(number, replace(what, down=None) if known else what))
+            whole = what.whole
+            what = replace(what, whole=b"") if whole is self.whole else what
+        return Job(number, replace(what, down=None) if down is self.down else what), down, whole
 
     def end(self) -> None:
         """Wait for its end; its socket is closed."""

@@ -7,7 +7,6 @@ import os
 import selectors
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -173,11 +172,15 @@ class Workers:
     def _jobs(
         self, clients: Sequence[T], what: Callable[[T], Any], size: Callable[[T], int]
     ) -> Iterator[tuple[T, Any]]:
-        """Give out jobs within a window, larger clients first; hand back results in order."""
+        """Give out jobs within a window, larger clients first; hand back results in order.
+
+        A worker is given its next job while it is busy, so that it need not wait for one, as long as there is one for
+        every worker.
+        """
         results: dict[int, Any] = {}
         waiting: list[tuple[int, int]] = []
         retried: set[int] = set()
-        idle, opened, wanted = deque(self._workers), 0, 0
+        opened, wanted = 0, 0
         with selectors.DefaultSelector() as selector, self._settled():
             for worker in self._workers:
                 selector.register(worker.pipe, selectors.EVENT_READ, worker)
@@ -185,36 +188,41 @@ class Workers:
                 while opened < min(len(clients), wanted + _WINDOW):
                     heapq.heappush(waiting, (-size(clients[opened]), opened))
                     opened += 1
-                while idle and waiting:
-                    worker, (_, number) = idle.popleft(), heapq.heappop(waiting)
-                    try:
-                        worker.give(number, what(clients[number]))
-                    except (BrokenPipeError, ConnectionError):
-                        worker.job = number  # found dead below, where the socket reports its end
+                self._give(waiting, lambda number: what(clients[number]))
                 ready = wanted in results
                 events = selector.select(0 if ready else None)
                 for key, _ in events:
                     worker = key.data
-                    number = worker.job
+                    given = list(worker.jobs)
                     result = self._collect(worker)
-                    if result is None:  # the worker died
-                        selector.unregister(worker.pipe)
-                        if number is None:
-                            idle.remove(worker)
-                        fate = worker.fate()
-                        worker = self._replace(worker)
-                        selector.register(worker.pipe, selectors.EVENT_READ, worker)
-                        if number is not None and number in retried:
+                    if result is not None:
+                        results[given[0]] = result
+                        continue
+                    selector.unregister(worker.pipe)  # it died
+                    fate = worker.fate()
+                    selector.register((fresh := self._replace(worker)).pipe, selectors.EVENT_READ, fresh)
+                    for number in given:
+                        if number == given[0] and number in retried:
                             results[number] = Lost(f"the worker process {fate} twice during this visit")
-                        elif number is not None:
-                            retried.add(number)
+                        else:
                             heapq.heappush(waiting, (0, number))
-                    elif number is not None:
-                        results[number] = result
-                    idle.append(worker)
+                    retried.update(given[:1])
                 if ready and not events:  # every worker has something to do while this reply is taken in
                     yield clients[wanted], results.pop(wanted)
                     wanted += 1
+
+    def _give(self, waiting: list[tuple[int, int]], what: Callable[[int], Any]) -> None:
+        """Give jobs to whoever has none, then to whoever has one only."""
+        for worker in self._workers:
+            if waiting and not worker.jobs:
+                number = heapq.heappop(waiting)[1]
+                with suppress(BrokenPipeError, ConnectionError):  # found dead where the socket reports its end
+                    worker.give(number, what(number))
+        for worker in self._workers:
+            if len(worker.jobs) == 1 and not worker.patient and len(waiting) >= len(self._workers):
+                with suppress(BrokenPipeError, ConnectionError):
+                    if worker.give_ahead(waiting[0][1], what(waiting[0][1])):
+                        heapq.heappop(waiting)
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
@@ -223,14 +231,17 @@ class Workers:
             yield
         finally:
             for worker in self._workers:
-                if worker.job is not None and self._collect(worker) is None:
+                if len(worker.jobs) > 1:  # what comes after an end is not waited for
+                    worker.process.kill()
+                    worker.jobs.clear()
+                elif worker.jobs and self._collect(worker) is None:
                     worker.process.kill()  # gone, or out of step; the next run starts another
 
     def _size(self, client: ClientId) -> int:
         return self._source.size(client) if self._source is not None else 0
 
     def _collect(self, worker: Worker) -> Any:
-        number = worker.job
+        number = worker.jobs[0] if worker.jobs else None
         try:
             answer = worker.pipe.receive()
         except (EOFError, OSError, FrameError):
@@ -238,7 +249,8 @@ class Workers:
         except BaseException:  # interrupted in the middle of an answer: this pipe cannot be trusted any more
             worker.process.kill()
             raise
-        worker.job = None
+        if worker.jobs:
+            worker.jobs.popleft()
         if answer is None or answer.number != number:
             return None
         return answer.result if isinstance(answer, Done) else answer

@@ -117,6 +117,19 @@ def test_mean_sums_in_the_order_of_arrival():
     assert (mean(1e16, 1.0, -1e16), mean(1e16, -1e16, 1.0)) == (0.0, 1.0)
 
 
+def test_mean_of_long_tensors_is_that_of_one_sum_after_another():
+    """Long operands are added piece by piece, four at a time: to the last bit what adding each at once gives."""
+    draw = torch.Generator().manual_seed(0)
+    operands = [torch.randn(70_001, generator=draw).view(1, -1) * 10.0**n for n in range(-3, 4)]
+    operands[5] = torch.stack([operands[5], operands[5]], dim=-1)[..., 0]  # the same numbers in another layout
+    assert not operands[5].is_contiguous()
+    total = operands[0].double() * 2
+    for number, operand in enumerate(operands[1:], 3):
+        total += operand.double() * number
+    found = weighted_mean([(n, {"w": o}) for n, o in enumerate(operands, 2)])["w"]
+    assert torch.equal(found, (total / sum(range(2, 9))).float())
+
+
 def test_mean_of_nothing_is_empty_and_inputs_are_untouched():
     assert Mean().value() == {}
     a, b = {n: t.clone() for n, t in A.items()}, {n: t.clone() for n, t in B.items()}

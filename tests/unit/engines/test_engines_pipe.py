@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from fedquilt.core.errors import FrameError
+from fedquilt.engines import pipe
 from fedquilt.engines.client_side import Outcome
 from fedquilt.engines.pipe import Pipe
 from fedquilt.engines.worker import Done
@@ -83,8 +84,46 @@ def test_bytes_that_were_announced_but_never_written_are_refused():
     here.offer()
     there.accept()
     here.send(Done(1, b"a" * 5_000))
-    os.ftruncate(there._files[1], 10)
+    for descriptor in there._in.descriptors:
+        os.ftruncate(descriptor, 10)
     with pytest.raises(FrameError, match="5000 bytes were announced, 10 are there"):
         there.receive()
+    here.close()
+    there.close()
+
+
+def test_a_message_may_wait_for_the_one_before_it():
+    """Two jobs are under way while two answers are: each direction has two files, which take turns."""
+    pair = socket.socketpair()
+    here, there = Pipe(pair[0]), Pipe(pair[1])
+    here.offer()
+    there.accept()
+    texts = [bytes([65 + n]) * (5_000 + n) for n in range(7)]
+    here.send(Done(0, texts[0]))
+    for number in range(6):
+        assert here.send_ahead(Done(number + 1, texts[number + 1]))
+        got = there.receive()
+        assert (got.number, got.result) == (number, texts[number])
+        there.send(Done(number, got.result[::-1]))
+        if number:
+            back = here.receive()
+            assert (back.number, back.result) == (number - 1, texts[number - 1])  # one letter, so backwards is the same
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_what_would_wait_for_a_busy_side_is_not_sent_ahead(files, monkeypatch):
+    monkeypatch.setattr(pipe, "_APART", 10_000)
+    pair = socket.socketpair()
+    here, there = Pipe(pair[0]), Pipe(pair[1])
+    if files:
+        here.offer()
+        there.accept()
+    assert not here.send_ahead(Done(1, b"a" * 20_000))
+    assert not here.send_ahead(Done(2, [b"a" * 1_000] * 40))  # many short ones make a long record
+    assert here.send_ahead(Done(3, b"a" * 5_000)) is files
+    assert here.send_ahead(Done(4, "short"))
+    assert there.receive().number == (3 if files else 4)
     here.close()
     there.close()

@@ -54,6 +54,23 @@ def test_a_client_that_always_kills_its_worker_is_left_out_with_the_reason():
     assert snapshot.digest() == last(Without(base=PRIVATE, client=1), TOY, rounds=1).digest()
 
 
+def test_jobs_wait_at_their_workers_while_there_is_one_for_each(monkeypatch):
+    """Nine visits on two workers: seven are given ahead at most, and the last two only to whoever is free."""
+    most: list[int] = []
+    real = Workers._give
+
+    def give(self: Workers, waiting: list[tuple[int, int]], what: Any) -> None:
+        real(self, waiting, what)
+        most.append(max(len(w.jobs) for w in self._workers))
+        assert len(waiting) < 2 or all(len(w.jobs) == 2 for w in self._workers)
+
+    monkeypatch.setattr(Workers, "_give", give)
+    nine = points(*range(5, 14))
+    with Workers(2) as engine:
+        assert last(PRIVATE, nine, rounds=2, engine=engine).digest() == last(PRIVATE, nine, rounds=2).digest()
+    assert max(most) == 2
+
+
 def kill(engine: Workers, place: int) -> None:
     process = engine._workers[place].process
     os.kill(process.pid, signal.SIGKILL)

@@ -1,0 +1,68 @@
+"""Pooling before ReLU gives what ReLU before pooling gives, values and slopes, to the last bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedquilt.core.pool_first import pool_first
+
+
+def sequence() -> nn.Sequential:
+    return nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Tanh(), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+
+
+def pictures() -> Tensor:
+    """With equal neighbours, zeros, places where all are negative, and something that is no number."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 3, 12, 12, generator=draw)
+    x[0] = x[0].round()
+    x[1] = -x[1].abs()
+    x[2, :, :4] = 0.0
+    x[3, 0, 0, 0] = torch.nan
+    return x.requires_grad_()
+
+
+def ran(module: nn.Module) -> tuple[Tensor, Tensor]:
+    x = pictures()
+    out = module(x)
+    (slope,) = torch.autograd.grad(out, x, torch.arange(out.numel()).view(out.shape).float())
+    return out, slope
+
+
+def test_values_and_slopes_are_the_same():
+    plain, swapped = sequence(), sequence()
+    pool_first(swapped)
+    seen: list[torch.Size] = []
+    relu = type(swapped[0])
+    swapped[0].__dict__["forward"] = lambda x: (seen.append(x.shape), relu.forward(swapped[0], x))[1]
+    for one, other in zip(ran(plain), ran(swapped), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    assert seen == [torch.Size((6, 3, 6, 6))]  # what ReLU saw was pooled already
+
+
+@pytest.mark.parametrize("what", ["hook", "changed"])
+def test_who_looks_at_what_is_between_sees_the_usual_order(what):
+    seen: list[torch.Size] = []
+    module = sequence()
+    pool_first(module)
+    if what == "hook":
+        module[0].register_forward_hook(lambda layer, given, out: seen.append(out.shape))
+    else:
+        module[0] = nn.Identity()
+        module[1].register_forward_hook(lambda layer, given, out: seen.append(given[0].shape))
+    module(pictures())
+    assert seen == [torch.Size((6, 3, 12, 12))]
+
+
+def test_sequences_without_such_neighbours_stay_as_they_are():
+    for module in (
+        nn.Sequential(nn.ReLU(), nn.AvgPool2d(2)),
+        nn.Sequential(nn.Tanh(), nn.MaxPool2d(2)),
+        nn.Sequential(nn.MaxPool2d(2), nn.ReLU()),
+        nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)),
+        nn.ModuleList([nn.ReLU(), nn.MaxPool2d(2)]),
+    ):
+        pool_first(module)
+        assert "forward" not in module.__dict__
