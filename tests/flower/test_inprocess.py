@@ -1,6 +1,12 @@
-"""Every method on Flower's own messages, in this process: the same numbers as on the local engine."""
+"""Every method on Flower's own messages, in this process: the same numbers as on the local engine.
+
+And a site gets no more than its clients would get there: their downloads, and nothing of or about anybody else.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -8,12 +14,64 @@ pytest.importorskip("flwr")
 
 from conformance.cases import CASES, Case
 from fedquilt.core.errors import InputError
+from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
+from fedquilt.engines.client_side import Exam, Task
+from fedquilt.engines.flower.errand import Begin, Errand, ExamJob, read
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.reconstruct import reconstruct
-from helpers.nodes import flower, grid
+from helpers.nodes import Seen, flower, grid
+
+Key = tuple[Any, ...]
+
+
+class Noting(Local):
+    """The local engine; ``noted`` has what each client was sent: its download, and the global model for an exam."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: dict[Key, tuple[bytes | None, bytes | None]] = {}
+
+    def visits(self, clients: Sequence[Any], task: Callable[[Any], Task]) -> Iterator[Any]:
+        def noting(client: Any) -> Task:
+            made = task(client)
+            self.noted[made.exchange, client, made.round, made.again] = (made.down, None)
+            return made
+
+        return super().visits(clients, noting)
+
+    def exams(self, clients: Sequence[Any], exam: Callable[[Any], Exam]) -> Iterator[Any]:
+        def noting(client: Any) -> Exam:
+            made = exam(client)
+            self.noted[client, made.round] = (made.down, made.whole)
+            return made
+
+        return super().exams(clients, noting)
+
+
+def check_the_view_of_sites(seen: Seen, noted: dict[Key, tuple[bytes | None, bytes | None]]) -> None:
+    jobs = 0
+    for part, kind, frames in seen:
+        if kind.startswith("query."):
+            assert frames.keys() <= {"run", "number"}
+            continue
+        named = {"errand", "begin"}
+        assert not list(tensors_in(read(frames, "begin", Begin)))
+        for job in read(frames, "errand", Errand).jobs:
+            jobs += 1
+            assert job.client in {*part.ids, *part.examined}
+            assert job.slot is None or len(job.slot) == 32  # the sha256 of a state that is at the site
+            exam = isinstance(job, ExamJob)
+            down, whole = noted[(job.client, job.round) if exam else (job.exchange, job.client, job.round, job.again)]
+            assert frames[f"frame-{job.down}"] == down
+            named.add(f"frame-{job.down}")
+            if exam and job.whole is not None:
+                assert frames[f"frame-{job.whole}"] == whole
+                named.add(f"frame-{job.whole}")
+        assert frames.keys() == named
+    assert jobs == len(noted)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -23,10 +81,11 @@ def test_flower_equals_local(case: Case, place, tmp_path):
         with pytest.raises(InputError, match="cannot run on a real federation"):
             flower(grid(case.federation)).gather(2).pooled()
         return
-    engine = flower(grid(case.federation, 2, tmp_path if place == "disk" else None))
+    seen: Seen = []
+    engine, local = flower(grid(case.federation, 2, tmp_path if place == "disk" else None, seen=seen)), Noting()
     score = reconstruct if case.guesses else classify
     there = Rounds(case.method, engine.gather(2), engine, Seed(3), score=score)
-    here = Rounds(case.method, case.federation, Local(), Seed(3), score=score)
+    here = Rounds(case.method, case.federation, local, Seed(3), score=score)
     for _ in range(2):
         logs = [rounds.play() for rounds in (here, there)]
         assert not logs[1].quarantined
@@ -35,3 +94,4 @@ def test_flower_equals_local(case: Case, place, tmp_path):
     assert here.digest() == there.digest()
     clients = list(case.federation.examined)
     assert repr(here.examine(clients)) == repr(there.examine(clients))
+    check_the_view_of_sites(seen, local.noted)

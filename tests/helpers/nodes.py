@@ -52,24 +52,30 @@ def parts(federation: Any, nodes: int) -> list[Part]:
     return [Part(federation, tuple(federation.ids)[n::nodes], examined[n::nodes]) for n in range(nodes)]
 
 
+Seen = list[tuple[Part, str, dict[str, bytes]]]  # the messages that nodes got: whose, of which kind, what was in it
+
+
 def grid(
-    federation: Any, nodes: int = 2, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",)
-) -> InProcess:
-    """A grid of so many nodes."""
+    federation: Any, nodes: int = 2, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",),
+    seen: Seen | None = None,
+) -> InProcess:  # fmt: skip
+    """A grid of so many nodes; ``seen`` gets all that they get."""
     apps = {}
     for number, part in enumerate(parts(federation, nodes), start=11):
-        apps[number] = Client(_Serving(part, None if folder is None else folder / f"node-{number}", trusted))
+        apps[number] = Client(_Serving(part, None if folder is None else folder / f"node-{number}", trusted, seen))
     return InProcess(apps)
 
 
 class _Serving:
     """Answers messages in this process, with states in Flower's context or in a folder."""
 
-    def __init__(self, part: Part, folder: Path | None, trusted: tuple[str, ...]) -> None:
+    def __init__(self, part: Part, folder: Path | None, trusted: tuple[str, ...], seen: Seen | None = None) -> None:
         self.node = Node(part, lambda run: Keep(InMemory({})), trusted)
-        self.folder = folder
+        self.part, self.folder, self.seen = part, folder, seen
 
     def __call__(self, kind: str, frames: dict[str, bytes], context: Any) -> dict[str, bytes]:
+        if self.seen is not None:
+            self.seen.append((self.part, kind, dict(frames)))
         self.node.keep = keeper(context, self.folder)
         return self.node.answer(kind, frames, versions())
 
