@@ -208,8 +208,12 @@ class Mean:
         self.weight += weight
 
     def _add(self, name: str, tensor: Tensor, weight: float) -> None:
-        if not _PIECE < tensor.numel() <= _FEW or not tensor.is_contiguous():
-            self._floats[name].add_(tensor, alpha=weight)
+        total = self._floats[name]
+        plain = tensor.is_contiguous() and total.is_contiguous() and not tensor.requires_grad
+        if not plain or not _PIECE < tensor.numel() <= _FEW or tensor.shape != total.shape:
+            if name in self._waiting:
+                self._fold(name)
+            total.add_(tensor, alpha=weight)
             return
         waiting = self._waiting.setdefault(name, [])
         waiting.append((tensor, weight))

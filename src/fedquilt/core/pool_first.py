@@ -6,11 +6,24 @@ zero and a slope of zero.
 
 from __future__ import annotations
 
-from functools import partial
-
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+Layers = tuple[nn.Module, ...]
+
+
+class _PoolFirst(nn.Sequential):
+    """A sequence that computes so, unless somebody looks at what is between its layers."""
+
+    orders: tuple[Layers, Layers]
+
+    def forward(self, input: Tensor) -> Tensor:
+        now = tuple(self._modules.values())
+        known, swapped = self.orders
+        for layer in swapped if now == known and not _watched(now) else now:
+            input = layer(input)
+        return input
 
 
 def pool_first(module: nn.Module) -> None:
@@ -20,24 +33,28 @@ def pool_first(module: nn.Module) -> None:
             layers = tuple(part)
             swapped = _swapped(layers)
             if swapped != layers:
-                part.__dict__["forward"] = partial(_forward, part, layers, swapped)
+                part.__class__ = _PoolFirst
+                part.__dict__["orders"] = (layers, swapped)
 
 
-def _swapped(layers: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
+def _swapped(layers: Layers) -> Layers:
     order = list(layers)
     for place in range(len(order) - 1):
-        first, then = order[place], order[place + 1]
-        if type(first) is nn.ReLU and type(then) is nn.MaxPool2d and not then.return_indices:
-            order[place], order[place + 1] = then, first
+        if _relu(order[place]) and _pool(order[place + 1]):
+            order[place], order[place + 1] = order[place + 1], order[place]
     return tuple(order)
 
 
-def _forward(
-    sequence: nn.Sequential, layers: tuple[nn.Module, ...], swapped: tuple[nn.Module, ...], x: Tensor
-) -> Tensor:
-    now = tuple(sequence._modules.values())
-    if now != layers or any(getattr(m, hooks) for m in now for hooks in _HOOKS):  # somebody looks at what is between
-        swapped = now
-    for layer in swapped:
-        x = layer(x)
-    return x
+def _relu(layer: nn.Module) -> bool:
+    """A plain one; one that works in place may also change what its caller holds."""
+    return type(layer) is nn.ReLU and not layer.inplace and "forward" not in layer.__dict__
+
+
+def _pool(layer: nn.Module) -> bool:
+    return type(layer) is nn.MaxPool2d and not layer.return_indices and "forward" not in layer.__dict__
+
+
+def _watched(layers: Layers) -> bool:
+    return any(getattr(layer, hooks) for layer in layers for hooks in _HOOKS) or any(
+        getattr(torch_module, f"_global{hooks}", None) for hooks in _HOOKS
+    )

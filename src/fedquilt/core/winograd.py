@@ -6,7 +6,8 @@ A convolution with an r x r kernel is made of tiles of 4 x 4 outputs. With B, G 
 
 where x is the tile's (r + 3) x (r + 3) inputs, and the product in the middle, entry by entry, is a sum over input
 channels: one matrix product for each entry. Backward, the same transforms run the other way round. The result differs
-from that of an ordinary convolution by rounding, about ten times as much as two ordinary ones differ.
+from that of an ordinary convolution by rounding, about ten times as much as two ordinary ones differ; where all inputs
+of an output are zero, it is the bias but for such a rounding, and what is not finite spreads over its tile.
 
 Reference: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016, arXiv:1509.09308.
 """
@@ -15,12 +16,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 OUT = 4  # outputs of a tile, in each direction
 _POINTS = {3: "0 1 -1 2 -2", 5: "0 1 -1 2 -2 1/2 -1/2"}  # where polynomials are evaluated, and at infinity
@@ -108,21 +108,25 @@ class _Convolution(torch.autograd.Function):
         made = torch.bmm(plane.taps.expand(outs, -1, -1), kernels).transpose(0, 1)
         product = torch.bmm(seen, made.transpose(1, 2)).view(entries, many * outs)
         found = torch.mm(plane.ends, product).view(OUT, OUT, count, down, along, outs).permute(2, 3, 0, 4, 1, 5)
-        out = found.reshape(count, down * OUT, along * OUT, outs)
-        if out.shape[1:3] != (high, wide):
-            out = out[:, :high, :wide].contiguous()
+        out = torch.empty((count, outs, high, wide), dtype=x.dtype, memory_format=torch.channels_last)
+        rows = out.permute(0, 2, 3, 1)
+        if (down * OUT, along * OUT) == (high, wide):
+            rows.view(count, down, OUT, along, OUT, outs).copy_(found)
+        else:
+            rows.copy_(found.reshape(count, down * OUT, along * OUT, outs)[:, :high, :wide])
         if bias is not None:
-            out.add_(bias)
+            rows.add_(bias)
         ctx.save_for_backward(x, weight, seen, made)
         ctx.about = padding, bias is not None, (count, down, along), needed
-        return out.permute(0, 3, 1, 2)
+        return out  # itself and no view, so that others may write into it
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, seen, made = ctx.saved_tensors
         padding, biased, (count, down, along), needed = ctx.about
         wanted = [*ctx.needs_input_grad[:2], biased and ctx.needs_input_grad[2]]
-        if torch.is_grad_enabled():  # slopes of slopes are asked for, and those of what was saved are not known
+        if torch.is_grad_enabled() or _of_many(slope):
+            # Slopes of slopes are asked for, and those of what was saved are not known; or slopes of many at once.
             plain: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
                 slope, x, weight, [len(weight)], [1, 1], list(padding), [1, 1], False, [0, 0], 1, wanted
             )
@@ -181,34 +185,41 @@ def _folded(pieces: Tensor, side: int, many: tuple[int, int, int, int], size: tu
     return found
 
 
+class _Swift(nn.Conv2d):
+    """A convolution that computes so where that pays."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not _now(self, input):
+            return super().forward(input)
+        out: Tensor = _Convolution.apply(input, self.weight, self.bias, self.padding)  # type: ignore[no-untyped-call]
+        return out
+
+
 def swift(module: nn.Module) -> None:
     """Let the module's convolutions compute so where that pays."""
     for layer in module.modules():
         if type(layer) is nn.Conv2d and "forward" not in layer.__dict__ and suits(layer):
-            layer.__dict__["forward"] = partial(_forward, layer)
+            layer.__class__ = _Swift
 
 
 def suits(layer: nn.Conv2d) -> bool:
-    """Whether it is a plain convolution with a kernel for which there are matrices."""
+    """Whether it is a plain convolution with a kernel for which there are matrices.
+
+    And with a bias: without one, outputs whose inputs are all zero would not be quite zero, and a ReLU after it would
+    let slopes through at random.
+    """
     kernel = layer.kernel_size[0]
     plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
     paddable = isinstance(layer.padding, tuple) and all(0 <= pad < kernel for pad in layer.padding)
     square = layer.kernel_size == (kernel, kernel) and kernel in _POINTS
-    return plain and paddable and square
-
-
-def _forward(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    if _now(layer, x):
-        out: Tensor = _Convolution.apply(x, layer.weight, layer.bias, layer.padding)  # type: ignore[no-untyped-call]
-        return out
-    return F.conv2d(x, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+    return plain and paddable and square and layer.bias is not None
 
 
 def _now(layer: nn.Conv2d, x: Tensor) -> bool:
     """Whether this is a call with ordinary tensors on a CPU for which it pays."""
     if x.dim() != 4 or x.device.type != "cpu" or x.dtype != torch.float32 or layer.weight.dtype != torch.float32:
         return False
-    if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():
+    if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active() or _forward_mode():
         return False
     kernel, ins, outs = layer.kernel_size[0], layer.in_channels, layer.out_channels
     high = x.shape[2] + 2 * int(layer.padding[0]) - kernel + 1
@@ -219,3 +230,12 @@ def _now(layer: nn.Conv2d, x: Tensor) -> bool:
     ordinary = x.shape[0] * high * wide * kernel**2 * ins * outs
     here = entries * (tiles * (entries * ins + ins * outs + OUT**2 * outs) + kernel**2 * ins * outs)
     return ordinary >= _SAVED * here and tiles * entries * max(ins, outs) <= _MOST
+
+
+def _of_many(slope: Tensor) -> bool:
+    known = torch._C._functorch
+    return bool(known.is_batchedtensor(slope) or known.is_legacy_batchedtensor(slope))
+
+
+def _forward_mode() -> bool:
+    return torch.autograd.forward_ad._current_level >= 0

@@ -33,6 +33,7 @@ from fedquilt.runs.finished import result_of
 
 CONNECTION = "fedquilt"
 _START = 600.0  # seconds for a server app to start
+_ANSWER = 60.0  # seconds for an answer to such a question
 _ASK = 15.0  # seconds between questions what became of an app that has not started
 Hear = Callable[[int, dict[str, Any]], None]
 Note = Callable[[str], None]
@@ -202,7 +203,7 @@ class Server:
         if not submitted:
             return False
         try:
-            told = call(["flwr", "list", CONNECTION, "--run-id", submitted, "--format", "json"], self.home)
+            told = call(["flwr", "list", CONNECTION, "--run-id", submitted, "--format", "json"], self.home, _ANSWER)
         except FlowerError:
             return False  # it is busy, or gone, which others see
         runs = _answer(told).get("runs") or [{}]

@@ -21,7 +21,7 @@ _ALIGN = 64
 _MOST = 2**20  # parts of a message
 _LONG = 4096  # bytes that travel beside the record, as they are
 _APART = 2**25  # bytes that go through a file in memory, which keeps the room they took
-_AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet
+_AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if it has the usual room
 
 
 @record
@@ -81,7 +81,8 @@ class Pipe:
     def send_ahead(self, message: Any) -> bool:
         """Send one record to a side that is busy, unless that would mean waiting for it; whether it was sent."""
         frame, after = self._ready(message)
-        if len(frame) > _AT_ONCE or (after and not self._apart(after)):
+        room = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
+        if len(frame) > min(_AT_ONCE, room) or (after and not self._apart(after)):
             return False
         self._send(frame, after)
         return True

@@ -12,8 +12,8 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -152,21 +152,38 @@ class Worker:
         self.jobs.clear()
 
     def give(self, number: int, what: Task | Exam | Together) -> None:
-        """Send a job, leaving out the parts this worker already has."""
+        """Send a job, leaving out the parts this worker already has. If it is dead, its socket will report that."""
         job, down, whole = self._job(number, what)
+        with self._sent_or_ended(), suppress(ConnectionError):
+            self.pipe.send(job)
         self.jobs.append(number)
         self.down, self.whole, self.patient = down, whole, False
-        self.pipe.send(job)
 
     def give_ahead(self, number: int, what: Task | Exam | Together) -> bool:
         """The same while it still works on another one, unless that would mean waiting for it; whether it was given."""
         job, down, whole = self._job(number, what)
-        if not self.pipe.send_ahead(job):
-            self.patient = True
-            return False
-        self.jobs.append(number)
-        self.down, self.whole = down, whole
-        return True
+        self.patient = True
+        with self._sent_or_ended(), suppress(ConnectionError):
+            self.patient = not self.pipe.send_ahead(job)
+        if not self.patient:
+            self.jobs.append(number)
+            self.down, self.whole = down, whole
+        return not self.patient
+
+    @contextmanager
+    def _sent_or_ended(self) -> Iterator[None]:
+        """Whoever got half a message, or nobody knows what, cannot go on."""
+        try:
+            yield
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End it at once, with all that it was given."""
+        self.process.kill()
+        self.process.wait()
+        self.jobs.clear()
 
     def _job(self, number: int, what: Task | Exam | Together) -> tuple[Job, bytes | None, bytes | None]:
         """The message, and the parts that the worker has after it."""
@@ -185,6 +202,11 @@ class Worker:
             self.process.wait()
 
     def fate(self) -> str:
-        """Why the process ended, in words."""
-        code = self.process.wait()
+        """Why the process ended, in words; one that lives but is out of step is ended."""
+        try:
+            code = self.process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return "was out of step"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -25,6 +25,8 @@ from fedquilt.engines.client_side import ClientSide, Exam, Task
 from fedquilt.engines.lanes import visit_together
 from fedquilt.engines.pipe import Pipe, mapped
 
+READY = -1  # the number of the answer to Begin
+
 
 @record
 class Begin:
@@ -99,9 +101,9 @@ def serve(pipe: Pipe) -> None:
             try:
                 side, down, whole = _begin(message, descriptor), None, None
             except Exception as error:
-                pipe.send(Failed(-1, "begin", f"{type(error).__name__}: {error}", traceback.format_exc(), True))
+                pipe.send(Failed(READY, "begin", f"{type(error).__name__}: {error}", traceback.format_exc(), True))
                 continue
-            pipe.send(Done(-1, None))
+            pipe.send(Done(READY, None))
         elif isinstance(message, Job) and side is not None:
             what = message.what
             down = what.down if what.down is not None else down

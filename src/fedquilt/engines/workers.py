@@ -23,7 +23,7 @@ from fedquilt.engines.kept_memory import keep_memory
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
 from fedquilt.engines.pipe import SharedTensors
 from fedquilt.engines.process import Worker
-from fedquilt.engines.worker import Begin, Done, Failed, together
+from fedquilt.engines.worker import READY, Begin, Done, Failed, together
 
 T = TypeVar("T")
 _WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
@@ -64,6 +64,7 @@ class Workers:
         self._source: Source | None = None
         self._method: type = type(None)
         self._here: ClientSide | None = None
+        self._given = 0  # how many jobs, in all runs
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -101,6 +102,8 @@ class Workers:
             score=describe(score, "score"), seed=seed.value, main=main, path=list(sys.path), device=None,
         )  # fmt: skip
         for place, worker in enumerate(self._workers):
+            if worker.jobs:  # a run that failed is still held by somebody
+                worker.kill()
             if worker.process.poll() is not None:  # killed since the last run
                 worker.pipe.close()
                 self._workers[place] = Worker(worker.device)
@@ -121,6 +124,9 @@ class Workers:
                 f"A worker process {fate} before it was ready. If a script of yours starts the run, put the call "
                 "below 'if __name__ == \"__main__\":', or use engine='local'."
             ) from error
+        if answer.number != READY:
+            self.close()
+            raise WorkerError(f"A worker answered out of turn (number {answer.number}). Start the run again.")
         if isinstance(answer, Failed):
             self.close()
             raise WorkerError(f"A worker could not rebuild the run: {answer.reason}\n\n{answer.trace}")
@@ -177,18 +183,23 @@ class Workers:
         A worker is given its next job while it is busy, so that it need not wait for one, as long as there is one for
         every worker.
         """
+        first = self._given
+        self._given += len(clients)  # no number is ever given twice, so no answer is taken for another's
         results: dict[int, Any] = {}
         waiting: list[tuple[int, int]] = []
         retried: set[int] = set()
-        opened, wanted = 0, 0
-        with selectors.DefaultSelector() as selector, self._settled():
+        opened = wanted = first
+        for worker in list(self._workers):
+            if worker.process.poll() is not None:
+                self._replace(worker)
+        with selectors.DefaultSelector() as selector, self._settled(range(first, self._given)):
             for worker in self._workers:
                 selector.register(worker.pipe, selectors.EVENT_READ, worker)
-            while wanted < len(clients):
-                while opened < min(len(clients), wanted + _WINDOW):
-                    heapq.heappush(waiting, (-size(clients[opened]), opened))
+            while wanted < first + len(clients):
+                while opened < min(first + len(clients), wanted + _WINDOW):
+                    heapq.heappush(waiting, (-size(clients[opened - first]), opened))
                     opened += 1
-                self._give(waiting, lambda number: what(clients[number]))
+                self._give(waiting, lambda number: what(clients[number - first]))
                 ready = wanted in results
                 events = selector.select(0 if ready else None)
                 for key, _ in events:
@@ -200,7 +211,8 @@ class Workers:
                         continue
                     selector.unregister(worker.pipe)  # it died
                     fate = worker.fate()
-                    selector.register((fresh := self._replace(worker)).pipe, selectors.EVENT_READ, fresh)
+                    fresh = self._replace(worker)
+                    selector.register(fresh.pipe, selectors.EVENT_READ, fresh)
                     for number in given:
                         if number == given[0] and number in retried:
                             results[number] = Lost(f"the worker process {fate} twice during this visit")
@@ -208,7 +220,7 @@ class Workers:
                             heapq.heappush(waiting, (0, number))
                     retried.update(given[:1])
                 if ready and not events:  # every worker has something to do while this reply is taken in
-                    yield clients[wanted], results.pop(wanted)
+                    yield clients[wanted - first], results.pop(wanted)
                     wanted += 1
 
     def _give(self, waiting: list[tuple[int, int]], what: Callable[[int], Any]) -> None:
@@ -216,26 +228,24 @@ class Workers:
         for worker in self._workers:
             if waiting and not worker.jobs:
                 number = heapq.heappop(waiting)[1]
-                with suppress(BrokenPipeError, ConnectionError):  # found dead where the socket reports its end
-                    worker.give(number, what(number))
+                worker.give(number, what(number))
         for worker in self._workers:
             if len(worker.jobs) == 1 and not worker.patient and len(waiting) >= len(self._workers):
-                with suppress(BrokenPipeError, ConnectionError):
-                    if worker.give_ahead(waiting[0][1], what(waiting[0][1])):
-                        heapq.heappop(waiting)
+                number = waiting[0][1]
+                if worker.give_ahead(number, what(number)):
+                    heapq.heappop(waiting)
 
     @contextmanager
-    def _settled(self) -> Iterator[None]:
+    def _settled(self, mine: range) -> Iterator[None]:
         """However the block ends, wait for the answers still under way, so that the next job finds quiet pipes."""
         try:
             yield
         finally:
             for worker in self._workers:
-                if len(worker.jobs) > 1:  # what comes after an end is not waited for
-                    worker.process.kill()
-                    worker.jobs.clear()
-                elif worker.jobs and self._collect(worker) is None:
-                    worker.process.kill()  # gone, or out of step; the next run starts another
+                if not worker.jobs or worker.jobs[0] not in mine:
+                    continue
+                if len(worker.jobs) > 1 or self._collect(worker) is None:
+                    worker.kill()  # with a job that nobody waits for, or gone, or out of step: another takes its place
 
     def _size(self, client: ClientId) -> int:
         return self._source.size(client) if self._source is not None else 0
@@ -247,7 +257,7 @@ class Workers:
         except (EOFError, OSError, FrameError):
             answer = None
         except BaseException:  # interrupted in the middle of an answer: this pipe cannot be trusted any more
-            worker.process.kill()
+            worker.kill()
             raise
         if worker.jobs:
             worker.jobs.popleft()

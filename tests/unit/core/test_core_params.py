@@ -130,6 +130,25 @@ def test_mean_of_long_tensors_is_that_of_one_sum_after_another():
     assert torch.equal(found, (total / sum(range(2, 9))).float())
 
 
+def test_long_operands_of_other_shapes_and_layouts():
+    """They are added as they would be alone: in their order, or refused."""
+    draw = torch.Generator().manual_seed(0)
+    first = torch.randn(4, 20, 20, 30, generator=draw).contiguous(memory_format=torch.channels_last)
+    others = [torch.randn(4, 20, 20, 30, generator=draw) * 10.0**n for n in range(3)]
+    total = first.double()
+    for other in others:
+        total = total + other.double()
+    found = weighted_mean([(1, {"w": first}), *((1, {"w": o}) for o in others)])["w"]
+    assert torch.equal(found, (total / 4).float())
+    grown = others[0].clone().requires_grad_()
+    with torch.no_grad():
+        assert torch.equal(weighted_mean([(1, {"w": o}) for o in (others[1], grown, grown)])["w"],
+                           weighted_mean([(1, {"w": o}) for o in (others[1], others[0], others[0])])["w"])  # fmt: skip
+    for shapes in (((200, 300), (300, 200)), ((2, 32768), (3, 32768))):
+        with pytest.raises(RuntimeError, match="size"):
+            weighted_mean([(1, {"w": torch.ones(shape)}) for shape in shapes])
+
+
 def test_mean_of_nothing_is_empty_and_inputs_are_untouched():
     assert Mean().value() == {}
     a, b = {n: t.clone() for n, t in A.items()}, {n: t.clone() for n, t in B.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -31,24 +33,31 @@ def ran(module: nn.Module) -> tuple[Tensor, Tensor]:
     return out, slope
 
 
-def test_values_and_slopes_are_the_same():
+def test_values_and_slopes_are_the_same(monkeypatch):
     plain, swapped = sequence(), sequence()
     pool_first(swapped)
     seen: list[torch.Size] = []
-    relu = type(swapped[0])
-    swapped[0].__dict__["forward"] = lambda x: (seen.append(x.shape), relu.forward(swapped[0], x))[1]
-    for one, other in zip(ran(plain), ran(swapped), strict=True):
+    real = nn.ReLU.forward
+    wanted = ran(plain)
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: (seen.append(x.shape), real(self, x))[1])
+    for one, other in zip(wanted, ran(swapped), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
-    assert seen == [torch.Size((6, 3, 6, 6))]  # what ReLU saw was pooled already
+    assert seen == [torch.Size((6, 3, 6, 6)), torch.Size((6, 3, 3, 3))]  # what ReLU saw was pooled already
 
 
-@pytest.mark.parametrize("what", ["hook", "changed"])
+@pytest.mark.parametrize("what", ["hook", "hook for all", "changed"])
 def test_who_looks_at_what_is_between_sees_the_usual_order(what):
     seen: list[torch.Size] = []
     module = sequence()
     pool_first(module)
     if what == "hook":
         module[0].register_forward_hook(lambda layer, given, out: seen.append(out.shape))
+    elif what == "hook for all":
+        handle = nn.modules.module.register_module_forward_hook(lambda layer, given, out: seen.append(out.shape))
+        module(pictures())
+        handle.remove()
+        assert seen[:2] == [torch.Size((6, 3, 12, 12)), torch.Size((6, 3, 6, 6))]
+        return
     else:
         module[0] = nn.Identity()
         module[1].register_forward_hook(lambda layer, given, out: seen.append(given[0].shape))
@@ -62,7 +71,19 @@ def test_sequences_without_such_neighbours_stay_as_they_are():
         nn.Sequential(nn.Tanh(), nn.MaxPool2d(2)),
         nn.Sequential(nn.MaxPool2d(2), nn.ReLU()),
         nn.Sequential(nn.ReLU(), nn.MaxPool2d(2, return_indices=True)),
+        nn.Sequential(nn.ReLU(inplace=True), nn.MaxPool2d(2)),  # whoever holds its input sees it change
         nn.ModuleList([nn.ReLU(), nn.MaxPool2d(2)]),
     ):
         pool_first(module)
-        assert "forward" not in module.__dict__
+        assert type(module) in (nn.Sequential, nn.ModuleList)
+
+
+def test_copies_have_their_own_layers():
+    module = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.MaxPool2d(2))
+    pool_first(module)
+    copied = copy.deepcopy(module)  # noqa: TID251 - as whoever gets the module may do
+    for value in copied.parameters():
+        value.data.zero_()
+    x = torch.ones(1, 1, 4, 4)
+    assert not copied(x).any()
+    assert copied.orders[0] == tuple(copied)

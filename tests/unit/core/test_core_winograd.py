@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from fractions import Fraction
 from typing import Any
 
@@ -87,12 +88,11 @@ def test_the_matrices_of_three_taps_are_the_known_ones():
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
-def test_values_and_slopes_are_those_of_a_convolution(form, bias, layout, always, calls):
+def test_values_and_slopes_are_those_of_a_convolution(form, layout, always, calls):
     rows, ins, outs, high, wide, kernel, padding = form
-    layer = layer_of(ins, outs, kernel, padding=padding, bias=bias)
-    precise = layer_of(ins, outs, kernel, padding=padding, bias=bias).double()
+    layer = layer_of(ins, outs, kernel, padding=padding)
+    precise = layer_of(ins, outs, kernel, padding=padding).double()
     swift(nn.Sequential(layer))
     x = images(rows, ins, high, wide).contiguous(memory_format=layout).requires_grad_()
     exact = x.detach().double().requires_grad_()
@@ -107,21 +107,55 @@ def test_values_and_slopes_are_those_of_a_convolution(form, bias, layout, always
         assert float((one - other).detach().abs().max()) < 3e-5 * float(other.detach().abs().max())
 
 
-def test_slopes_that_nobody_wants_are_not_made(always, calls):
-    layer = layer_of(4, 4, 5)
-    swift(nn.Sequential(layer))
-    x = images(2, 4, 9, 9)
-    plain = layer_of(4, 4, 5)
-    layer(x).square().sum().backward()
-    plain(x).square().sum().backward()
-    torch.testing.assert_close(layer.weight.grad, plain.weight.grad, rtol=1e-4, atol=1e-4)
-    layer.weight.requires_grad_(False)
-    layer.bias.requires_grad_(False)
-    x.requires_grad_()
-    (found,) = torch.autograd.grad(layer(x).square().sum(), [x])
-    (known,) = torch.autograd.grad(plain(x).square().sum(), [x])
-    torch.testing.assert_close(found, known, rtol=1e-4, atol=1e-4)
-    assert len(calls) == 2
+def test_slopes_that_nobody_wants_are_not_made(always, monkeypatch):
+    """Forward takes two products of many matrices at once; backward two for the kernels and one for the images."""
+    many: list[Any] = []
+    real = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda *given: (many.append(given[0].shape), real(*given))[1])
+
+    def products(wants_x: bool, wants_kernels: bool) -> int:
+        layer = layer_of(4, 4, 5).requires_grad_(wants_kernels)
+        swift(nn.Sequential(layer))
+        many.clear()
+        layer(images(2, 4, 9, 9).requires_grad_(wants_x)).sum().backward()
+        return len(many) - 2
+
+    assert [products(*wants) for wants in ((True, True), (False, True), (True, False))] == [3, 2, 1]
+
+
+def test_others_may_write_into_what_it_gives(always, calls):
+    """ReLU in place, and sums in place, as in many residual networks."""
+    found = []
+    for fast in (True, False):
+        layer = layer_of(6, 6, 3, padding=1)
+        if fast:
+            swift(nn.Sequential(layer))
+        x = images(2, 6, 9, 9).requires_grad_()
+        out = layer(x)
+        out += x
+        torch.relu_(out)
+        found.append((out.detach(), *torch.autograd.grad(out.square().sum(), [x, layer.weight])))
+    assert len(calls) == 1
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own forward mode
+def test_slopes_of_many_at_once_and_slopes_forward(always):
+    results = []
+    for fast in (True, False):
+        layer = layer_of(3, 4, 5)
+        if fast:
+            swift(nn.Sequential(layer))
+        x = images(1, 3, 9, 9).requires_grad_()
+        out = layer(x).sum((0, 2, 3))
+        (found,) = torch.autograd.grad(out, x, torch.eye(4), is_grads_batched=True)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x.detach(), torch.ones_like(x))
+            ahead = torch.autograd.forward_ad.unpack_dual(layer(dual)).tangent
+        results.append((found, ahead))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_slopes_of_slopes_are_those_of_a_convolution(always, calls):
@@ -141,7 +175,7 @@ def test_slopes_of_slopes_are_those_of_a_convolution(always, calls):
 
 OTHERS: dict[str, dict[str, Any]] = {
     "stride": {"stride": 2}, "dilation": {"dilation": 2}, "groups": {"groups": 2}, "words": {"padding": "same"},
-    "mode": {"padding": 1, "padding_mode": "reflect"}, "much padding": {"padding": 5},
+    "mode": {"padding": 1, "padding_mode": "reflect"}, "much padding": {"padding": 5}, "no bias": {"bias": False},
 }  # fmt: skip
 
 
@@ -172,6 +206,15 @@ def test_where_it_does_not_pay_or_cannot_be_the_ordinary_way_is_gone(calls):
     wide(images(10, 32, 12, 12))
     assert len(calls) == 1
     assert wide.double()(x.double()).dtype is torch.float64
+
+
+def test_copies_have_their_own_kernels(always, calls):
+    layer = layer_of(4, 4, 5)
+    swift(nn.Sequential(layer))
+    for copied in (copy.copy(layer), copy.deepcopy(layer)):  # noqa: TID251 - as whoever gets the module may do
+        copied._parameters = {n: nn.Parameter(torch.zeros_like(p)) for n, p in layer.named_parameters()}
+        assert not copied(input=images(2, 4, 9, 9)).any()
+    assert len(calls) == 2
 
 
 def test_a_net_may_do_without(calls):

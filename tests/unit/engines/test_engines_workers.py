@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from fedquilt.core.errors import InputError, WorkerError
+from fedquilt.core.errors import ExchangeError, InputError, WorkerError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.engines import auto
 from fedquilt.engines.auto import Auto
+from fedquilt.engines.client_side import Task
 from fedquilt.engines.local import Local
-from fedquilt.engines.pipe import SharedTensors, mapped
+from fedquilt.engines.pipe import Pipe, SharedTensors, mapped
 from fedquilt.engines.rounds import Rounds
+from fedquilt.engines.worker import Job
 from fedquilt.engines.workers import Workers
 from fedquilt.metrics.classify import classify
 from helpers.sabotage import Deadly, Without, Wraps
@@ -69,6 +73,90 @@ def test_jobs_wait_at_their_workers_while_there_is_one_for_each(monkeypatch):
     with Workers(2) as engine:
         assert last(PRIVATE, nine, rounds=2, engine=engine).digest() == last(PRIVATE, nine, rounds=2).digest()
     assert max(most) == 2
+
+
+@dataclass(frozen=True)
+class Stumbling(Wraps):
+    """Fails in the middle of listening."""
+
+    base: Any
+
+    def exchanges(self) -> Any:
+        (train,) = self.base.exchanges()
+
+        def up(state: Any, replies: Any, turn: Any) -> Any:
+            next(iter(replies))
+            raise ValueError("enough")
+
+        return (replace(train, up=up),)
+
+
+def test_after_a_run_that_failed_with_jobs_under_way_the_next_one_is_whole():
+    """Also when somebody still holds the error, and with it the open generator."""
+    nine = points(*range(5, 14))
+    clean = last(PRIVATE, nine, rounds=2).digest()
+    held = []
+    with Workers(2) as engine:
+        for _ in range(4):
+            with pytest.raises(ExchangeError, match="enough") as caught:
+                last(Stumbling(base=PRIVATE), nine, rounds=1, engine=engine)
+            held.append(caught)
+            assert last(PRIVATE, nine, rounds=2, engine=engine).digest() == clean
+        held.clear()
+        gc.collect()
+        assert last(PRIVATE, nine, rounds=2, engine=engine).digest() == clean
+
+
+def test_answers_of_visits_that_nobody_waited_for_are_never_taken_for_others(two_workers):
+    nine = points(*range(5, 14))
+    rounds = Rounds(PRIVATE, nine, two_workers, Seed(0))
+    sender = rounds._sender(rounds.exchanges["train"])
+
+    def task(round: int, client: Any) -> Task:
+        return Task("train", client, round, sender.send(client).frame, None)
+
+    def uploads(round: int) -> list[bytes]:
+        return [outcome.upload for _, outcome in two_workers.visits(nine.ids, partial(task, round))]
+
+    wanted = uploads(1)
+    for _ in range(5):
+        begun = two_workers.visits(nine.ids, partial(task, 0))
+        next(begun)
+        begun.close()
+        assert uploads(1) == wanted
+
+
+def test_a_worker_that_is_out_of_step_is_replaced(monkeypatch):
+    """An answer that nobody asked for: the worker is ended, and its visit made again."""
+    real, wrong = Pipe.receive, [5]
+
+    def receive(self: Pipe) -> Any:
+        answer = real(self)
+        wrong[0] -= 1
+        return replace(answer, number=answer.number + 1) if wrong[0] == 0 else answer
+
+    with Workers(2) as engine:
+        engine.begin(PRIVATE, TOY, Seed(0), None)
+        monkeypatch.setattr(Pipe, "receive", receive)
+        assert last(PRIVATE, TOY, rounds=2, engine=engine).digest() == last(PRIVATE, TOY, rounds=2).digest()
+        assert wrong[0] < 0
+
+
+def test_a_job_that_could_not_be_sent_ends_the_run_and_hangs_nobody(monkeypatch):
+    real = Pipe.send
+
+    def send(self: Pipe, message: Any) -> None:
+        if type(message) is Job:
+            raise OSError(28, "No space left on device")
+        real(self, message)
+
+    with Workers(2) as engine:
+        engine.begin(PRIVATE, TOY, Seed(0), None)
+        with monkeypatch.context() as patched:
+            patched.setattr(Pipe, "send", send)
+            with pytest.raises(ExchangeError, match="No space left"):
+                last(PRIVATE, TOY, rounds=1, engine=engine)
+        assert last(PRIVATE, TOY, rounds=2, engine=engine).digest() == last(PRIVATE, TOY, rounds=2).digest()
 
 
 def kill(engine: Workers, place: int) -> None:
