@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,24 @@ def test_plain_text_gets_no_answer(front: Front) -> None:
     with socket.create_connection((front.address.host, front.address.port), timeout=5) as line:
         line.sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
         assert not line.recv(100).startswith(b"HTTP")
+
+
+def test_nodes_that_do_not_say_good_bye_are_let_go_of(link: Link, keys: Keys) -> None:
+    """Their connections are closed when the front is, not when Python happens to find them (which is an error here)."""
+    front = Front(Address("127.0.0.1", free_port()), link.address, keys)
+    front.start()
+    trust = ssl.create_default_context(cafile=str(keys.ca))
+    address = (front.address.host, front.address.port)
+    with ExitStack() as held:
+        nodes = []
+        for _ in range(3):
+            raw = held.enter_context(socket.create_connection(address))
+            nodes.append(held.enter_context(trust.wrap_socket(raw, server_hostname="localhost")))
+        nodes[0].sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+        assert nodes[0].recv(12) == b"HTTP/1.1 200"
+        nodes[1].sendall(b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+        front.stop()
+    gc.collect()
 
 
 def test_a_taken_port_is_named(front: Front, link: Link, keys: Keys) -> None:

@@ -52,7 +52,10 @@ class Front:
             try:
                 await server.serve(sockets=[door])
             finally:
+                for open_one in list(server.server_state.connections):  # a node that does not say good-bye
+                    open_one.transport.abort()
                 await app.close()
+                await asyncio.sleep(0.05)  # what was ended is let go of by the loop itself
 
         self._thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="fedquilt-front")
         self._thread.start()
