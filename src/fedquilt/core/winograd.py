@@ -84,10 +84,10 @@ def _plane(kernel: int) -> _Plane:
 
 
 class _Convolution(torch.autograd.Function):
-    """x (images), weight, bias or None, padding -> what ``conv2d`` gives, laid out with channels last."""
+    """x (images), weight, bias, padding -> what ``conv2d`` gives, laid out with channels last."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: tuple[int, int]) -> Tensor:
         count, channels, *sides = x.shape
         outs, kernel = weight.shape[0], weight.shape[2]
         plane = _plane(kernel)
@@ -114,17 +114,16 @@ class _Convolution(torch.autograd.Function):
             rows.view(count, down, OUT, along, OUT, outs).copy_(found)
         else:
             rows.copy_(found.reshape(count, down * OUT, along * OUT, outs)[:, :high, :wide])
-        if bias is not None:
-            rows.add_(bias)
+        rows.add_(bias)
         ctx.save_for_backward(x, weight, seen, made)
-        ctx.about = padding, bias is not None, (count, down, along), needed
+        ctx.about = padding, (count, down, along), needed
         return out  # itself and no view, so that others may write into it
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, seen, made = ctx.saved_tensors
-        padding, biased, (count, down, along), needed = ctx.about
-        wanted = [*ctx.needs_input_grad[:2], biased and ctx.needs_input_grad[2]]
+        padding, (count, down, along), needed = ctx.about
+        wanted = list(ctx.needs_input_grad[:3])
         if torch.is_grad_enabled() or _of_many(slope):
             # Slopes of slopes are asked for, and those of what was saved are not known; or slopes of many at once.
             plain: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
