@@ -41,7 +41,7 @@ class Resident:
         self, module: nn.Module, frozen: Names, channels_last: bool | None = None, winograd: bool = True
     ) -> None:
         self.module = module
-        pool_first(module)
+        pool_first(module, joined=winograd)
         if winograd:
             swift(module)
         slots = slots_of(module)

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedquilt.core.plain import of_many, plain
+
 OUT = 4  # outputs of a tile, in each direction
 _POINTS = {3: "0 1 -1 2 -2", 5: "0 1 -1 2 -2 1/2 -1/2"}  # where polynomials are evaluated, and at infinity
 _SAVED = 1.95  # so many times the multiplications must be saved: transforms have their price
@@ -124,12 +126,12 @@ class _Convolution(torch.autograd.Function):
         x, weight, seen, made = ctx.saved_tensors
         padding, (count, down, along), needed = ctx.about
         wanted = list(ctx.needs_input_grad[:3])
-        if torch.is_grad_enabled() or _of_many(slope):
+        if torch.is_grad_enabled() or of_many(slope):
             # Slopes of slopes are asked for, and those of what was saved are not known; or slopes of many at once.
-            plain: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
+            usual: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
                 slope, x, weight, [len(weight)], [1, 1], list(padding), [1, 1], False, [0, 0], 1, wanted
             )
-            return *plain, None
+            return *usual, None
         outs, channels, kernel = weight.shape[0], weight.shape[1], weight.shape[2]
         plane = _plane(kernel)
         many, entries = count * down * along, plane.side**2
@@ -208,17 +210,15 @@ def suits(layer: nn.Conv2d) -> bool:
     let slopes through at random.
     """
     kernel = layer.kernel_size[0]
-    plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
+    usual = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
     paddable = isinstance(layer.padding, tuple) and all(0 <= pad < kernel for pad in layer.padding)
     square = layer.kernel_size == (kernel, kernel) and kernel in _POINTS
-    return plain and paddable and square and layer.bias is not None
+    return usual and paddable and square and layer.bias is not None
 
 
 def _now(layer: nn.Conv2d, x: Tensor) -> bool:
     """Whether this is a call with ordinary tensors on a CPU for which it pays."""
-    if x.dim() != 4 or x.device.type != "cpu" or x.dtype != torch.float32 or layer.weight.dtype != torch.float32:
-        return False
-    if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active() or _forward_mode():
+    if not plain(x, layer.weight):
         return False
     kernel, ins, outs = layer.kernel_size[0], layer.in_channels, layer.out_channels
     high = x.shape[2] + 2 * int(layer.padding[0]) - kernel + 1
@@ -230,11 +230,3 @@ def _now(layer: nn.Conv2d, x: Tensor) -> bool:
     here = entries * (tiles * (entries * ins + ins * outs + OUT**2 * outs) + kernel**2 * ins * outs)
     return ordinary >= _SAVED * here and tiles * entries * max(ins, outs) <= _MOST
 
-
-def _of_many(slope: Tensor) -> bool:
-    known = torch._C._functorch
-    return bool(known.is_batchedtensor(slope) or known.is_legacy_batchedtensor(slope))
-
-
-def _forward_mode() -> bool:
-    return torch.autograd.forward_ad._current_level >= 0

@@ -1,0 +1,137 @@
+"""A convolution and the 2 x 2 max pooling after it as one matrix product, for the first layer of a network.
+
+With one or few channels to read, a convolution has too little arithmetic for each number that it moves. Here each
+window of the pooling is a row: the (r + 1) x (r + 1) inputs from which an r x r kernel makes the window's four outputs.
+One product with the kernel, written four times into a matrix, gives the four side by side, in the order that pooling
+reads them. The kernel's slope is one product, too. Results differ from those of an ordinary convolution by rounding;
+pooling chooses the first of equals, as ever; a weight that is not finite spoils the whole map.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedquilt.core.plain import of_many, plain
+
+_MOST = 64  # inputs of a window: with more, the zeros in the matrix cost more than is saved
+
+
+@cache
+def _written(kernel: int) -> tuple[Tensor, Tensor]:
+    """Where the kernel's entries (columns) go in the matrix (rows: a window's inputs, then its four outputs)."""
+    side = kernel + 1
+    found = torch.zeros(side, side, 2, 2, kernel, kernel)
+    for row in range(kernel):
+        for column in range(kernel):
+            for down in range(2):
+                for along in range(2):
+                    found[row + down, column + along, down, along, row, column] = 1
+    flat = found.view(side * side * 4, kernel * kernel)
+    return flat, flat.t().contiguous()
+
+
+@cache
+def _places(high: int, wide: int, channels: int, kernel: int) -> Tensor:
+    """For each window of an image with channels last, where its inputs are."""
+    side, line = kernel + 1, wide * channels
+    down, along = (high - kernel + 1) // 2, (wide - kernel + 1) // 2
+    every = torch.arange(high * line)
+    return every.as_strided(
+        (down, along, side, side, channels), (2 * line, 2 * channels, line, channels, 1)
+    ).reshape(-1)  # fmt: skip
+
+
+class _ConvPool(torch.autograd.Function):
+    """x (images, no slopes), weight, bias, padding -> what ``max_pool2d(conv2d(...), 2)`` gives, channels last."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: tuple[int, int]) -> Tensor:
+        outs, channels, kernel, _ = weight.shape
+        count, side = len(x), kernel + 1
+        around = F.pad(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
+        high, wide = around.shape[2:]
+        down, along = (high - kernel + 1) // 2, (wide - kernel + 1) // 2
+        flat = around.permute(0, 2, 3, 1).reshape(count, high * wide * channels)
+        windows = flat.index_select(1, _places(high, wide, channels, kernel))
+        windows = windows.view(count * down * along, side * side * channels)
+        entries = weight.permute(2, 3, 1, 0).reshape(kernel * kernel, channels * outs)
+        matrix = torch.mm(_written(kernel)[0], entries)
+        if channels > 1:
+            matrix = matrix.view(side * side, 4, channels, outs).transpose(1, 2)
+        made = torch.mm(windows, matrix.reshape(side * side * channels, 4 * outs))
+        four = made.view(count, down, along * 4, outs).permute(0, 3, 1, 2)
+        out, chosen = F.max_pool2d_with_indices(four, [1, 4], [1, 4])
+        out.permute(0, 2, 3, 1).add_(bias)
+        ctx.save_for_backward(x, weight, bias, windows, four, chosen)
+        ctx.padding = padding
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, windows, four, chosen = ctx.saved_tensors
+        if torch.is_grad_enabled() or of_many(slope):  # as in core/winograd.py
+            with torch.enable_grad():
+                again = F.max_pool2d(F.conv2d(x, weight, bias, padding=ctx.padding), 2)
+                wanted = [t for t, needed in zip((weight, bias), ctx.needs_input_grad[1:3], strict=True) if needed]
+                found = iter(torch.autograd.grad(again, wanted, slope, create_graph=True))
+            return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:3]), None
+        outs, channels, kernel, _ = weight.shape
+        side = kernel + 1
+        heavy = None
+        if ctx.needs_input_grad[1]:
+            images = slope.contiguous(memory_format=torch.channels_last)
+            back = torch.ops.aten.max_pool2d_with_indices_backward(
+                images, four, [1, 4], [1, 4], [0, 0], [1, 1], False, chosen
+            )
+            matrix = torch.mm(windows.t(), back.permute(0, 2, 3, 1).reshape(len(windows), 4 * outs))
+            if channels > 1:
+                matrix = matrix.view(side * side, channels, 4, outs).transpose(1, 2)
+            entries = torch.mm(_written(kernel)[1], matrix.reshape(side * side * 4, channels * outs))
+            heavy = entries.view(kernel, kernel, channels, outs).permute(3, 2, 0, 1)
+        return None, heavy, slope.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None
+
+
+class ConvPool:
+    """A convolution and a pooling that are called together."""
+
+    def __init__(self, convolution: nn.Conv2d, pool: nn.MaxPool2d) -> None:
+        self.convolution, self.pool = convolution, pool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        layer = self.convolution
+        if not plain(x, layer.weight) or x.requires_grad or not _fits(layer, x):
+            out: Tensor = self.pool(layer(x))
+            return out
+        out = _ConvPool.apply(x, layer.weight, layer.bias, layer.padding)  # type: ignore[no-untyped-call]
+        return out
+
+
+def suits(layer: nn.Conv2d, after: nn.MaxPool2d) -> bool:
+    """Whether these two are such a pair."""
+    if type(layer) is not nn.Conv2d or "forward" in layer.__dict__ or layer.bias is None:
+        return False
+    if type(after) is not nn.MaxPool2d or "forward" in after.__dict__:
+        return False
+    kernel = layer.kernel_size[0]
+    usual = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
+    square = layer.kernel_size == (kernel, kernel) and isinstance(layer.padding, tuple)
+    halves = all(_pair(given) == wanted for given, wanted in (
+        (after.kernel_size, (2, 2)), (after.stride, (2, 2)), (after.padding, (0, 0)), (after.dilation, (1, 1))
+    ))  # fmt: skip
+    few = (kernel + 1) ** 2 * layer.in_channels <= _MOST
+    return usual and square and halves and few and kernel > 1 and not after.ceil_mode and not after.return_indices
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _fits(layer: nn.Conv2d, x: Tensor) -> bool:
+    """Whether there is at least one window."""
+    sides = [x.shape[2 + d] + 2 * int(layer.padding[d]) - layer.kernel_size[0] + 1 for d in range(2)]
+    return len(x) > 0 and x.shape[1] == layer.in_channels and min(sides) >= 2
