@@ -229,4 +229,3 @@ def _now(layer: nn.Conv2d, x: Tensor) -> bool:
     ordinary = x.shape[0] * high * wide * kernel**2 * ins * outs
     here = entries * (tiles * (entries * ins + ins * outs + OUT**2 * outs) + kernel**2 * ins * outs)
     return ordinary >= _SAVED * here and tiles * entries * max(ins, outs) <= _MOST
-
