@@ -42,7 +42,7 @@ class Tap(Local):
         for client in clients:
             made = task(client)
             outcome = self.side.visit(made)
-            self.frames.append((made.exchange, client, made.down or b"", outcome.upload))
+            self.frames.append((made.exchange, client, made.down or b"", bytes(outcome.upload)))
             yield client, outcome
 
     def letters(self, exchanges: Sequence[Exchange]) -> list[Letter]:

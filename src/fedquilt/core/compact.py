@@ -124,7 +124,7 @@ class Writer:
 class Parser:
     """Reads a compact header into the tree and the entries of a safetensors frame, so that one reader serves both."""
 
-    def __init__(self, buffer: bytearray) -> None:
+    def __init__(self, buffer: memoryview) -> None:
         self._raw, self._at = buffer, len(MAGIC)
         self.entries: dict[str, Any] = {}
 
@@ -199,11 +199,11 @@ class Parser:
     def _byte(self) -> int:
         return self._take(1)[0]
 
-    def _take(self, count: int) -> bytearray:
+    def _take(self, count: int) -> bytes:
         end = self._at + count
         if end > len(self._raw):
             raise FrameError(f"{count} bytes are missing at {self._at}. Truncated?")
-        taken = self._raw[self._at : end]
+        taken = bytes(self._raw[self._at : end])
         self._at = end
         return taken
 

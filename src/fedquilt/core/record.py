@@ -25,12 +25,13 @@ from fedquilt.core.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names
 from fedquilt.core.registered import record as record
 
 
+Frame = bytes | bytearray | memoryview
+
+
 def pack(value: Any, compact: bool = False) -> bytes:
     """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels."""
     if compact:
-        writer = _written(value)
-        widest_first = sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
-        return b"".join([writer.header(), *map(_bytes_of, widest_first)])
+        return b"".join(_chunks(value))
     tensors: dict[str, Tensor] = {}
     tree = _write(value, "", tensors)
     header: dict[str, Any] = {"__metadata__": {"fedquilt": json.dumps(tree, separators=(",", ":"))}}
@@ -45,6 +46,26 @@ def pack(value: Any, compact: bool = False) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *chunks])
+
+
+def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None = None) -> bytearray | memoryview:
+    """A compact frame that :func:`unpack` takes over instead of copying it, in the memory that ``room`` has for it."""
+    chunks = _chunks(value)
+    if room is None:
+        return bytearray().join(chunks)
+    frame, at = room(sum(map(len, chunks))), 0
+    with memoryview(frame) as view:
+        for chunk in chunks:
+            view[at : at + len(chunk)] = chunk
+            at += len(chunk)
+    return frame
+
+
+def _chunks(value: Any) -> list[bytes | memoryview]:
+    """The header of a compact frame, and the bytes of its tensors."""
+    writer = _written(value)
+    widest_first = sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
+    return [writer.header(), *map(_bytes_of, widest_first)]
 
 
 def frame_bytes(value: Any, compact: bool = False) -> int:
@@ -130,9 +151,11 @@ def _put(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
     return name
 
 
-def unpack(frame: bytes | bytearray) -> Any:
-    """The record in a frame, sharing no memory with it. A bytearray is taken over instead of copied."""
-    buffer = frame if isinstance(frame, bytearray) else bytearray(frame)
+def unpack(frame: Frame) -> Any:
+    """The record in a frame, sharing no memory with it, if that is bytes; memory that may be written into is taken over
+    instead of copied."""
+    buffer = memoryview(frame)
+    buffer = memoryview(bytearray(buffer)) if buffer.readonly else buffer
     try:
         entries, tree, start = _header(buffer)
         reader = _Reader(buffer, entries, start)
@@ -148,10 +171,10 @@ def unpack(frame: bytes | bytearray) -> Any:
 _last: list[tuple[bytes, int, tuple[dict[str, Any], Any, int]]] = []  # the compact header read last
 
 
-def _header(buffer: bytearray) -> tuple[dict[str, Any], Any, int]:
+def _header(buffer: memoryview) -> tuple[dict[str, Any], Any, int]:
     """Tensors, tree, and where the tensors' bytes begin. Replies of one exchange have the same header: it is read, and
     checked, once. Nobody writes into what was read."""
-    if _last and len(buffer) == _last[0][1] and buffer.startswith(_last[0][0]):
+    if _last and len(buffer) == _last[0][1] and buffer[: len(_last[0][0])] == _last[0][0]:
         return _last[0][2]
     found = _checked_header(buffer)
     if buffer[:2] == MAGIC:
@@ -159,7 +182,7 @@ def _header(buffer: bytearray) -> tuple[dict[str, Any], Any, int]:
     return found
 
 
-def _checked_header(buffer: bytearray) -> tuple[dict[str, Any], Any, int]:
+def _checked_header(buffer: memoryview) -> tuple[dict[str, Any], Any, int]:
     if buffer[:2] == MAGIC:
         entries, tree, start = Parser(buffer).parse()
     else:
@@ -186,7 +209,7 @@ def _checked_header(buffer: bytearray) -> tuple[dict[str, Any], Any, int]:
 
 
 class _Reader:
-    def __init__(self, buffer: bytearray, entries: dict[str, Any], start: int) -> None:
+    def __init__(self, buffer: memoryview, entries: dict[str, Any], start: int) -> None:
         self.buffer, self.entries, self.start = buffer, entries, start
         self.unread = dict.fromkeys(entries)
 

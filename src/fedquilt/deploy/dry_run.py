@@ -36,7 +36,7 @@ class _Listening(Local):
             asked = task(client)
             outcome = self.side.visit(asked)
             largest, least = self.uploads.get(asked.exchange, (b"", len(outcome.upload)))
-            largest = max(largest, outcome.upload, key=len)
+            largest = bytes(max(largest, outcome.upload, key=len))
             self.uploads[asked.exchange] = largest, min(least, len(outcome.upload))
             yield client, outcome
 

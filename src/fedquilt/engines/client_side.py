@@ -15,7 +15,7 @@ from torch import Tensor
 from fedquilt.core.errors import ExchangeError, FedquiltError, FrameError, StageError
 from fedquilt.core.exchange import Exchange, Method, Turn
 from fedquilt.core.params import Params, finite
-from fedquilt.core.record import equal, pack, record, same, tensors_in, unpack
+from fedquilt.core.record import Frame, equal, pack, pack_into, record, same, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, Source, Table
 from fedquilt.core.train import InTurn, Job, Train, Trained, Visited
@@ -63,10 +63,11 @@ class Task:
 class Outcome:
     """What a visit gave: the upload's frame, the new slot (None when nothing changed), and measurements.
 
+    Whoever unpacks the upload takes its memory over, if it may be written into: who wants to keep the frame copies it.
     ``sound`` says whether the client's own new state holds finite numbers only.
     """
 
-    upload: bytes
+    upload: Frame
     slot: bytes | None
     seconds: float
     sound: bool = True
@@ -130,6 +131,7 @@ class ClientSide:
     seed: Seed
     score: Score | None = None
     device: torch.device | None = None
+    room: Callable[[int], bytearray | memoryview] | None = None  # memory for uploads, near those who read them
 
     def __post_init__(self) -> None:
         self.exchanges: dict[str, Exchange] = {e.name: e for e in self.method.exchanges()}
@@ -189,7 +191,7 @@ class ClientSide:
             memory = slot.memory.get(exchange.name)
             wire, kept = exchange.codec.encode(upload, visit.sent, memory, visit.turn.seed.fold("codec"))
             memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
-            frame = pack(Wire(visit.site.examples, wire), compact=True)
+            frame = pack_into(Wire(visit.site.examples, wire), self.room)
             sound = finite(tensors_in(state))
             changed = self._changed(task, slot, Slot(state, memories))
         return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - visit.began, sound=sound, **notes)

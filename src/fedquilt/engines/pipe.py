@@ -7,72 +7,148 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass, replace
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedquilt.core.errors import FrameError
-from fedquilt.core.record import pack, record, unpack
+from fedquilt.core.record import Frame, pack, record, unpack
+from fedquilt.core.registered import names
+
+Array = npt.NDArray[np.uint8]
 
 _ALIGN = 64
 _MOST = 2**20  # parts of a message
 _LONG = 4096  # bytes that travel beside the record, as they are
-_APART = 2**25  # bytes that go through a file in memory, which keeps the room they took
+_APART = 2**25  # bytes that go through shared memory, which keeps the room they took
+_ROOM = 2**27  # bytes of all blocks of one direction
+_BLOCKS = 16  # of one direction: each is an open file on both sides
+_SOCKET = -1  # the place of bytes that go through the socket
+_HEAD = struct.Struct("<QQQ")  # bytes of the record, parts after it, blocks that are given back
 _AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if it has the usual room
 
 
 @record
 class Following:
-    """Stands in a record for bytes that follow it."""
+    """Stands in a record for bytes that follow it; ``taken``: whoever gets them may have the memory they are in."""
 
     place: int
+    taken: bool = False
 
 
-@dataclass
-class Files:
-    """The files in memory of one direction, which take turns."""
+class _Lender:
+    """Blocks of shared memory that this side fills. The other side reads a block where it is, and gives it back."""
 
-    descriptors: tuple[int, int]
-    used: int = 0
+    def __init__(self) -> None:
+        self.maps: list[mmap.mmap] = []
+        self.descriptors: dict[int, int] = {}  # of blocks that the other side has not seen yet
+        self._free: list[int] = []
+        self._filling: dict[int, int] = {}  # blocks by the identity of the array they are filled through
 
-    @staticmethod
-    def made() -> Files:
-        """Two new ones."""
-        return Files((_anonymous(), _anonymous()))
+    def take(self, size: int) -> tuple[int, Array] | None:
+        """A block and its bytes, unless all the room there may be is taken."""
+        fits = [number for number in self._free if len(self.maps[number]) >= size]
+        if fits:
+            number = fits[-1]  # the last that came back is still in a cache
+            self._free.remove(number)
+        elif self._free and self._may(size - len(self.maps[self._free[0]])):
+            number = self._free.pop(0)  # too small: another in its place
+            self.maps[number] = self._new(number, size)
+        elif len(self.maps) < _BLOCKS and self._may(size):
+            number = len(self.maps)
+            self.maps.append(self._new(number, size))
+        else:
+            return None
+        array = np.frombuffer(self.maps[number], np.uint8, size)
+        self._filling[id(array)] = number
+        weakref.finalize(array, self._dropped, id(array)).atexit = False
+        return number, array
 
-    def next(self) -> int:
-        """The one whose turn it is."""
-        self.used += 1
-        return self.descriptors[self.used % 2]
+    def _may(self, more: int) -> bool:
+        return sum(map(len, self.maps)) + more <= _ROOM
+
+    def _new(self, number: int, size: int) -> mmap.mmap:
+        length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.seen(number)
+        self.descriptors[number] = _anonymous()
+        os.ftruncate(self.descriptors[number], length)
+        return mmap.mmap(self.descriptors[number], length)
+
+    def seen(self, number: int) -> None:
+        """The other side has this block: its file is not needed here any more."""
+        descriptor = self.descriptors.pop(number, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _dropped(self, array: int) -> None:
+        """Nobody has this array any more: if it was not sent, its block is free."""
+        number = self._filling.pop(array, None)
+        if number is not None:
+            self._free.append(number)
+
+    def holds(self, part: Frame) -> bool:
+        """Whether these bytes are in a block that was not sent yet."""
+        return isinstance(part, memoryview) and id(part.obj) in self._filling
+
+    def lent(self, part: Frame) -> int | None:
+        """The block that these bytes are in, if they are in one of ours; from now on it is the other side's."""
+        return self._filling.pop(id(part.obj), None) if isinstance(part, memoryview) else None
+
+    def returned(self, numbers: Sequence[int]) -> None:
+        """These blocks may be filled again."""
+        if not all(number < len(self.maps) for number in numbers):
+            raise FrameError(f"out of step: blocks {list(numbers)[:3]} of {len(self.maps)} were given back.")
+        self._free += numbers
+
+    def close(self) -> None:
+        for number in list(self.descriptors):
+            self.seen(number)
+
+
+class _Borrower:
+    """The other side's blocks."""
+
+    def __init__(self) -> None:
+        self.maps: dict[int, mmap.mmap] = {}
+        self.read: list[int] = []  # to give back
+
+    def add(self, number: int, descriptor: int) -> None:
+        self.maps[number] = mmap.mmap(descriptor, 0)
+        os.close(descriptor)
+
+    def bytes_in(self, number: int, size: int) -> memoryview:
+        """What was written into a block; it is given back when nobody has these bytes, or a part of them, any more."""
+        place = self.maps.get(number)
+        if place is None or size > len(place):
+            there = "none" if place is None else f"{len(place)} bytes"
+            raise FrameError(f"out of step: {size} bytes in block {number}, where there are {there}.")
+        array = np.frombuffer(place, np.uint8, size)
+        weakref.finalize(array, self.read.append, number).atexit = False
+        return memoryview(cast(Any, array))
 
 
 class Pipe:
-    """Whole records in order over a stream socket. Only records: nothing is ever executed by receiving.
+    """Whole records in order over a stream socket of this machine. Only records: nothing is ever executed by receiving.
 
     Long bytes inside a record do not go through the socket, where each side would wait for the other, but through
-    files in memory, two in turn for each direction, once both sides have them (:meth:`offer`, :meth:`accept`). So the
-    last message but one must have been received before the next one is sent the same way: of the jobs of a worker, one
-    at most may wait.
+    blocks of shared memory, as long as there is room. What was packed into :meth:`room` is not copied at all, and who
+    receives it may keep it, and write into it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._out: Files | None = None
-        self._in: Files | None = None
+        self._lender, self._borrower = _Lender(), _Borrower()
 
-    def offer(self) -> None:
-        """Make the files, and hand them over."""
-        self._out, self._in = Files.made(), Files.made()
-        for descriptor in (*self._out.descriptors, *self._in.descriptors):
-            self.send_descriptor(descriptor)
-
-    def accept(self) -> None:
-        """Take the files of the other side."""
-        one, two, three, four = (self.receive_descriptor() for _ in range(4))
-        self._in, self._out = Files((one, two)), Files((three, four))
+    def room(self, size: int) -> bytearray | memoryview:
+        """Memory for bytes that will be sent."""
+        block = self._lender.take(size) if _LONG <= size <= _APART else None
+        return bytearray(size) if block is None else memoryview(cast(Any, block[1]))
 
     def send(self, message: Any) -> None:
         """Send one record. Long frames inside it follow it and are not copied into another one."""
@@ -82,39 +158,50 @@ class Pipe:
         """Send one record to a side that is busy, unless that would mean waiting for it; whether it was sent."""
         frame, after = self._ready(message)
         room = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
-        if len(frame) > min(_AT_ONCE, room) or (after and not self._apart(after)):
+        if len(frame) > min(_AT_ONCE, room) or not all(self._lender.holds(part) for part in after):
             return False
         self._send(frame, after)
         return True
 
-    def _ready(self, message: Any) -> tuple[bytes, list[bytes]]:
-        after: list[bytes] = []
-        return pack(_lifted(message, after)), after
+    def _ready(self, message: Any) -> tuple[bytes, list[Frame]]:
+        """The frame, and what follows it, in blocks where there are some."""
+        after: list[Frame] = []
+        frame = pack(_lifted(message, after))
+        for place, part in enumerate(after):
+            block = self._lender.take(len(part)) if not self._lender.holds(part) and len(part) <= _APART else None
+            if block is not None:
+                block[1][:] = np.frombuffer(part, np.uint8)
+                after[place] = memoryview(cast(Any, block[1]))
+        return frame, after
 
-    def _apart(self, after: list[bytes]) -> bool:
-        return self._out is not None and 0 < sum(map(len, after)) <= _APART
-
-    def _send(self, frame: bytes, after: list[bytes]) -> None:
-        sizes, apart = (len(frame), *map(len, after)), self._apart(after)
-        if apart and self._out is not None:
-            descriptor, end = self._out.next(), 0
-            for part in after:
-                end = _written(descriptor, part, end)
-        self.sock.sendall(struct.pack(f"<BQ{len(sizes)}Q", apart, len(sizes), *sizes) + frame)
-        for part in () if apart else after:
-            self.sock.sendall(part)
+    def _send(self, frame: bytes, after: list[Frame]) -> None:
+        places = [self._lender.lent(part) for part in after]
+        fresh = [place is not None and place in self._lender.descriptors for place in places]
+        read = [self._borrower.read.pop() for _ in range(len(self._borrower.read))]
+        numbers = [*read, *(_SOCKET if place is None else place for place in places), *fresh, *map(len, after)]
+        head = _HEAD.pack(len(frame), len(after), len(read)) + struct.pack(f"<{len(numbers)}q", *numbers)
+        self.sock.sendall(head + frame)
+        for place, new, part in zip(places, fresh, after, strict=True):
+            if place is None:
+                self.sock.sendall(part)
+            elif new:
+                self.send_descriptor(self._lender.descriptors[place])
+                self._lender.seen(place)
 
     def receive(self) -> Any:
         """The next record; EOFError when the other side is gone."""
-        apart, count = struct.unpack("<BQ", self._exactly(9))
-        if count > _MOST or not count or apart > (self._in is not None):
+        length, count, read = _HEAD.unpack(self._exactly(_HEAD.size))
+        if max(count, read) > _MOST:
             raise FrameError(f"out of step: a message of {count} parts.")
-        first, *sizes = struct.unpack(f"<{count}Q", self._exactly(8 * count))
-        frame, after, end = self._exactly(first), [], 0
-        descriptor = self._in.next() if apart and self._in is not None else None
-        for size in sizes:
-            after.append(self._exactly(size) if descriptor is None else _read(descriptor, size, end))
-            end += size
+        numbers = struct.unpack(f"<{read + 3 * count}q", self._exactly(8 * (read + 3 * count)))
+        self._lender.returned(numbers[:read])
+        frame = self._exactly(length)
+        after: list[Frame] = []
+        places, fresh, sizes = (numbers[read + k * count : read + (k + 1) * count] for k in range(3))
+        for place, new, size in zip(places, fresh, sizes, strict=True):
+            if new:
+                self._borrower.add(place, self.receive_descriptor())
+            after.append(self._exactly(size) if place == _SOCKET else self._borrower.bytes_in(place, size))
         return _lowered(unpack(frame), after)
 
     def _exactly(self, count: int) -> bytes:
@@ -144,52 +231,31 @@ class Pipe:
     def close(self) -> None:
         """Close this end."""
         self.sock.close()
-        for files in (self._out, self._in):
-            for descriptor in files.descriptors if files is not None else ():
-                os.close(descriptor)
-        self._out = self._in = None
+        self._lender.close()
 
 
-def _written(descriptor: int, part: bytes, start: int) -> int:
-    """Write it all there; returns where it ends."""
-    view = memoryview(part)
-    while view:
-        done = os.pwrite(descriptor, view, start)
-        view, start = view[done:], start + done
-    return start
-
-
-def _read(descriptor: int, size: int, start: int) -> bytes:
-    found = os.pread(descriptor, size, start)
-    while len(found) < size:
-        more = os.pread(descriptor, size - len(found), start + len(found))
-        if not more:
-            raise FrameError(f"out of step: {size} bytes were announced, {len(found)} are there.")
-        found += more
-    return found
-
-
-def _lifted(value: Any, after: list[bytes]) -> Any:
+def _lifted(value: Any, after: list[Frame]) -> Any:
     """The same tree with its long bytes set aside."""
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | bytearray | memoryview):
         if len(value) < _LONG:
             return value
         after.append(value)
-        return Following(len(after) - 1)
+        return Following(len(after) - 1, not isinstance(value, bytes))
     return _through(value, lambda part: _lifted(part, after))
 
 
-def _lowered(value: Any, after: list[bytes]) -> Any:
+def _lowered(value: Any, after: list[Frame]) -> Any:
     """The same tree with its long bytes back in their places."""
     if isinstance(value, Following):
-        return after[value.place]
+        found = after[value.place]
+        return found if value.taken or isinstance(found, bytes) else bytes(found)
     return _through(value, lambda part: _lowered(part, after))
 
 
 def _through(value: Any, change: Callable[[Any], Any]) -> Any:
     """A tree with its parts changed; what has none is itself."""
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {f.name: getattr(value, f.name) for f in fields(value)}
+        parts = {name: getattr(value, name) for name in names(type(value))}
         changed = {n: c for n, p in parts.items() if (c := change(p)) is not p}
         return replace(value, **changed) if changed else value
     if isinstance(value, tuple | list):

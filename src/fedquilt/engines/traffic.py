@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedquilt.core.record import frame_bytes
+from fedquilt.core.record import Frame, frame_bytes
 from fedquilt.core.registered import names
 
 FRAME = "(frame)"  # what is neither tensors nor bytes: names, shapes, numbers
@@ -25,7 +25,7 @@ class Load:
     parts: Sizes = field(default_factory=dict)
 
 
-def load_of(plain: Any, coded: Any, frame: bytes, wrap: Callable[[Any], Any] = lambda message: message) -> Load:
+def load_of(plain: Any, coded: Any, frame: Frame, wrap: Callable[[Any], Any] = lambda message: message) -> Load:
     """The load of a message: what it means, what travelled, its frame, and the record around it."""
     raw = len(frame) if coded is plain else frame_bytes(wrap(plain), compact=True)
     parts: Sizes = {}

@@ -100,6 +100,7 @@ def serve(pipe: Pipe) -> None:
             descriptor = pipe.receive_descriptor()
             try:
                 side, down, whole = _begin(message, descriptor), None, None
+                side.room = pipe.room
             except Exception as error:
                 pipe.send(Failed(READY, "begin", f"{type(error).__name__}: {error}", traceback.format_exc(), True))
                 continue
@@ -170,9 +171,7 @@ def main(door: socket.socket) -> None:
     torch.set_num_threads(1)
     _stand_back()
     with contextlib.suppress(ConnectionError, EOFError):  # the parent went away while an answer was on its way
-        pipe = Pipe(door)
-        pipe.accept()
-        serve(pipe)
+        serve(Pipe(door))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import norm
-from fedquilt.core.record import unpack
+from fedquilt.core.record import Frame, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task
@@ -70,7 +70,7 @@ class Metered:
         self.engine.close()
 
 
-def change_in(upload: bytes) -> float | None:
+def change_in(upload: Frame) -> float | None:
     """||w_after - w_before|| of an upload that is a change (``delta``) and travelled as it is; None otherwise."""
     delta = getattr(unpack(upload).upload, "delta", None)
     if not isinstance(delta, Mapping) or not all(isinstance(t, Tensor) for t in delta.values()):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 
 import pytest
+import torch
 
 from fedquilt.core.errors import FrameError
 from fedquilt.engines import pipe
@@ -15,13 +15,12 @@ from fedquilt.engines.pipe import Pipe
 from fedquilt.engines.worker import Done
 
 
-@pytest.fixture(params=["socket", "files"])
-def ends(request):
+@pytest.fixture(params=["socket", "blocks"])
+def ends(request, monkeypatch):
+    if request.param == "socket":
+        monkeypatch.setattr(pipe, "_ROOM", 0)
     pair = socket.socketpair()
     here, there = Pipe(pair[0]), Pipe(pair[1])
-    if request.param == "files":
-        here.offer()
-        there.accept()
     yield here, pair[0], there
     here.close()
     there.close()
@@ -45,7 +44,7 @@ def test_frames_of_any_length_arrive(ends, long: int):
 
 def test_a_message_cut_short_is_the_end(ends):
     _, door, receiver = ends
-    frame = b"\0" + (1).to_bytes(8, "little") + (100).to_bytes(8, "little") + b"short"
+    frame = (100).to_bytes(8, "little") + bytes(16) + b"short"
     door.sendall(frame)
     door.close()
     with pytest.raises(EOFError):
@@ -58,7 +57,7 @@ def test_noise_is_not_taken_for_a_message(ends):
         ends[2].receive()
 
 
-def test_both_directions_have_a_file_of_their_own(ends):
+def test_both_directions_have_blocks_of_their_own(ends):
     here, _, there = ends
     asked, answer = Done(1, b"a" * 10_000), Done(2, b"b" * 9_000)
     assert passed(asked, (here, None, there)) == asked
@@ -66,38 +65,107 @@ def test_both_directions_have_a_file_of_their_own(ends):
     assert passed(asked, (here, None, there)) == asked
 
 
-def test_long_bytes_do_not_wait_for_a_reader():
-    pair = socket.socketpair()
-    here, there = Pipe(pair[0]), Pipe(pair[1])
-    here.offer()
-    there.accept()
+@pytest.fixture
+def pair():
+    doors = socket.socketpair()
+    here, there = Pipe(doors[0]), Pipe(doors[1])
+    yield here, there
+    here.close()
+    there.close()
+
+
+def test_long_bytes_do_not_wait_for_a_reader(pair):
+    here, there = pair
     message = Done(1, b"a" * 5_000_000)  # far more than a socket holds
     here.send(message)
     assert there.receive() == message
-    here.close()
-    there.close()
 
 
-def test_bytes_that_were_announced_but_never_written_are_refused():
-    pair = socket.socketpair()
-    here, there = Pipe(pair[0]), Pipe(pair[1])
-    here.offer()
-    there.accept()
+def test_what_is_packed_into_room_is_read_where_it_is(pair):
+    here, there = pair
+    frame = here.room(10_000)
+    frame[:] = b"a" * 10_000
+    here.send(Done(1, frame))
+    got = there.receive().result
+    assert isinstance(got, memoryview)
+    assert got == frame
+    frame[:5] = b"later"  # the same memory
+    assert bytes(got[:6]) == b"latera"
+
+
+def test_a_block_is_filled_again_once_nobody_reads_it(pair):
+    here, there = pair
+    kept = []
+    for number in range(4):
+        here.send(Done(number, memoryview(bytearray([number]) * 9_000)))
+        kept.append(torch.frombuffer(there.receive().result, dtype=torch.uint8)[10:])
+        there.send(None)
+        here.receive()
+    assert [int(tensor.unique()) for tensor in kept] == [0, 1, 2, 3]  # what is kept stays as it was
+    assert len(here._lender.maps) == 4
+    del kept[1:3]
+    there.send(None)
+    here.receive()
+    for number in (7, 8):
+        here.send(Done(number, memoryview(bytearray([number]) * 9_000)))
+        kept.append(torch.frombuffer(there.receive().result, dtype=torch.uint8))
+    assert len(here._lender.maps) == 4
+    assert [int(tensor.unique()) for tensor in kept] == [0, 3, 7, 8]
+
+
+def test_room_that_is_never_sent_is_room_again(pair):
+    here, _ = pair
+    for _ in range(5):
+        here.room(10_000)
+    assert len(here._lender.maps) == 1
+
+
+def test_a_block_grows_for_longer_bytes(pair):
+    here, there = pair
+    for size in (5_000, 50_000, 20_000, 500_000):
+        message = Done(size, bytes([size % 251]) * size)
+        here.send(message)
+        assert there.receive() == message
+        there.send(None)
+        here.receive()
+    assert len(here._lender.maps) == 1
+
+
+def test_without_room_bytes_go_through_the_socket(pair, monkeypatch):
+    monkeypatch.setattr(pipe, "_ROOM", 2 * 2**14)
+    here, there = pair
+    messages = [Done(number, bytes([number]) * 10_000) for number in range(4)]
+    got = []
+    for message in messages:
+        here.send(message)
+        got.append(there.receive())
+    assert got == messages
+    assert len(here._lender.maps) <= 2
+
+
+def test_bytes_outside_their_block_are_refused(pair):
+    here, there = pair
     here.send(Done(1, b"a" * 5_000))
-    for descriptor in there._in.descriptors:
-        os.ftruncate(descriptor, 10)
-    with pytest.raises(FrameError, match="5000 bytes were announced, 10 are there"):
+    there.receive()
+    there._borrower.maps.clear()
+    there.send(None)
+    here.receive()
+    here.send(Done(1, b"a" * 5_000))
+    with pytest.raises(FrameError, match="5000 bytes in block 0, where there are none"):
         there.receive()
-    here.close()
-    there.close()
 
 
-def test_a_message_may_wait_for_the_one_before_it():
-    """Two jobs are under way while two answers are: each direction has two files, which take turns."""
-    pair = socket.socketpair()
-    here, there = Pipe(pair[0]), Pipe(pair[1])
-    here.offer()
-    there.accept()
+def test_blocks_that_nobody_lent_are_not_taken_back(pair):
+    here, there = pair
+    there._borrower.read.append(3)
+    there.send(None)
+    with pytest.raises(FrameError, match="were given back"):
+        here.receive()
+
+
+def test_a_message_may_wait_for_those_before_it(pair):
+    """Two jobs are under way while two answers are."""
+    here, there = pair
     texts = [bytes([65 + n]) * (5_000 + n) for n in range(7)]
     here.send(Done(0, texts[0]))
     for number in range(6):
@@ -108,22 +176,26 @@ def test_a_message_may_wait_for_the_one_before_it():
         if number:
             back = here.receive()
             assert (back.number, back.result) == (number - 1, texts[number - 1])  # one letter, so backwards is the same
-    here.close()
-    there.close()
 
 
-@pytest.mark.parametrize("files", [True, False])
-def test_what_would_wait_for_a_busy_side_is_not_sent_ahead(files, monkeypatch):
+@pytest.mark.parametrize("blocks", [True, False])
+def test_what_would_wait_for_a_busy_side_is_not_sent_ahead(pair, blocks, monkeypatch):
     monkeypatch.setattr(pipe, "_APART", 10_000)
-    pair = socket.socketpair()
-    here, there = Pipe(pair[0]), Pipe(pair[1])
-    if files:
-        here.offer()
-        there.accept()
+    monkeypatch.setattr(pipe, "_ROOM", 2**20 if blocks else 0)
+    here, there = pair
     assert not here.send_ahead(Done(1, b"a" * 20_000))
     assert not here.send_ahead(Done(2, [b"a" * 1_000] * 40))  # many short ones make a long record
-    assert here.send_ahead(Done(3, b"a" * 5_000)) is files
+    assert here.send_ahead(Done(3, b"a" * 5_000)) is blocks
     assert here.send_ahead(Done(4, "short"))
-    assert there.receive().number == (3 if files else 4)
-    here.close()
-    there.close()
+    assert there.receive().number == (3 if blocks else 4)
+
+
+def test_there_are_not_too_many_blocks(pair, monkeypatch):
+    monkeypatch.setattr(pipe, "_BLOCKS", 3)
+    here, there = pair
+    kept = []
+    for number in range(5):
+        here.send(Done(number, memoryview(bytearray([number]) * 9_000)))
+        kept.append(there.receive().result)
+    assert [frame[0] for frame in kept] == [0, 1, 2, 3, 4]
+    assert len(here._lender.maps) == 3
