@@ -24,7 +24,6 @@ from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, type_name
 from fedquilt.core.registered import record as record
 
-
 Frame = bytes | bytearray | memoryview
 
 

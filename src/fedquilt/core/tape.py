@@ -6,6 +6,7 @@ has the kernels alone, in their order and with their arguments, so what it gives
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ Outputs = tuple[Tensor, ...]
 Player = Callable[..., Outputs]  # called with the tensors that change from step to step
 
 _aten = torch.ops.aten
+_ALIGN = 64
 _ALIASES = {_aten.detach.default, _aten.alias.default}
 _SAME = (
     "mm", "bmm", "addmm", "baddbmm", "t", "relu", "tanh", "sigmoid", "permute", "as_strided", "unsqueeze", "clone",
@@ -39,6 +41,28 @@ _QUICK: dict[Any, Any] = {  # the same kernels behind a shorter call, with the s
     _aten.avg_pool2d.default: torch._C._nn.avg_pool2d,
     _aten.gelu.default: torch._C._nn.gelu,
 }
+
+
+_named = {
+    **{getattr(_aten, name).default: getattr(torch, name) for name in (
+        "mm", "bmm", "addmm", "baddbmm", "index_select", "tanh", "sigmoid", "_log_softmax", "_log_softmax_backward_data",
+    )},
+    **{getattr(_aten, name).Tensor: getattr(torch, name) for name in ("add", "sub", "mul", "div")},
+    _aten.sum.dim_IntList: torch.sum,
+    _aten.max_pool2d_with_indices.default: torch._C._nn.max_pool2d_with_indices,
+    _aten.avg_pool2d.default: torch._C._nn.avg_pool2d,
+    _aten.gelu.default: torch._C._nn.gelu,
+}  # fmt: skip
+_INTO: dict[Any, tuple[Any, str]] = {  # the same kernels where they write into memory they are given: how to call them
+    **{kernel: (call, "{args}, out={out}") for kernel, call in _named.items()},
+    **{getattr(_aten, name).default: (getattr(_aten, name).grad_input._op, "{args}, grad_input={out}") for name in (
+        "threshold_backward", "tanh_backward", "sigmoid_backward", "max_pool2d_with_indices_backward",
+        "avg_pool2d_backward",
+    )},
+    _aten.relu.default: (torch.clamp_min, "{args}, 0, out={out}"),
+    _aten.clone.default: (Tensor.copy_, "{out}, {first}"),
+    _aten.new_zeros.default: (Tensor.zero_, "{out}"),
+}  # fmt: skip
 
 
 class CannotRecord(Exception):
@@ -79,16 +103,45 @@ class Tape:
         source = _Source(recorder, stable, moving, outputs)
         place: dict[str, Any] = dict(source.values)
         exec(compile(source.text, "<tape>", "exec"), place)
-        self._bind: Callable[..., Player] = place["bind"]
+        self._lay: Callable[[Tensor], Callable[..., Player]] = place["lay"]
+        self._size = source.size
+        self._laid: tuple[Tensor, Callable[..., Player]] | None = None
 
     def bound(self, stable: Sequence[Tensor]) -> Player:
-        """The step with these tensors."""
+        """The step with these tensors. It is played in this thread alone."""
         with torch._C._AutoDispatchBelowAutograd():
-            return self._bind(*stable)
+            memory, laid = _memory(self._size), self._laid
+            if laid is None or laid[0] is not memory:
+                laid = self._laid = (memory, self._lay(memory))
+            return laid[1](*stable)
+
+
+_here = threading.local()
+
+
+def _memory(size: int) -> Tensor:
+    """The memory that all tapes of a thread work in, one step after the other."""
+    found: Tensor | None = getattr(_here, "memory", None)
+    if found is None or len(found) < size:
+        found = _here.memory = torch.empty(size, dtype=torch.uint8)
+    return found
+
+
+def _cut(memory: Tensor, start: int, length: int, form: Any) -> Tensor:
+    """A tensor there, with a storage of its own: places in views count from its beginning."""
+    dtype, shape, strides = form
+    count = length // dtype.itemsize
+    return torch.frombuffer(memory.numpy(), dtype=dtype, count=count, offset=start).as_strided(shape, strides)
 
 
 class _Source:
-    """The text of a tape: ``bind`` takes what is stable, makes the views of it, and returns ``play``."""
+    """The text of a tape: ``lay`` takes the memory to work in and returns ``bind``; that takes what is stable, makes the
+    views of it, and returns ``play``.
+
+    What a step makes and does not give away is at fixed places in the memory of its thread, so that views of it, too,
+    are made once. Places are given by when their contents are needed: later ones take those of earlier
+    ones, which are still in a cache.
+    """
 
     def __init__(
         self, recorder: Recorder, stable: Sequence[Tensor], moving: Sequence[Tensor], outputs: Sequence[Tensor]
@@ -101,8 +154,16 @@ class _Source:
         self.once: set[str] = set()  # the same for a whole visit
         self.lines: list[list[str]] = []
         self.first: list[str] = []
+        self.laid: set[str] = set()  # the same for the tape
+        self.laying: list[str] = []
         self.last_use: dict[str, int] = {}
         self.kept = [recorder.calls, stable, moving, outputs]  # so that no identity is given twice
+        reshaped = (args[0] for func, args, _, _ in recorder.calls if _reshapes(func))
+        self.given_away = {_storage(tensor) for tensor in (*outputs, *reshaped)}
+        self.fixed: dict[int, tuple[str, int, int, Any]] = {}  # by storage: name, line, bytes, form
+        self.storages: dict[str, int] = {}
+        self.until: dict[int, int] = {}  # the last line that needs a storage
+        self.turned: dict[str, str] = {}  # transposes, and of what
         for kind, tensors in (("s", stable), ("m", moving)):
             for number, tensor in enumerate(tensors):
                 self.names.setdefault(id(tensor), f"{kind}{number}")
@@ -113,10 +174,11 @@ class _Source:
         self._forget(set(results))
         inputs = [", ".join(f"{k}{n}" for n in range(len(t))) for k, t in (("s", stable), ("m", moving))]
         body = "".join(f"        {'; '.join(line)}\n" for line in self.lines)
+        laying = "".join(f"  {line}\n" for line in (*self._places(), *self.laying))
         before = "".join(f"    {line}\n" for line in self.first)
         self.text = (
-            f"def bind({inputs[0]}):\n{before}    def play({inputs[1]}):\n{body}"
-            f"        return ({', '.join(results)},)\n    return play\n"
+            f"def lay(memory):\n{laying}  def bind({inputs[0]}):\n{before}    def play({inputs[1]}):\n{body}"
+            f"        return ({', '.join(results)},)\n    return play\n  return bind\n"
         )
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -127,20 +189,80 @@ class _Source:
         if func in _ALIASES:
             self.names[id(out)] = self._name(args[0])
             return
+        if func is _aten.t.default and self._name(args[0]) in self.turned:
+            self.names[id(out)] = self.turned[self._name(args[0])]
+            return
         self._check_writes(func, args, kwargs)
         used: list[str] = []
         given = [self._text(a, used) for a in args] + [f"{k}={self._text(a, used)}" for k, a in kwargs.items()]
-        once = bool(used) and func.is_view and all(name in self.once for name in used)
-        own = not func.is_view or all(name in self.owned for name in used)
-        target = self._target(out, once, own)
-        call = self._value(_QUICK.get(func, func._op))
-        line = f"{target} = {call}({', '.join(given)})"
+        view = func.is_view or func is _aten._unsafe_view.default
+        once = bool(used) and view and all(name in self.once for name in used)
+        own = not view or all(name in self.owned for name in used)
+        target = "_"
+        if self._fixes(func, out):
+            line = self._fix(func, out, given)
+        else:
+            target = self._target(out, once, own)
+            line = f"{target} = {self._value(_QUICK.get(func, func._op))}({', '.join(given)})"
+            if func is _aten.t.default:
+                self.turned[target] = used[0]
+        if once and all(name in self.laid for name in used):
+            self.laid.add(target)
+            self.laying.append(line)
+            return
         if once:
             self.first.append(line)
             return
         for name in used:
             self.last_use[name] = len(self.lines)
+            self.until[self.storages.get(name, 0)] = len(self.lines)
         self.lines.append([line])
+
+    def _fixes(self, func: Any, out: Any) -> bool:
+        """Whether what a kernel makes has a place of its own in the memory of the thread."""
+        made = out if isinstance(out, tuple) else (out,)
+        return (func in _INTO or func is _aten.empty.memory_format) and all(
+            isinstance(t, Tensor) and t.device.type == "cpu" and t.numel() > 0 and t.storage_offset() == 0
+            and t.untyped_storage().nbytes() == t.numel() * t.element_size() and id(t) not in self.names
+            and _storage(t) not in self.given_away and _storage(t) not in self.fixed
+            for t in made
+        )  # fmt: skip
+
+    def _fix(self, func: Any, out: Any, given: list[str]) -> str:
+        made = out if isinstance(out, tuple) else (out,)
+        names = []
+        for tensor in made:
+            name = self.names[id(tensor)] = f"v{len(self.names)}"
+            self.places.setdefault(_place(tensor), name)
+            self.once.add(name)
+            self.laid.add(name)
+            self.owned.add(name)
+            self.storages[name] = storage = _storage(tensor)
+            form = (tensor.dtype, tensor.shape, tensor.stride())
+            self.fixed[storage] = (name, len(self.lines), tensor.numel() * tensor.element_size(), form)
+            self.until[storage] = len(self.lines)
+            names.append(name)
+        if func is _aten.empty.memory_format:
+            return "pass"
+        call, how = _INTO[func]
+        place = names[0] if len(names) == 1 else f"({', '.join(names)})"
+        return f"{self._value(call)}({how.format(args=', '.join(given), first=given[0], out=place)})"
+
+    def _places(self) -> list[str]:
+        """Lines that cut the memory, each piece where no other is at the same time; sets ``size``."""
+        taken: list[tuple[int, int, int]] = []  # start, end, until which line
+        found, self.size = [], 0
+        for storage, (name, line, length, form) in self.fixed.items():
+            taken = sorted(t for t in taken if t[2] >= line)
+            start = 0
+            for low, high, _ in taken:
+                if low - start >= length:
+                    break
+                start = max(start, -(-high // _ALIGN) * _ALIGN)
+            taken.append((start, start + length, self.until[storage]))
+            self.size = max(self.size, start + length)
+            found.append(f"{name} = {self._value(_cut)}(memory, {start}, {length}, {self._value(form)})")
+        return found
 
     def _check_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A tape may write into what it made, not into what it was given."""
@@ -170,6 +292,7 @@ class _Source:
         if name is None:
             name = self._value(tensor.detach())
             self.once.add(name)
+            self.laid.add(name)
         self.names[id(tensor)] = name
         return name
 
@@ -185,12 +308,13 @@ class _Source:
             return "_"
         name = self.names[id(out)] = f"v{len(self.names)}"
         self.places.setdefault(_place(out), name)
+        self.storages[name] = _storage(out)
+        self.owned |= {name} if own else set()
         if once:
             self.once.add(name)
         else:
             self.made.add(name)
             self.last_use[name] = len(self.lines)
-            self.owned |= {name} if own else set()
         return name
 
     def _result(self, tensor: Tensor) -> str:
@@ -202,12 +326,25 @@ class _Source:
     def _forget(self, results: set[str]) -> None:
         """Let go of every tensor after its last use."""
         for name in sorted(self.made - results):
-            self.lines[self.last_use[name]].append(f"del {name}")
+            line = self.lines[self.last_use[name]]
+            if self.turned.get(name) and line[0].startswith(f"{name} = "):
+                line[0] = "pass"  # a transpose of which the transpose was wanted
+            else:
+                line.append(f"del {name}")
+
+
+def _reshapes(func: Any) -> bool:
+    """Whether it changes the form of a tensor in place: then what was made had another form than it has now."""
+    return isinstance(func, torch._ops.OpOverload) and torch.Tag.inplace_view in func.tags
+
+
+def _storage(tensor: Tensor) -> int:
+    found: int = tensor.untyped_storage()._cdata
+    return found
 
 
 def _place(tensor: Tensor) -> Any:
-    storage = tensor.untyped_storage()._cdata
-    return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    return _storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _bound(arguments: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:

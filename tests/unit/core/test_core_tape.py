@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -175,3 +176,70 @@ def test_two_places_that_were_one_tensor_when_recorded_are_two_where_they_are_tw
         assert float(step(one, one)[0]) == 12.0
     for _ in range(2 * EAGER):
         assert float(step(one, torch.full((3,), 5.0))[0]) == 21.0
+
+
+def taped(step: Callable[..., list[Tensor]], *moving: Tensor) -> Tape:
+    with Recorder() as recorder:
+        outputs = step(*moving)
+    return Tape(recorder, [], moving, outputs)
+
+
+def chain(x: Tensor) -> list[Tensor]:
+    """Products whose results are needed at different times, with views that begin in the middle of one."""
+    one = torch.mm(x, x)
+    two = torch.relu(one)
+    three = torch.mm(two, one)
+    part = three.as_strided((4, 6), (6, 1), 12)
+    four = torch.mm(part, two).clone()
+    five = torch.tanh(torch.mm(four, three))
+    return [torch.sum(five + torch.mm(four, one), [0]), torch.mm(four, two)]
+
+
+def test_what_a_step_makes_is_at_places_that_others_take_over():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 6, generator=draw)
+    tape = taped(chain, x)
+    play = tape.bound([])
+    for _ in range(3):
+        other = torch.randn(6, 6, generator=draw)
+        assert all(torch.equal(a, b) for a, b in zip(play(other), chain(other), strict=True))
+    made = 5 * 6 * 6 + 4 * 4 * 6  # numbers that are made on the way
+    assert 0 < tape._size < 4 * made
+
+
+def test_what_a_step_gives_stays_when_others_are_played():
+    x, y = torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(1))
+    play, wanted = taped(chain, x).bound([]), chain(x)
+    found = play(x)
+    play(y)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_what_is_reshaped_in_place_keeps_its_own_memory():
+    def step(x: Tensor) -> list[Tensor]:
+        row = torch.mm(x, x).squeeze_()
+        return [torch.tanh(row) * 2]
+
+    x = torch.full((1, 1), 0.5)
+    assert torch.equal(taped(step, x).bound([])(x)[0], step(x)[0])
+
+
+def test_threads_do_not_work_in_the_same_memory():
+    draw = torch.Generator().manual_seed(2)
+    inputs = [torch.randn(6, 6, generator=draw) for _ in range(4)]
+    tape, wanted = taped(chain, inputs[0]), [chain(x) for x in inputs]
+    wrong: list[int] = []
+
+    def work(place: int) -> None:
+        play = tape.bound([])
+        for _ in range(300):
+            found = play(inputs[place])
+            if not all(torch.equal(a, b) for a, b in zip(found, wanted[place], strict=True)):
+                wrong.append(place)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

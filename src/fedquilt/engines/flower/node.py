@@ -143,7 +143,8 @@ class Node:
             kept = keep.put(job.client, outcome.slot, job.round, job.slot)
         keep.prune(job.client, job.slot, errand.keep_from)
         return Given(
-            job.client, parcel.add(bytes(outcome.upload)), kept, outcome.seconds, outcome.sound, outcome.steps, outcome.loss,
+            job.client, parcel.add(bytes(outcome.upload)), kept,
+            outcome.seconds, outcome.sound, outcome.steps, outcome.loss,
             outcome.before, outcome.after,
         )  # fmt: skip
 
