@@ -45,7 +45,8 @@ _QUICK: dict[Any, Any] = {  # the same kernels behind a shorter call, with the s
 
 _named = {
     **{getattr(_aten, name).default: getattr(torch, name) for name in (
-        "mm", "bmm", "addmm", "baddbmm", "index_select", "tanh", "sigmoid", "_log_softmax", "_log_softmax_backward_data",
+        "mm", "bmm", "addmm", "baddbmm", "index_select", "tanh", "sigmoid",
+        "_log_softmax", "_log_softmax_backward_data",
     )},
     **{getattr(_aten, name).Tensor: getattr(torch, name) for name in ("add", "sub", "mul", "div")},
     _aten.sum.dim_IntList: torch.sum,
@@ -135,8 +136,8 @@ def _cut(memory: Tensor, start: int, length: int, form: Any) -> Tensor:
 
 
 class _Source:
-    """The text of a tape: ``lay`` takes the memory to work in and returns ``bind``; that takes what is stable, makes the
-    views of it, and returns ``play``.
+    """The text of a tape: ``lay`` takes the memory to work in and returns ``bind``; that takes what is stable, makes
+    the views of it, and returns ``play``.
 
     What a step makes and does not give away is at fixed places in the memory of its thread, so that views of it, too,
     are made once. Places are given by when their contents are needed: later ones take those of earlier
