@@ -30,6 +30,7 @@ _APART = 2**25  # bytes that go through shared memory, which keeps the room they
 _ROOM = 2**27  # bytes of all blocks of one direction
 _BLOCKS = 16  # of one direction: each is an open file on both sides
 _SOCKET = -1  # the place of bytes that go through the socket
+_SCALARS = {type(None), bool, int, float, str}
 _HEAD = struct.Struct("<QQQ")  # bytes of the record, parts after it, blocks that are given back
 _AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if it has the usual room
 
@@ -166,7 +167,7 @@ class Pipe:
     def _ready(self, message: Any) -> tuple[bytes, list[Frame]]:
         """The frame, and what follows it, in blocks where there are some."""
         after: list[Frame] = []
-        frame = pack(_lifted(message, after))
+        frame = pack(_lifted(message, after), compact=True)
         for place, part in enumerate(after):
             block = self._lender.take(len(part)) if not self._lender.holds(part) and len(part) <= _APART else None
             if block is not None:
@@ -202,7 +203,8 @@ class Pipe:
             if new:
                 self._borrower.add(place, self.receive_descriptor())
             after.append(self._exactly(size) if place == _SOCKET else self._borrower.bytes_in(place, size))
-        return _lowered(unpack(frame), after)
+        message = unpack(frame)
+        return _lowered(message, after) if after else message
 
     def _exactly(self, count: int) -> bytes:
         found = self.sock.recv(count, socket.MSG_WAITALL) if count else b""
@@ -236,30 +238,38 @@ class Pipe:
 
 def _lifted(value: Any, after: list[Frame]) -> Any:
     """The same tree with its long bytes set aside."""
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, bytes | bytearray | memoryview):
         if len(value) < _LONG:
             return value
         after.append(value)
         return Following(len(after) - 1, not isinstance(value, bytes))
-    return _through(value, lambda part: _lifted(part, after))
+    return _through(value, _lifted, after)
 
 
 def _lowered(value: Any, after: list[Frame]) -> Any:
     """The same tree with its long bytes back in their places."""
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, Following):
         found = after[value.place]
         return found if value.taken or isinstance(found, bytes) else bytes(found)
-    return _through(value, lambda part: _lowered(part, after))
+    return _through(value, _lowered, after)
 
 
-def _through(value: Any, change: Callable[[Any], Any]) -> Any:
+def _through(value: Any, change: Callable[[Any, list[Frame]], Any], after: list[Frame]) -> Any:
     """A tree with its parts changed; what has none is itself."""
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {name: getattr(value, name) for name in names(type(value))}
-        changed = {n: c for n, p in parts.items() if (c := change(p)) is not p}
+        changed = {}
+        for name in names(type(value)):
+            part = getattr(value, name)
+            new = change(part, after)
+            if new is not part:
+                changed[name] = new
         return replace(value, **changed) if changed else value
     if isinstance(value, tuple | list):
-        changed_items = [change(part) for part in value]
+        changed_items = [change(part, after) for part in value]
         same = all(a is b for a, b in zip(changed_items, value, strict=True))
         return value if same else type(value)(changed_items)
     return value
