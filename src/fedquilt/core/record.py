@@ -167,7 +167,7 @@ def unpack(frame: Frame) -> Any:
     return value
 
 
-_last: list[tuple[bytes, int, tuple[dict[str, Any], Any, int]]] = []  # the compact header read last
+_last: list[tuple[bytes, int, tuple[dict[str, Any], Any, int]]] = []  # the last compact header with tensors after it
 
 
 def _header(buffer: memoryview) -> tuple[dict[str, Any], Any, int]:
@@ -176,7 +176,7 @@ def _header(buffer: memoryview) -> tuple[dict[str, Any], Any, int]:
     if _last and len(buffer) == _last[0][1] and buffer[: len(_last[0][0])] == _last[0][0]:
         return _last[0][2]
     found = _checked_header(buffer)
-    if buffer[:2] == MAGIC:
+    if found[0] and buffer[:2] == MAGIC:
         _last[:] = [(bytes(buffer[: found[2]]), len(buffer), found)]
     return found
 

@@ -31,7 +31,8 @@ _ROOM = 2**27  # bytes of all blocks of one direction
 _BLOCKS = 16  # of one direction: each is an open file on both sides
 _SOCKET = -1  # the place of bytes that go through the socket
 _SCALARS = {type(None), bool, int, float, str}
-_HEAD = struct.Struct("<QQQ")  # bytes of the record, parts after it, blocks that are given back
+_HEAD = struct.Struct("<6q")  # bytes of the record, parts after it, blocks given back; place, newness, size of a part
+_NO_PART = (0, 0, 0)
 _AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if it has the usual room
 
 
@@ -176,14 +177,18 @@ class Pipe:
         return frame, after
 
     def _send(self, frame: bytes, after: list[Frame]) -> None:
-        places = [self._lender.lent(part) for part in after]
-        fresh = [place is not None and place in self._lender.descriptors for place in places]
+        parts, fresh = [], []
+        for part in after:
+            place = self._lender.lent(part)
+            new = place is not None and place in self._lender.descriptors
+            parts += [_SOCKET if place is None else place, new, len(part)]
+            fresh.append(new)
         read = [self._borrower.read.pop() for _ in range(len(self._borrower.read))]
-        numbers = [*read, *(_SOCKET if place is None else place for place in places), *fresh, *map(len, after)]
-        head = _HEAD.pack(len(frame), len(after), len(read)) + struct.pack(f"<{len(numbers)}q", *numbers)
+        numbers = (*(parts[:3] or _NO_PART), *read, *parts[3:])
+        head = struct.pack(f"<{3 + len(numbers)}q", len(frame), len(after), len(read), *numbers)
         self.sock.sendall(head + frame)
-        for place, new, part in zip(places, fresh, after, strict=True):
-            if place is None:
+        for place, new, part in zip(parts[::3], fresh, after, strict=True):
+            if place == _SOCKET:
                 self.sock.sendall(part)
             elif new:
                 self.send_descriptor(self._lender.descriptors[place])
@@ -191,19 +196,20 @@ class Pipe:
 
     def receive(self) -> Any:
         """The next record; EOFError when the other side is gone."""
-        length, count, read = _HEAD.unpack(self._exactly(_HEAD.size))
-        if max(count, read) > _MOST:
+        length, count, read, *first = _HEAD.unpack(self._exactly(_HEAD.size))
+        if not 0 <= count <= _MOST or not 0 <= read <= _MOST or length < 0:
             raise FrameError(f"out of step: a message of {count} parts.")
-        numbers = struct.unpack(f"<{read + 3 * count}q", self._exactly(8 * (read + 3 * count)))
+        more = read + 3 * max(count - 1, 0)
+        body = self._exactly(8 * more + length)
+        numbers = struct.unpack_from(f"<{more}q", body)
         self._lender.returned(numbers[:read])
-        frame = self._exactly(length)
+        parts = [*first, *numbers[read:]] if count else []
         after: list[Frame] = []
-        places, fresh, sizes = (numbers[read + k * count : read + (k + 1) * count] for k in range(3))
-        for place, new, size in zip(places, fresh, sizes, strict=True):
+        for place, new, size in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
             if new:
                 self._borrower.add(place, self.receive_descriptor())
             after.append(self._exactly(size) if place == _SOCKET else self._borrower.bytes_in(place, size))
-        message = unpack(frame)
+        message = unpack(body[8 * more :])
         return _lowered(message, after) if after else message
 
     def _exactly(self, count: int) -> bytes:

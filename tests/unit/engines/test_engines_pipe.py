@@ -44,7 +44,7 @@ def test_frames_of_any_length_arrive(ends, long: int):
 
 def test_a_message_cut_short_is_the_end(ends):
     _, door, receiver = ends
-    frame = (100).to_bytes(8, "little") + bytes(16) + b"short"
+    frame = (100).to_bytes(8, "little") + bytes(40) + b"short"
     door.sendall(frame)
     door.close()
     with pytest.raises(EOFError):
