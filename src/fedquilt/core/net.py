@@ -46,8 +46,9 @@ class Net:
             changes results in the last digits, so it is part of the model, not of the engine.
         inputs: The columns of a batch that the module is called with.
         seed: For the values of frozen tensors that ``build`` draws at random.
-        winograd: Let convolutions with 3 x 3 and 5 x 5 kernels save multiplications on CPUs where that is faster; see
-            :mod:`fedquilt.core.winograd`. It changes results in the last digits, so it is part of the model, too.
+        winograd: Let convolutions with 3 x 3 and 5 x 5 kernels save multiplications on CPUs where that is faster, and
+            let a first one be one product with its pooling; see :mod:`fedquilt.core.winograd` and
+            :mod:`fedquilt.core.conv_pool`. It changes results in the last digits, so it is part of the model, too.
         precision: "bfloat16" computes matrix products and convolutions in 16 bits where the device has it; weights,
             sums and losses stay in 32. It changes results, so it is part of the model, too.
 
