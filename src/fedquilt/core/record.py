@@ -30,7 +30,8 @@ Frame = bytes | bytearray | memoryview
 def pack(value: Any, compact: bool = False) -> bytes:
     """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels."""
     if compact:
-        return b"".join(_chunks(value))
+        first, follow = _pieces(value)
+        return b"".join([first, *map(_bytes_of, follow)])
     tensors: dict[str, Tensor] = {}
     tree = _write(value, "", tensors)
     header: dict[str, Any] = {"__metadata__": {"fedquilt": json.dumps(tree, separators=(",", ":"))}}
@@ -49,22 +50,26 @@ def pack(value: Any, compact: bool = False) -> bytes:
 
 def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None = None) -> bytearray | memoryview:
     """A compact frame that :func:`unpack` takes over instead of copying it, in the memory that ``room`` has for it."""
-    chunks = _chunks(value)
-    if room is None:
-        return bytearray().join(chunks)
-    frame, at = room(sum(map(len, chunks))), 0
-    with memoryview(frame) as view:
-        for chunk in chunks:
-            view[at : at + len(chunk)] = chunk
-            at += len(chunk)
+    header, tensors = _pieces(value)
+    size = len(header) + sum(t.numel() * t.element_size() for t in tensors)
+    frame = memoryview(cast(Any, np.empty(size, np.uint8))) if room is None else room(size)
+    view, at = memoryview(frame), len(header)
+    view[:at] = header
+    for tensor in tensors:
+        if tensor.is_contiguous() or not tensor.numel():
+            raw = _bytes_of(tensor)
+            view[at : at + len(raw)] = raw
+        else:  # put into order on the way
+            place = torch.frombuffer(frame, dtype=tensor.dtype, count=tensor.numel(), offset=at)
+            place.view(tensor.shape).copy_(tensor.detach())
+        at += tensor.numel() * tensor.element_size()
     return frame
 
 
-def _chunks(value: Any) -> list[bytes | memoryview]:
-    """The header of a compact frame, and the bytes of its tensors."""
+def _pieces(value: Any) -> tuple[bytes, list[Tensor]]:
+    """The header of a compact frame, and the tensors that follow it."""
     writer = _written(value)
-    widest_first = sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
-    return [writer.header(), *map(_bytes_of, widest_first)]
+    return writer.header(), sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
 
 
 def frame_bytes(value: Any, compact: bool = False) -> int:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.record import frame_bytes, pack, record, same, tensors_in, unpack
+from fedquilt.core.record import frame_bytes, pack, pack_into, record, same, tensors_in, unpack
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -177,3 +177,33 @@ def test_same_means_one_frame_serves_both():
     assert same(Pair({"a": t}, (1, "x")), Pair({"a": t}, (1, "x")))
     for left, right in (({"a": t.clone()}, (1, "x")), ({"a": t}, (2, "x")), ({"b": t}, (1, "x")), ({"a": t}, [1, "x"])):
         assert not same(Pair({"a": t}, (1, "x")), Pair(left, right))
+
+
+LAYOUTS = {
+    "turned": torch.randn(3, 5).t(),
+    "channels last": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+    "every other": torch.randn(4, 4)[::2],
+    "bytes": torch.arange(5, dtype=torch.uint8),
+    "empty": torch.zeros(0, 3),
+    "one": torch.tensor(3.0),
+    "learns": torch.randn(3, 2, requires_grad=True).t(),
+    "short": torch.randn(6).bfloat16().view(2, 3).t(),
+}
+
+
+@pytest.mark.parametrize("room", [None, bytearray, lambda size: memoryview(bytearray(size))])
+def test_a_frame_packed_into_memory_is_the_frame(room):
+    assert bytes(pack_into(LAYOUTS, room)) == pack(LAYOUTS, compact=True)
+
+
+def test_what_may_be_written_into_is_taken_over_and_what_may_not_is_copied():
+    value = {"w": torch.arange(4.0)}
+    for frame, taken in (
+        (pack(value, compact=True), False),
+        (memoryview(pack(value, compact=True)), False),
+        (bytearray(pack(value)), True),
+        (pack_into(value), True),
+    ):
+        before = bytes(frame)
+        unpack(frame)["w"].add_(1.0)
+        assert (bytes(frame) != before) is taken
