@@ -3,44 +3,44 @@
 With one or few channels to read, a convolution has too little arithmetic for each number that it moves. Here each
 window of the pooling is a row: the (r + 1) x (r + 1) inputs from which an r x r kernel makes the window's four outputs.
 One product with the kernel, written four times into a matrix, gives the four side by side, in the order that pooling
-reads them. The kernel's slope is one product, too. Results differ from those of an ordinary convolution by rounding;
-pooling chooses the first of equals, as ever; a weight that is not finite spoils the whole map.
+reads them. The kernel's slope is one product, too. Results differ from those of an ordinary convolution by rounding.
+Pooling chooses the first of equals, as ever, but before the bias is added, which may make equals of others. A number
+that is not finite spreads: an input's over the windows it is in, a weight's over its whole map.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedquilt.core.plain import of_many, plain
+from fedquilt.core.plain import laid_like, of_many, plain
 
 _MOST = 64  # inputs of a window: with more, the zeros in the matrix cost more than is saved
 
 
 @cache
-def _written(kernel: int) -> tuple[Tensor, Tensor]:
+def _written(kernel: int) -> Tensor:
     """Where the kernel's entries (columns) go in the matrix (rows: a window's inputs, then its four outputs)."""
     side = kernel + 1
-    found = torch.zeros(side, side, 2, 2, kernel, kernel)
+    found = torch.zeros(side, side, 2, 2, kernel, kernel, dtype=torch.float32, device="cpu")
     for row in range(kernel):
         for column in range(kernel):
             for down in range(2):
                 for along in range(2):
                     found[row + down, column + along, down, along, row, column] = 1
-    flat = found.view(side * side * 4, kernel * kernel)
-    return flat, flat.t().contiguous()
+    return found.view(side * side * 4, kernel * kernel)
 
 
-@cache
+@lru_cache(maxsize=8)
 def _places(high: int, wide: int, channels: int, kernel: int) -> Tensor:
     """For each window of an image with channels last, where its inputs are."""
     side, line = kernel + 1, wide * channels
     down, along = (high - kernel + 1) // 2, (wide - kernel + 1) // 2
-    every = torch.arange(high * line)
+    every = torch.arange(high * line, dtype=torch.int64, device="cpu")
     return every.as_strided(
         (down, along, side, side, channels), (2 * line, 2 * channels, line, channels, 1)
     ).reshape(-1)  # fmt: skip
@@ -60,7 +60,7 @@ class _ConvPool(torch.autograd.Function):
         windows = flat.index_select(1, _places(high, wide, channels, kernel))
         windows = windows.view(count * down * along, side * side * channels)
         entries = weight.permute(2, 3, 1, 0).reshape(kernel * kernel, channels * outs)
-        matrix = torch.mm(_written(kernel)[0], entries)
+        matrix = torch.mm(_written(kernel), entries)
         if channels > 1:
             matrix = matrix.view(side * side, 4, channels, outs).transpose(1, 2)
         made = torch.mm(windows, matrix.reshape(side * side * channels, 4 * outs))
@@ -91,8 +91,8 @@ class _ConvPool(torch.autograd.Function):
             matrix = torch.mm(windows.t(), back.permute(0, 2, 3, 1).reshape(len(windows), 4 * outs))
             if channels > 1:
                 matrix = matrix.view(side * side, channels, 4, outs).transpose(1, 2)
-            entries = torch.mm(_written(kernel)[1], matrix.reshape(side * side * 4, channels * outs))
-            heavy = entries.view(kernel, kernel, channels, outs).permute(3, 2, 0, 1)
+            entries = torch.mm(matrix.reshape(side * side * 4, channels * outs).t(), _written(kernel))
+            heavy = laid_like(entries.view(channels, outs, kernel, kernel).transpose(0, 1), weight)
         return None, heavy, slope.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None
 
 

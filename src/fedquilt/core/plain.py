@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+_USUAL = (Tensor, nn.Parameter)
 
 
 def plain(x: Tensor, weight: Tensor) -> bool:
     """Whether these are images and weights of float32 on a CPU, with no transformation of torch.func at work."""
+    if type(x) not in _USUAL or type(weight) not in _USUAL:
+        return False
     if x.dim() != 4 or x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
         return False
     if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():
         return False
     return torch.autograd.forward_ad._current_level < 0
+
+
+def laid_like(slope: Tensor, weight: Tensor) -> Tensor:
+    """The slope in the layout of its weight, which is what autograd's own kernels give."""
+    if slope.stride() == weight.stride():
+        return slope
+    if slope.is_contiguous() and weight.is_contiguous():  # the same order: strides differ where there is but one
+        return slope.as_strided(weight.shape, weight.stride())
+    return torch.empty_strided(weight.shape, weight.stride(), dtype=slope.dtype, device=slope.device).copy_(slope)
 
 
 def of_many(slope: Tensor) -> bool:

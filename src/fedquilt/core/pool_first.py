@@ -25,7 +25,7 @@ class _PoolFirst(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         now = tuple(self._modules.values())
-        known, swapped = self.orders
+        known, swapped = self.__dict__.get("orders") or (None, now)  # a part of such a sequence has none
         for step in swapped if now == known and not _watched(now) else now:
             input = step(input)
         return input
@@ -47,7 +47,8 @@ def pool_first(module: nn.Module, joined: bool = False) -> None:
 def _swapped(layers: Layers) -> Steps:
     order = list(layers)
     for place in range(len(order) - 1):
-        if _relu(order[place]) and _pool(order[place + 1]):
+        after = order[place + 2] if place + 2 < len(order) else None
+        if _relu(order[place]) and _pool(order[place + 1]) and not getattr(after, "inplace", False):
             order[place], order[place + 1] = order[place + 1], order[place]
     return tuple(order)
 

@@ -159,7 +159,8 @@ def unpack(frame: Frame) -> Any:
     """The record in a frame, sharing no memory with it, if that is bytes; memory that may be written into is taken over
     instead of copied."""
     buffer = memoryview(frame)
-    buffer = memoryview(bytearray(buffer)) if buffer.readonly else buffer
+    plain = buffer.format == "B" and buffer.ndim == 1 and buffer.contiguous and not buffer.readonly
+    buffer = buffer if plain else memoryview(bytearray(buffer.tobytes()))
     try:
         entries, tree, start = _header(buffer)
         reader = _Reader(buffer, entries, start)

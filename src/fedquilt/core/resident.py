@@ -41,8 +41,9 @@ class Resident:
         self, module: nn.Module, frozen: Names, channels_last: bool | None = None, winograd: bool = True
     ) -> None:
         self.module = module
-        pool_first(module, joined=winograd)
-        if winograd:
+        self.channels_last = channels_last if channels_last is not None else _convolves(module)
+        pool_first(module, joined=winograd and self.channels_last)
+        if winograd and self.channels_last:  # which is what it gives
             swift(module)
         slots = slots_of(module)
         parameters = {id(p) for p in module.parameters() if p.requires_grad}
@@ -57,7 +58,6 @@ class Resident:
         for name in slots.keys() - self.slots.keys():
             for holder, leaf in slots[name]:
                 holder[leaf] = self.frozen.setdefault(name, holder[leaf].detach())
-        self.channels_last = channels_last if channels_last is not None else _convolves(module)
         self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         self.still = _still(module, {id(h) for n in self.frozen for h, _ in slots[n]}, self.slots)
         batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}

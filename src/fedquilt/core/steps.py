@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ class Visit:
     owner: object
     stable: Sequence[Tensor]
     key: Any
-    players: dict[Any, Player] = field(default_factory=dict)
+    players: dict[Any, Player] = field(default_factory=dict)  # by thread and form: each works in its thread's memory
 
     def step(self, moving: Mapping[str, Tensor | None], eager: Eager) -> list[Tensor]:
         """What ``eager`` gives, which must depend on the stable tensors and on these alone."""
@@ -89,7 +90,7 @@ class Visit:
             return eager()
         given = [t for t in moving.values() if t is not None]
         form = (tuple(moving), *[(t.shape, t.stride(), t.dtype) for t in given], _sharing(given), len(given))
-        player = self.players.get(form)
+        player = self.players.get((get_ident(), form))
         if player is None:
             return self._first(form, given, eager)
         with torch._C._AutoDispatchBelowAutograd():
@@ -103,11 +104,14 @@ class Visit:
             return eager()
         if known.tape is None:
             return self._record(known, moving, eager)
-        player = known.tape.bound(self.stable)
-        if known.trials < TRIALS and not self._agrees(known, player, moving, eager):
+        try:
+            player = known.tape.bound(self.stable)
+        except Exception:  # tensors of a kind that cannot be put there
+            player = None
+        if player is None or (known.trials < TRIALS and not self._agrees(known, player, moving, eager)):
             known.refused, known.tape = True, None
             return eager()
-        self.players[form] = player
+        self.players[get_ident(), form] = player
         with torch._C._AutoDispatchBelowAutograd():
             return list(player(*moving))
 
@@ -119,7 +123,7 @@ class Visit:
             if versions != [t._version for t in (*self.stable, *moving)]:
                 raise CannotRecord("it writes into what it was given")
             known.tape = Tape(recorder, self.stable, moving, outputs)
-        except CannotRecord:
+        except (CannotRecord, RuntimeError):  # NotImplementedError among them: tensors that have no places or forms
             known.refused = True
         return outputs
 
@@ -135,7 +139,7 @@ class Visit:
                 found = player(*moving)
             same = all(_same(a, b) for a, b in zip(expected, found, strict=True))
             return same and torch.equal(after, torch.get_rng_state())
-        except RuntimeError:
+        except Exception:
             return False
         finally:
             torch.set_rng_state(before)

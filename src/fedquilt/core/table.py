@@ -13,7 +13,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 
-AT_ONCE = 2**18  # bytes of a pass over a table, up to which its rows are gathered at once: they stay in the cache
+AT_ONCE = 2**19  # bytes of a pass over a table, up to which its rows are gathered at once: they stay in the cache
 ClientId = Hashable  # in practice an int, a string, or a tuple of them
 Columns = dict[str, Tensor]
 Prepare = Callable[[Columns], Columns]

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.plain import of_many, plain
+from fedquilt.core.plain import laid_like, of_many, plain
 
 OUT = 4  # outputs of a tile, in each direction
 _POINTS = {3: "0 1 -1 2 -2", 5: "0 1 -1 2 -2 1/2 -1/2"}  # where polynomials are evaluated, and at infinity
@@ -79,7 +79,10 @@ class _Plane:
 
 @cache
 def _plane(kernel: int) -> _Plane:
-    both = [torch.tensor([[float(v) for v in row] for row in m], dtype=torch.float64) for m in matrices(kernel)]
+    both = [
+        torch.tensor([[float(v) for v in row] for row in m], dtype=torch.float64, device="cpu")
+        for m in matrices(kernel)
+    ]
     ends, taps, inputs = (torch.kron(m, m).float() for m in both)
     back = [m.t().contiguous() for m in (ends, taps, inputs)]
     return _Plane(kernel + OUT - 1, ends, back[0], taps, back[1], inputs, back[2])
@@ -148,7 +151,7 @@ class _Convolution(torch.autograd.Function):
         if wanted[1]:
             kernels = torch.bmm(back.transpose(1, 2), seen).transpose(0, 1)
             flat = torch.bmm(plane.taps_back.expand(outs, -1, -1), kernels)
-            heavy = flat.view(outs, kernel, kernel, channels).permute(0, 3, 1, 2)
+            heavy = laid_like(flat.view(outs, kernel, kernel, channels).permute(0, 3, 1, 2), weight)
         if wanted[0]:
             pieces = torch.mm(plane.inputs_back, torch.bmm(back, made).view(entries, many * channels))
             whole = _folded(pieces, plane.side, (count, down, along, channels), needed)

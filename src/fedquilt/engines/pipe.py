@@ -27,12 +27,11 @@ _ALIGN = 64
 _MOST = 2**20  # parts of a message
 _LONG = 4096  # bytes that travel beside the record, as they are
 _APART = 2**25  # bytes that go through shared memory, which keeps the room they took
-_ROOM = 2**27  # bytes of all blocks of one direction
-_BLOCKS = 16  # of one direction: each is an open file on both sides
+_ROOM = 2**27  # bytes of shared memory for one direction, which the system gives as they are first written
 _SOCKET = -1  # the place of bytes that go through the socket
 _SCALARS = {type(None), bool, int, float, str}
-_HEAD = struct.Struct("<6q")  # bytes of the record, parts after it, blocks given back; place, newness, size of a part
-_NO_PART = (0, 0, 0)
+_HEAD = struct.Struct("<5q")  # bytes of the record, parts after it, blocks given back; place and size of the first part
+_NO_PART = (0, 0)
 _AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if it has the usual room
 
 
@@ -45,94 +44,73 @@ class Following:
 
 
 class _Lender:
-    """Blocks of shared memory that this side fills. The other side reads a block where it is, and gives it back."""
+    """Shared memory that this side fills, block by block. The other side reads a block in place, and gives it back."""
 
-    def __init__(self) -> None:
-        self.maps: list[mmap.mmap] = []
-        self.descriptors: dict[int, int] = {}  # of blocks that the other side has not seen yet
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, _ROOM)
+        self.sizes: dict[int, int] = {}  # of all blocks, by where they begin
+        self._end = 0
         self._free: list[int] = []
         self._filling: dict[int, int] = {}  # blocks by the identity of the array they are filled through
 
-    def take(self, size: int) -> tuple[int, Array] | None:
-        """A block and its bytes, unless all the room there may be is taken."""
-        fits = [number for number in self._free if len(self.maps[number]) >= size]
+    def take(self, size: int) -> Array | None:
+        """The bytes of a block, unless all the room there may be is taken."""
+        fits = [at for at in self._free if self.sizes[at] >= size]
+        if not fits and len(self._free) == len(self.sizes):  # nobody reads anything: small blocks make room for longer
+            self.sizes, self._free, self._end = {}, [], 0
         if fits:
-            number = fits[-1]  # the last that came back is still in a cache
-            self._free.remove(number)
-        elif self._free and self._may(size - len(self.maps[self._free[0]])):
-            number = self._free.pop(0)  # too small: another in its place
-            self.maps[number] = self._new(number, size)
-        elif len(self.maps) < _BLOCKS and self._may(size):
-            number = len(self.maps)
-            self.maps.append(self._new(number, size))
+            at = fits[-1]  # the last that came back is still in a cache
+            self._free.remove(at)
+        elif self._end + size <= _ROOM:
+            at = self._end
+            self.sizes[at] = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._end += self.sizes[at]
         else:
             return None
-        array = np.frombuffer(self.maps[number], np.uint8, size)
-        self._filling[id(array)] = number
+        array = np.frombuffer(self._map, np.uint8, size, at)
+        self._filling[id(array)] = at
         weakref.finalize(array, self._dropped, id(array)).atexit = False
-        return number, array
-
-    def _may(self, more: int) -> bool:
-        return sum(map(len, self.maps)) + more <= _ROOM
-
-    def _new(self, number: int, size: int) -> mmap.mmap:
-        length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.seen(number)
-        self.descriptors[number] = _anonymous()
-        os.ftruncate(self.descriptors[number], length)
-        return mmap.mmap(self.descriptors[number], length)
-
-    def seen(self, number: int) -> None:
-        """The other side has this block: its file is not needed here any more."""
-        descriptor = self.descriptors.pop(number, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        return array
 
     def _dropped(self, array: int) -> None:
         """Nobody has this array any more: if it was not sent, its block is free."""
-        number = self._filling.pop(array, None)
-        if number is not None:
-            self._free.append(number)
+        at = self._filling.pop(array, None)
+        if at is not None:
+            self._free.append(at)
 
     def holds(self, part: Frame) -> bool:
-        """Whether these bytes are in a block that was not sent yet."""
-        return isinstance(part, memoryview) and id(part.obj) in self._filling
+        """Whether these are the bytes of a block that was not sent yet."""
+        return isinstance(part, memoryview) and id(part.obj) in self._filling and len(part) == len(_array(part))
 
-    def lent(self, part: Frame) -> int | None:
-        """The block that these bytes are in, if they are in one of ours; from now on it is the other side's."""
-        return self._filling.pop(id(part.obj), None) if isinstance(part, memoryview) else None
+    def lent(self, part: Frame) -> int:
+        """Where these bytes are, if they are those of a block; from now on it is the other side's."""
+        return self._filling.pop(id(_array(part))) if self.holds(part) else _SOCKET
 
-    def returned(self, numbers: Sequence[int]) -> None:
+    def returned(self, blocks: Sequence[int]) -> None:
         """These blocks may be filled again."""
-        if not all(number < len(self.maps) for number in numbers):
-            raise FrameError(f"out of step: blocks {list(numbers)[:3]} of {len(self.maps)} were given back.")
-        self._free += numbers
-
-    def close(self) -> None:
-        for number in list(self.descriptors):
-            self.seen(number)
+        if not all(at in self.sizes for at in blocks):
+            raise FrameError(f"out of step: blocks {list(blocks)[:3]} were given back.")
+        self._free += blocks
 
 
 class _Borrower:
-    """The other side's blocks."""
+    """The memory that the other side fills."""
 
-    def __init__(self) -> None:
-        self.maps: dict[int, mmap.mmap] = {}
-        self.read: list[int] = []  # to give back
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, _ROOM)
+        self.read: list[int] = []  # blocks to give back
 
-    def add(self, number: int, descriptor: int) -> None:
-        self.maps[number] = mmap.mmap(descriptor, 0)
-        os.close(descriptor)
-
-    def bytes_in(self, number: int, size: int) -> memoryview:
-        """What was written into a block; it is given back when nobody has these bytes, or a part of them, any more."""
-        place = self.maps.get(number)
-        if place is None or size > len(place):
-            there = "none" if place is None else f"{len(place)} bytes"
-            raise FrameError(f"out of step: {size} bytes in block {number}, where there are {there}.")
-        array = np.frombuffer(place, np.uint8, size)
-        weakref.finalize(array, self.read.append, number).atexit = False
+    def bytes_at(self, at: int, size: int) -> memoryview:
+        """What was written there; it is given back when nobody has these bytes, or a part of them, any more."""
+        if not 0 <= at <= _ROOM - size:
+            raise FrameError(f"out of step: {size} bytes at {at}.")
+        array = np.frombuffer(self._map, np.uint8, size, at)
+        weakref.finalize(array, self.read.append, at).atexit = False
         return memoryview(cast(Any, array))
+
+
+def _array(part: Frame) -> Any:
+    return part.obj if isinstance(part, memoryview) else part
 
 
 class Pipe:
@@ -145,12 +123,34 @@ class Pipe:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._lender, self._borrower = _Lender(), _Borrower()
+        self._lender: _Lender | None = None
+        self._borrower: _Borrower | None = None
+
+    def offer(self) -> None:
+        """Make the shared memory, and hand it over."""
+        made = (_anonymous(), _anonymous())
+        for descriptor in made:
+            os.ftruncate(descriptor, _ROOM)
+            self.send_descriptor(descriptor)
+        self._share(*made)
+
+    def accept(self) -> None:
+        """Take the shared memory of the other side."""
+        theirs, ours = self.receive_descriptor(), self.receive_descriptor()
+        self._share(ours, theirs)
+
+    def _share(self, ours: int, theirs: int) -> None:
+        self._lender, self._borrower = _Lender(ours), _Borrower(theirs)
+        os.close(ours)
+        os.close(theirs)
 
     def room(self, size: int) -> bytearray | memoryview:
         """Memory for bytes that will be sent."""
-        block = self._lender.take(size) if _LONG <= size <= _APART else None
-        return bytearray(size) if block is None else memoryview(cast(Any, block[1]))
+        block = self._taken(size) if size >= _LONG else None
+        return bytearray(size) if block is None else memoryview(cast(Any, block))
+
+    def _taken(self, size: int) -> Array | None:
+        return self._lender.take(size) if self._lender is not None and size <= _APART else None
 
     def send(self, message: Any) -> None:
         """Send one record. Long frames inside it follow it and are not copied into another one."""
@@ -160,55 +160,56 @@ class Pipe:
         """Send one record to a side that is busy, unless that would mean waiting for it; whether it was sent."""
         frame, after = self._ready(message)
         room = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
-        if len(frame) > min(_AT_ONCE, room) or not all(self._lender.holds(part) for part in after):
+        if len(frame) > min(_AT_ONCE, room) or not all(self._holds(part) for part in after):
             return False
         self._send(frame, after)
         return True
+
+    def _holds(self, part: Frame) -> bool:
+        return self._lender is not None and self._lender.holds(part)
 
     def _ready(self, message: Any) -> tuple[bytes, list[Frame]]:
         """The frame, and what follows it, in blocks where there are some."""
         after: list[Frame] = []
         frame = pack(_lifted(message, after), compact=True)
         for place, part in enumerate(after):
-            block = self._lender.take(len(part)) if not self._lender.holds(part) and len(part) <= _APART else None
+            block = None if self._holds(part) else self._taken(len(part))
             if block is not None:
-                block[1][:] = np.frombuffer(part, np.uint8)
-                after[place] = memoryview(cast(Any, block[1]))
+                block[:] = np.frombuffer(part, np.uint8)
+                after[place] = memoryview(cast(Any, block))
         return frame, after
 
     def _send(self, frame: bytes, after: list[Frame]) -> None:
-        parts, fresh = [], []
-        for part in after:
-            place = self._lender.lent(part)
-            new = place is not None and place in self._lender.descriptors
-            parts += [_SOCKET if place is None else place, new, len(part)]
-            fresh.append(new)
-        read = [self._borrower.read.pop() for _ in range(len(self._borrower.read))]
-        numbers = (*(parts[:3] or _NO_PART), *read, *parts[3:])
+        places = [_SOCKET if self._lender is None else self._lender.lent(part) for part in after]
+        parts = [number for place, part in zip(places, after, strict=True) for number in (place, len(part))]
+        back = [] if self._borrower is None else self._borrower.read
+        read = [back.pop() for _ in range(len(back))]
+        numbers = (*(parts[:2] or _NO_PART), *read, *parts[2:])
         head = struct.pack(f"<{3 + len(numbers)}q", len(frame), len(after), len(read), *numbers)
         self.sock.sendall(head + frame)
-        for place, new, part in zip(parts[::3], fresh, after, strict=True):
+        for place, part in zip(places, after, strict=True):
             if place == _SOCKET:
                 self.sock.sendall(part)
-            elif new:
-                self.send_descriptor(self._lender.descriptors[place])
-                self._lender.seen(place)
 
     def receive(self) -> Any:
         """The next record; EOFError when the other side is gone."""
         length, count, read, *first = _HEAD.unpack(self._exactly(_HEAD.size))
         if not 0 <= count <= _MOST or not 0 <= read <= _MOST or length < 0:
             raise FrameError(f"out of step: a message of {count} parts.")
-        more = read + 3 * max(count - 1, 0)
+        more = read + 2 * max(count - 1, 0)
         body = self._exactly(8 * more + length)
         numbers = struct.unpack_from(f"<{more}q", body)
-        self._lender.returned(numbers[:read])
+        if self._lender is not None:
+            self._lender.returned(numbers[:read])
         parts = [*first, *numbers[read:]] if count else []
         after: list[Frame] = []
-        for place, new, size in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-            if new:
-                self._borrower.add(place, self.receive_descriptor())
-            after.append(self._exactly(size) if place == _SOCKET else self._borrower.bytes_in(place, size))
+        for place, size in zip(parts[::2], parts[1::2], strict=True):
+            if place == _SOCKET:
+                after.append(self._exactly(size))
+            elif self._borrower is not None:
+                after.append(self._borrower.bytes_at(place, size))
+            else:
+                raise FrameError(f"out of step: {size} bytes at {place}, where nothing is shared.")
         message = unpack(body[8 * more :])
         return _lowered(message, after) if after else message
 
@@ -239,7 +240,7 @@ class Pipe:
     def close(self) -> None:
         """Close this end."""
         self.sock.close()
-        self._lender.close()
+        self._lender = self._borrower = None  # the memory is there as long as somebody has bytes of it
 
 
 def _lifted(value: Any, after: list[Frame]) -> Any:

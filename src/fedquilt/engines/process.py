@@ -138,6 +138,7 @@ class Worker:
             self.process = _spawned(theirs)
         theirs.close()
         self.pipe = Pipe(ours)
+        self.pipe.offer()
         self.down: bytes | None = None
         self.whole: bytes | None = None
         self.jobs: deque[int] = deque()  # the numbers of those it has; the first one is under way

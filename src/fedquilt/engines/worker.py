@@ -171,7 +171,9 @@ def main(door: socket.socket) -> None:
     torch.set_num_threads(1)
     _stand_back()
     with contextlib.suppress(ConnectionError, EOFError):  # the parent went away while an answer was on its way
-        serve(Pipe(door))
+        pipe = Pipe(door)
+        pipe.accept()
+        serve(pipe)
 
 
 if __name__ == "__main__":

@@ -171,3 +171,51 @@ def test_a_net_computes_so_unless_it_is_told_not_to(calls):
         outs.append(net(net.init(Seed(0)), batch))
     assert calls == [(2, 1, 28, 28)]
     torch.testing.assert_close(*outs, rtol=1e-3, atol=1e-4)
+
+
+def test_slopes_are_laid_out_as_their_weights():
+    for layout in (torch.contiguous_format, torch.channels_last):
+        for ins, kernel in ((1, 5), (2, 3)):
+            module = joined(sequence(ins, 4, kernel).to(memory_format=layout))
+            _, heavy, _ = slopes(module, images(2, ins, 12, 12))
+            assert heavy.stride() == module[0].weight.stride()
+
+
+def test_torch_defaults_of_the_first_call_do_not_stay():
+    conv_pool._written.cache_clear()
+    conv_pool._places.cache_clear()
+    module, x = joined(sequence()), images(2, 1, 28, 28)
+    wanted = sequence()(x)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            first = module(x)
+    finally:
+        torch.set_default_dtype(before)
+    for found in (first, module(x)):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_that_give_other_layouts_are_left_alone(calls):
+    """Whoever asked for no channels last may ask for views that only the other layout has."""
+
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = sequence()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.first(x)
+            return out.view(len(x), -1)
+
+    net = Net(Viewed, channels_last=False)
+    assert net(net.init(Seed(0)), Batch({"x": images(2, 1, 28, 28)})).shape == (2, 8 * 12 * 12)
+    assert not calls
+
+
+def test_few_sizes_of_images_are_remembered():
+    module = joined(sequence())
+    for side in range(20, 50):
+        module(torch.zeros(1, 1, side, side))
+    assert conv_pool._places.cache_info().currsize <= 8

@@ -87,3 +87,19 @@ def test_copies_have_their_own_layers():
     x = torch.ones(1, 1, 4, 4)
     assert not copied(x).any()
     assert copied.orders[0] == tuple(copied)
+
+
+def test_a_part_of_a_sequence_is_a_plain_one():
+    module = sequence()
+    pool_first(module)
+    x = pictures().detach()
+    torch.testing.assert_close(module[:2](x), nn.MaxPool2d(2)(x.relu()), equal_nan=True)
+
+
+def test_what_is_written_into_next_is_not_the_output_of_relu():
+    """ReLU needs its output for its slope, max pooling does not."""
+    module = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5, inplace=True))
+    pool_first(module)
+    x = pictures()
+    module(x).nansum().backward()
+    assert x.grad is not None

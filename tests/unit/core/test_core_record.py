@@ -207,3 +207,13 @@ def test_what_may_be_written_into_is_taken_over_and_what_may_not_is_copied():
         before = bytes(frame)
         unpack(frame)["w"].add_(1.0)
         assert (bytes(frame) != before) is taken
+
+
+@pytest.mark.parametrize("form", ["b", "c"])
+def test_memory_in_other_forms_is_copied(form):
+    value = {"w": torch.arange(4.0)}
+    for packed in (pack(value), pack(value, compact=True)):
+        found = unpack(memoryview(bytearray(packed)).cast(form))
+        assert torch.equal(found["w"], value["w"])
+        every_other = memoryview(bytearray(b"".join(bytes([b, 0]) for b in packed)))[::2]
+        assert torch.equal(unpack(every_other)["w"], value["w"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,13 +50,20 @@ def both(net: Net, *terms: Any, **settings: Any) -> tuple[Any, Any, Tapes]:
 
 @pytest.mark.parametrize(
     "net",
-    [Net.of(MLP, features=784, classes=10, hidden=(16,)), Net.of(FedAvgCNN, hidden=32), Net(Dropped)],
-    ids=["mlp", "cnn", "dropout"],
+    [
+        lambda: Net.of(MLP, features=784, classes=10, hidden=(16,)),
+        lambda: Net.of(FedAvgCNN, hidden=32),
+        lambda: replace(Net.of(FedAvgCNN, hidden=32), channels_last=False),
+        lambda: replace(Net.of(FedAvgCNN, hidden=32), winograd=False),
+        lambda: Net(Dropped),
+    ],
+    ids=["mlp", "cnn", "contiguous", "ordinary", "dropout"],
 )
 @pytest.mark.parametrize("terms", [(), (prox(0.1),)], ids=["plain", "prox"])
-def test_a_tape_gives_what_autograd_gives(net: Net, terms: tuple[Any, ...]):
-    played, bare, tapes = both(net, *terms)
+def test_a_tape_gives_what_autograd_gives(net: Callable[[], Net], terms: tuple[Any, ...]):
+    played, bare, tapes = both(net(), *terms)
     assert any(known.tape is not None and known.trials == TRIALS for known in tapes.known.values())
+    assert not any(known.refused for known in tapes.known.values())
     assert played.loss == bare.loss
     for name, value in bare.params.items():
         assert torch.equal(played.params[name], value)
@@ -243,3 +251,38 @@ def test_threads_do_not_work_in_the_same_memory():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_what_is_bound_in_one_thread_is_not_played_in_another():
+    """A net's first values are drawn from a tape that lives as long as the net, in whatever thread asks for them."""
+    net = Net.of(MLP, features=784, classes=10, hidden=(64,))
+    for _ in range(EAGER + TRIALS + 2):
+        wanted = net.init(SEED)
+    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(4))
+    play, numbers = taped(chain, x).bound([]), chain(x)
+    wrong: list[str] = []
+    ended = threading.Event()
+
+    def draw() -> None:
+        for _ in range(60):
+            found = net.init(SEED)
+            if not all(torch.equal(value, wanted[name]) for name, value in found.items()):
+                wrong.append("first values")
+        ended.set()
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    while not ended.is_set():
+        if not all(torch.equal(a, b) for a, b in zip(play(x), numbers, strict=True)):
+            wrong.append("a step")
+    thread.join()
+    assert not wrong
+
+
+def test_tensors_that_have_no_places_are_left_to_autograd():
+    def step() -> list[Tensor]:
+        return [torch.eye(3).to_sparse().to_dense().sum()]
+
+    visit = Tapes().visit(step, [])
+    for _ in range(EAGER + TRIALS + 3):
+        assert float(visit.step({}, step)[0]) == 3.0
