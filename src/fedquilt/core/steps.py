@@ -45,15 +45,18 @@ class Tapes:
     known: dict[Any, _Known] = field(default_factory=dict)
     wanted: bool = field(default_factory=lambda: os.environ.get("FEDQUILT_TAPES", "1") != "0")
 
-    def visit(self, owner: object, stable: Sequence[Tensor], more: Any = ()) -> Visit:
-        """A visit with these tensors; ``owner`` is the objective, and ``more`` whatever else its steps depend on."""
+    def visit(self, owner: object, stable: Sequence[Tensor], more: Any = (), fresh: int | None = None) -> Visit:
+        """A visit with these tensors; ``owner`` is the objective, and ``more`` whatever else its steps depend on.
+
+        ``fresh``: so many results of a step are new tensors; a next step may overwrite the others. None: all are.
+        """
         key = None
         if self.wanted:
             try:
-                key = (id(owner), forms(list(stable)), forms(more), _sharing(stable))
+                key = (id(owner), forms(list(stable)), forms(more), _sharing(stable), fresh)
             except TypeError:
                 key = None
-        return Visit(self, owner, stable, key)
+        return Visit(self, owner, stable, key, fresh)
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -82,6 +85,7 @@ class Visit:
     owner: object
     stable: Sequence[Tensor]
     key: Any
+    fresh: int | None = None
     players: dict[Any, Player] = field(default_factory=dict)  # by thread and form: each works in its thread's memory
 
     def step(self, moving: Mapping[str, Tensor | None], eager: Eager) -> list[Tensor]:
@@ -122,7 +126,7 @@ class Visit:
         try:
             if versions != [t._version for t in (*self.stable, *moving)]:
                 raise CannotRecord("it writes into what it was given")
-            known.tape = Tape(recorder, self.stable, moving, outputs)
+            known.tape = Tape(recorder, self.stable, moving, outputs, self.fresh)
         except (CannotRecord, RuntimeError):  # NotImplementedError among them: tensors that have no places or forms
             known.refused = True
         return outputs

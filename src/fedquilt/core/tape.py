@@ -96,12 +96,15 @@ class Tape:
         stable: The tensors that stay the same objects for a whole visit (weights, what is fixed).
         moving: Those of the step (a batch).
         outputs: What the step gave.
+        fresh: How many of them are new in every step. The others are in memory of the visit's own, where the next step
+            of the visit overwrites them.
     """
 
     def __init__(
-        self, recorder: Recorder, stable: Sequence[Tensor], moving: Sequence[Tensor], outputs: Sequence[Tensor]
-    ) -> None:
-        source = _Source(recorder, stable, moving, outputs)
+        self, recorder: Recorder, stable: Sequence[Tensor], moving: Sequence[Tensor], outputs: Sequence[Tensor],
+        fresh: int | None = None,
+    ) -> None:  # fmt: skip
+        source = _Source(recorder, stable, moving, outputs, len(outputs) if fresh is None else fresh)
         place: dict[str, Any] = dict(source.values)
         exec(compile(source.text, "<tape>", "exec"), place)
         self._lay: Callable[[Tensor], Callable[..., Player]] = place["lay"]
@@ -135,6 +138,11 @@ def _cut(memory: Tensor, start: int, length: int, form: Any) -> Tensor:
     return torch.frombuffer(memory.numpy(), dtype=dtype, count=count, offset=start).as_strided(shape, strides)
 
 
+def _new(form: Any) -> Tensor:
+    dtype, shape, strides = form
+    return torch.empty_strided(shape, strides, dtype=dtype)
+
+
 class _Source:
     """The text of a tape: ``lay`` takes the memory to work in and returns ``bind``; that takes what is stable, makes
     the views of it, and returns ``play``.
@@ -145,8 +153,9 @@ class _Source:
     """
 
     def __init__(
-        self, recorder: Recorder, stable: Sequence[Tensor], moving: Sequence[Tensor], outputs: Sequence[Tensor]
-    ) -> None:
+        self, recorder: Recorder, stable: Sequence[Tensor], moving: Sequence[Tensor], outputs: Sequence[Tensor],
+        fresh: int,
+    ) -> None:  # fmt: skip
         self.values: dict[str, Any] = {}
         self.names: dict[int, str] = {}
         self.places: dict[Any, str] = {}  # the same by where in memory a tensor is
@@ -160,7 +169,8 @@ class _Source:
         self.last_use: dict[str, int] = {}
         self.kept = [recorder.calls, stable, moving, outputs]  # so that no identity is given twice
         reshaped = (args[0] for func, args, _, _ in recorder.calls if _reshapes(func))
-        self.given_away = {_storage(tensor) for tensor in (*outputs, *reshaped)}
+        self.given_away = {_storage(tensor) for tensor in (*outputs[:fresh], *reshaped)}
+        self.lasting = {_storage(tensor) for tensor in outputs[fresh:]}
         self.fixed: dict[int, tuple[str, int, int, Any]] = {}  # by storage: name, line, bytes, form
         self.storages: dict[str, int] = {}
         self.until: dict[int, int] = {}  # the last line that needs a storage
@@ -236,13 +246,16 @@ class _Source:
             name = self.names[id(tensor)] = f"v{len(self.names)}"
             self.places.setdefault(_place(tensor), name)
             self.once.add(name)
-            self.laid.add(name)
             self.owned.add(name)
             self.storages[name] = storage = _storage(tensor)
             form = (tensor.dtype, tensor.shape, tensor.stride())
+            names.append(name)
+            if storage in self.lasting:
+                self.first.append(f"{name} = {self._value(_new)}({self._value(form)})")
+                continue
+            self.laid.add(name)
             self.fixed[storage] = (name, len(self.lines), tensor.numel() * tensor.element_size(), form)
             self.until[storage] = len(self.lines)
-            names.append(name)
         if func is _aten.empty.memory_format:
             return "pass"
         call, how = _INTO[func]

@@ -47,7 +47,8 @@ class Optimizer(Protocol):
     def step(
         self, weights: list[Tensor], grads: list[Tensor], memory: tuple[list[Tensor], ...], lr: float, count: int
     ) -> None:
-        """Change ``weights`` and ``memory``; ``count`` is the number of this step, from 1."""
+        """Change ``weights`` and ``memory``; ``count`` is the number of this step, from 1. The next step may overwrite
+        ``grads``: what is to be kept of them is copied."""
         ...
 
 
@@ -201,7 +202,7 @@ class Train:
         losses: list[Tensor] = []
         grads: list[Tensor] = []
         stable = [*params.values(), *leaves(fixed), one]
-        visit = self.objective.net.tapes.visit(self.objective, stable, (list(params), names, fixed))
+        visit = self.objective.net.tapes.visit(self.objective, stable, (list(params), names, fixed), fresh=1)
 
         def eager() -> list[Tensor]:
             loss = self.objective(params, fixed, batch)

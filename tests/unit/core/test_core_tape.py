@@ -286,3 +286,25 @@ def test_tensors_that_have_no_places_are_left_to_autograd():
     visit = Tapes().visit(step, [])
     for _ in range(EAGER + TRIALS + 3):
         assert float(visit.step({}, step)[0]) == 3.0
+
+
+def test_results_that_last_are_written_again_and_others_are_not():
+    x, y = torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(5))
+    with Recorder() as recorder:
+        outputs = chain(x)
+    play = Tape(recorder, [], [x], outputs, fresh=1).bound([])
+    one, two = play(x), chain(x)
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    after = play(y)
+    assert all(torch.equal(a, b) for a, b in zip(after, chain(y), strict=True))
+    assert torch.equal(one[0], two[0])
+    assert one[1] is after[1]
+
+
+def test_a_visit_does_not_write_into_what_another_left():
+    net = Net.of(FedAvgCNN, hidden=32)
+    objective, start = Objective(net, (cross_entropy,)), net.init(SEED)
+    found = [trained(objective, start, images(), batch_size=10) for _ in range(4)]
+    kept = {name: value.clone() for name, value in found[-1].gradient.items()}
+    trained(objective, net.init(Seed(1)), images(), batch_size=10)
+    assert all(torch.equal(found[-1].gradient[name], value) for name, value in kept.items())
