@@ -110,7 +110,7 @@ class Visit:
             return self._record(known, moving, eager)
         try:
             player = known.tape.bound(self.stable)
-        except Exception:  # tensors of a kind that cannot be put there
+        except RuntimeError:  # tensors of a kind that cannot be put there
             player = None
         if player is None or (known.trials < TRIALS and not self._agrees(known, player, moving, eager)):
             known.refused, known.tape = True, None
@@ -127,7 +127,7 @@ class Visit:
             if versions != [t._version for t in (*self.stable, *moving)]:
                 raise CannotRecord("it writes into what it was given")
             known.tape = Tape(recorder, self.stable, moving, outputs, self.fresh)
-        except (CannotRecord, RuntimeError):  # NotImplementedError among them: tensors that have no places or forms
+        except (CannotRecord, NotImplementedError):  # sparse tensors, say, have no place in memory
             known.refused = True
         return outputs
 
@@ -143,7 +143,7 @@ class Visit:
                 found = player(*moving)
             same = all(_same(a, b) for a, b in zip(expected, found, strict=True))
             return same and torch.equal(after, torch.get_rng_state())
-        except Exception:
+        except (RuntimeError, TypeError):
             return False
         finally:
             torch.set_rng_state(before)

@@ -14,56 +14,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedquilt.core.kernels import INTO, QUICK
+
 Outputs = tuple[Tensor, ...]
 Player = Callable[..., Outputs]  # called with the tensors that change from step to step
 
 _aten = torch.ops.aten
 _ALIGN = 64
 _ALIASES = {_aten.detach.default, _aten.alias.default}
-_SAME = (
-    "mm", "bmm", "addmm", "baddbmm", "t", "relu", "tanh", "sigmoid", "permute", "as_strided", "unsqueeze", "clone",
-    "convolution", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm", "index_select",
-)  # fmt: skip
-_QUICK: dict[Any, Any] = {  # the same kernels behind a shorter call, with the same arguments
-    **{getattr(_aten, name).default: getattr(torch, name) for name in _SAME},
-    **{getattr(_aten, name).Tensor: getattr(torch, name) for name in ("add", "sub", "mul", "div")},
-    _aten.sum.dim_IntList: torch.sum,
-    _aten.transpose.int: torch.transpose,
-    _aten.select.int: torch.select,
-    _aten.view.default: Tensor.view,
-    _aten.expand.default: Tensor.expand,
-    _aten.new_zeros.default: Tensor.new_zeros,
-    _aten.add_.Tensor: Tensor.add_,
-    _aten.copy_.default: Tensor.copy_,
-    _aten._unsafe_view.default: Tensor.view,
-    _aten.empty.memory_format: torch.empty,
-    _aten.max_pool2d_with_indices.default: torch._C._nn.max_pool2d_with_indices,
-    _aten.avg_pool2d.default: torch._C._nn.avg_pool2d,
-    _aten.gelu.default: torch._C._nn.gelu,
-}
-
-
-_named = {
-    **{getattr(_aten, name).default: getattr(torch, name) for name in (
-        "mm", "bmm", "addmm", "baddbmm", "index_select", "tanh", "sigmoid",
-        "_log_softmax", "_log_softmax_backward_data",
-    )},
-    **{getattr(_aten, name).Tensor: getattr(torch, name) for name in ("add", "sub", "mul", "div")},
-    _aten.sum.dim_IntList: torch.sum,
-    _aten.max_pool2d_with_indices.default: torch._C._nn.max_pool2d_with_indices,
-    _aten.avg_pool2d.default: torch._C._nn.avg_pool2d,
-    _aten.gelu.default: torch._C._nn.gelu,
-}  # fmt: skip
-_INTO: dict[Any, tuple[Any, str]] = {  # the same kernels where they write into memory they are given: how to call them
-    **{kernel: (call, "{args}, out={out}") for kernel, call in _named.items()},
-    **{getattr(_aten, name).default: (getattr(_aten, name).grad_input._op, "{args}, grad_input={out}") for name in (
-        "threshold_backward", "tanh_backward", "sigmoid_backward", "max_pool2d_with_indices_backward",
-        "avg_pool2d_backward",
-    )},
-    _aten.relu.default: (torch.clamp_min, "{args}, 0, out={out}"),
-    _aten.clone.default: (Tensor.copy_, "{out}, {first}"),
-    _aten.new_zeros.default: (Tensor.zero_, "{out}"),
-}  # fmt: skip
 
 
 class CannotRecord(Exception):
@@ -214,7 +172,7 @@ class _Source:
             line = self._fix(func, out, given)
         else:
             target = self._target(out, once, own)
-            line = f"{target} = {self._value(_QUICK.get(func, func._op))}({', '.join(given)})"
+            line = f"{target} = {self._value(QUICK.get(func, func._op))}({', '.join(given)})"
             if func is _aten.t.default:
                 self.turned[target] = used[0]
         if once and all(name in self.laid for name in used):
@@ -232,7 +190,7 @@ class _Source:
     def _fixes(self, func: Any, out: Any) -> bool:
         """Whether what a kernel makes has a place of its own in the memory of the thread."""
         made = out if isinstance(out, tuple) else (out,)
-        return (func in _INTO or func is _aten.empty.memory_format) and all(
+        return (func in INTO or func is _aten.empty.memory_format) and all(
             isinstance(t, Tensor) and t.device.type == "cpu" and t.numel() > 0 and t.storage_offset() == 0
             and t.untyped_storage().nbytes() == t.numel() * t.element_size() and id(t) not in self.names
             and _storage(t) not in self.given_away and _storage(t) not in self.fixed
@@ -258,7 +216,7 @@ class _Source:
             self.until[storage] = len(self.lines)
         if func is _aten.empty.memory_format:
             return "pass"
-        call, how = _INTO[func]
+        call, how = INTO[func]
         place = names[0] if len(names) == 1 else f"({', '.join(names)})"
         return f"{self._value(call)}({how.format(args=', '.join(given), first=given[0], out=place)})"
 
