@@ -40,7 +40,8 @@ def resume(folder: Folder,
 def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Compare several methods over several seeds on one federation.
 
-    Runs that are finished are kept, so an interrupted comparison goes on where it stopped.
+    Runs that are finished are kept, so an interrupted comparison goes on where it stopped. As many as there are cores
+    are played at once (engine.at_once).
 
     Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
     """
@@ -92,6 +93,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     from fedquilt.runs.data import federations_of
     from fedquilt.runs.federation_file import write_federation
     from fedquilt.runs.finished import result_of
+    from fedquilt.runs.listening import play_to
     from fedquilt.runs.progress import Progress
     from fedquilt.runs.report import write_report
     from fedquilt.runs.show import newcomers_table, result_table
@@ -105,9 +107,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
             made = run_of(config, engine, folder, federation, fresh)
             write_federation(folder, federation)
             with Progress(quiet=as_json) as progress:
-                hear = progress.bar(folder.name, config.rounds).follow(made)
-                for snapshot in made:
-                    hear(snapshot)
+                play_to(progress.bar(folder.name, config.rounds), made)
         finally:
             engine.close()
         found, notes = result_of(folder) or {}, made.notes

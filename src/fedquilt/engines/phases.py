@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 PHASES = ("broadcast", "train", "upload", "aggregate", "evaluate")
@@ -33,12 +34,14 @@ class Phase:
 
 def resident() -> int:
     """The resident bytes of this process now; where the system does not tell, the most there ever were."""
-    if _STATM is not None:
-        return int(os.pread(_STATM, 64, 0).split()[1]) * _PAGE
+    own = _statm()
+    if own is not None:
+        return int(os.pread(own, 64, 0).split()[1]) * _PAGE
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+@cache
 def _statm() -> int | None:
     try:
         return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -46,16 +49,8 @@ def _statm() -> int | None:
         return None
 
 
-_STATM, _PAGE = _statm(), os.sysconf("SC_PAGESIZE")
-
-
-def _again() -> None:
-    """A process that was forked off must not read its parent's numbers."""
-    global _STATM
-    _STATM = _statm()
-
-
-os.register_at_fork(after_in_child=_again)
+_PAGE = os.sysconf("SC_PAGESIZE")
+os.register_at_fork(after_in_child=_statm.cache_clear)  # a process that was forked off has numbers of its own
 
 
 class PhaseMeter:

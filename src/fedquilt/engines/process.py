@@ -69,6 +69,11 @@ class Forked:
         assert self.returncode is not None
         return self.returncode
 
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
     def kill(self) -> None:
         """End it at once."""
         if self.poll() is None:
@@ -83,7 +88,6 @@ def _child(serve: Callable[[], None], keep: int) -> NoReturn:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        os.environ["FEDQUILT_WORKER"] = "1"
         nothing = os.open(os.devnull, os.O_RDWR)
         for held in _open_files():  # numbers stay taken, lest an object of the parent's close a file of ours
             if held not in (1, 2, keep, nothing):
@@ -118,7 +122,7 @@ def _spawned(theirs: socket.socket) -> subprocess.Popen[bytes]:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "FEDQUILT_WORKER": "1",
+        "FEDQUILT_WORKER": "1",  # known before the user's script is imported
         **settings(),
     }
     command = [sys.executable, "-m", "fedquilt.engines.worker", str(theirs.fileno())]

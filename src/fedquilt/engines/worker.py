@@ -167,6 +167,7 @@ def _stand_back() -> None:
 
 def main(door: socket.socket) -> None:
     """Serve on this socket."""
+    os.environ["FEDQUILT_WORKER"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     torch.set_num_threads(1)
     _stand_back()

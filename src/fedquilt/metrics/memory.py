@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,29 @@ def memory() -> dict[str, Any]:
         "peak_accelerator_bytes": {f"cuda:{d}": torch.cuda.max_memory_allocated(d) for d in devices},
         "live_tensors": live_tensors(),
     }
+
+
+def available() -> int:
+    """How many bytes a new process may use without hurting others: what the system has left, and what a container may
+    still take; where neither is told, none."""
+    left = [_first(line) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
+    for most, now in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        for place in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")):
+            limit, used = _lines(place / most), _lines(place / now)
+            if limit and used and limit[0].isdecimal() and used[0].isdecimal():
+                left.append(max(int(limit[0]) - int(used[0]), 0))
+    return min(left, default=0)
+
+
+def _lines(file: str | Path) -> list[str]:
+    try:
+        return Path(file).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _first(line: str) -> int:
+    return int(line.split()[1])
 
 
 def live_tensors() -> dict[str, dict[str, int]]:

@@ -14,6 +14,7 @@ from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import constant
 from fedquilt.engines.engine import Engine
+from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
 from fedquilt.runs.codecs import check_codecs, with_codecs
 from fedquilt.runs.config import Config, check_options, dump, flat
@@ -73,7 +74,10 @@ def engine_of(config: Config) -> Engine:
     return make_engine(chosen.kind, chosen.processes, chosen.devices, chosen.nodes, chosen.width, chosen.exact)
 
 
-def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None, fresh: bool = False) -> Run:
+def run_of(
+    config: Config, engine: Engine, folder: Path, federation: Any = None, fresh: bool = False,
+    meter: Meter | None = None,
+) -> Run:  # fmt: skip
     """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``."""
     data = federation if federation is not None else federation_of(config)
     method = method_of(config, data)
@@ -93,6 +97,7 @@ def run_of(config: Config, engine: Engine, folder: Path, federation: Any = None,
         identity=config.identity(), personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints, stages=config.output.stages,
         min_replies=config.cohort.min_replies, network=config.network, tell=tell_of(config, folder),
+        meter=meter,
     )  # fmt: skip
 
 

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import ConfigError, ExchangeError, InputError, RoundError
+from fedquilt.core.errors import ConfigError, InputError, RoundError
 from fedquilt.data import Federation
-from fedquilt.runs.build import engine_of, federation_of, method_of, result_for, run_of
+from fedquilt.runs.build import federation_of, method_of
 from fedquilt.runs.config import Config, Kinded
 from fedquilt.runs.federation_file import constants, write_federation
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.runner import Run, Snapshot
+from fedquilt.runs.player import Audience, Cell, Player
 from fedquilt.runs.statistics.spread import client_means
 from fedquilt.runs.tables import FRAME, as_csv, by_label, summary_of
 from fedquilt.runs.views import CELLS, RunView
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a comparison: a label, its settings, its folder."""
-
-    label: str
-    config: Config
-    folder: Path
 
 
 def cells(config: Config) -> tuple[Path, list[Cell]]:
@@ -58,14 +47,8 @@ def _labels(choices: Sequence[Kinded]) -> list[str]:
     return [label if labels.count(label) == 1 else f"{label}#{i}" for i, label in enumerate(labels)]
 
 
-Watch = Callable[[Cell, int, Run], AbstractContextManager[Callable[[Snapshot], None]]]
-
-
-def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
-    """Run every cell that is not finished yet, then make the table and the picture.
-
-    ``watch`` is asked for every run that is played, with its place among all, and gives what hears of its rounds.
-    """
+def compare(config: Config, audience: Audience | None = None) -> dict[str, Any]:
+    """Run every cell that is not finished yet, then make the table and the picture."""
     if config.data.test == 0 and not config.data.local_tests:
         raise ConfigError(["data.test: a comparison needs test rows, got 0.0"])
     top, todo = cells(config)
@@ -74,9 +57,8 @@ def compare(config: Config, watch: Watch | None = None) -> dict[str, Any]:
         check(cell.config, federation)
     begin(config, top, todo)
     write_federation(top, federation)
-    with Player(config, federation, watch) as player:
-        for cell in todo:
-            player.play(cell)
+    with Player(config, federation, audience) as player:
+        player.play(todo)
     trouble = {f["method"] for f in player.failed}
     done = [cell for cell in todo if cell.label not in trouble]
     if not done:
@@ -91,38 +73,6 @@ def check(config: Config, federation: Federation) -> None:
             f"{config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and look at "
             "'fedquilt continual RUN'."
         )
-
-
-class Player:
-    """Plays cells on one engine, which it closes at the end: those that are not finished yet; trouble of one does not
-    stop the others."""
-
-    def __init__(self, config: Config, federation: Federation, watch: Watch | None) -> None:
-        self.federation, self.watch = federation, watch
-        self.engine, self.failed, self.asked = engine_of(config), list[dict[str, Any]](), 0
-
-    def play(self, cell: Cell) -> None:
-        """The next of them; what failed is added to ``failed``."""
-        place, self.asked = self.asked, self.asked + 1
-        if result_for(cell.folder, self.federation) is not None:
-            return
-        try:
-            run, watch = run_of(cell.config, self.engine, cell.folder, self.federation), self.watch
-            with nullcontext(lambda snapshot: None) if watch is None else watch(cell, place, run) as hear:
-                for snapshot in run:
-                    hear(snapshot)
-        except (ExchangeError, RoundError) as error:
-            self.failed.append({"method": cell.label, "seed": cell.config.seed, "reason": str(error)})
-
-    def all_failed(self, what: str) -> str:
-        """In words."""
-        return f"Every {what} failed. " + "; ".join(f"{f['method']}: {f['reason']}" for f in self.failed[:3])
-
-    def __enter__(self) -> Player:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.engine.close()
 
 
 def begin(config: Config, top: Path, todo: Sequence[Cell]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -16,11 +16,7 @@ from rich.table import Column
 from fedquilt.runs.statistics.targets import MEGABYTE
 
 if TYPE_CHECKING:
-    from fedquilt.runs.compare import Cell
-    from fedquilt.runs.play import Run
-    from fedquilt.runs.snapshot import Snapshot
-
-    Hear = Callable[[Snapshot], None]
+    from fedquilt.runs.player import Cell
 
 console = Console()
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
@@ -42,10 +38,10 @@ def on_screen() -> bool:
 
 
 class Bar:
-    """One line of progress. ``within`` is the line of the whole that it is a part of, which begins it at ``before``."""
+    """One line of progress."""
 
-    def __init__(self, owner: Progress, title: str, total: int, within: Bar | None = None, before: int = 0) -> None:
-        self.owner, self.title, self.total, self.within, self.before = owner, title, total, within, before
+    def __init__(self, owner: Progress, title: str, total: int, moved: Callable[[], None] | None = None) -> None:
+        self.owner, self.title, self.total, self._moved = owner, title, total, moved
         self.done, self.numbers = 0, ""
         self._began: tuple[float, int] | None = None
         self._said = time.monotonic()
@@ -53,22 +49,6 @@ class Bar:
         if owner.live is not None:
             self._task = owner.live.add_task(title, total=total, numbers="", phase="")
             owner.draw(now=True)
-
-    def follow(self, run: Run) -> Hear:
-        """Show how far a run is, also inside a round; gives what hears of each round."""
-        run.journal.hear = self.step
-        told = 0
-
-        def hear(snapshot: Snapshot) -> None:
-            nonlocal told
-            for note in run.notes[told:]:
-                self.owner.note(note)
-            told = len(run.notes)
-            for entry in snapshot.log.quarantined:
-                self.owner.note(f"round {snapshot.round}: client {entry.client!r} left out: {entry.reason}")
-            self.round(snapshot.round, snapshot.metrics, run.progress)
-
-        return hear
 
     def step(self, round: int, phase: str, done: int, of: int) -> None:
         """So many clients of a phase of a round are done."""
@@ -86,8 +66,8 @@ class Bar:
             self._said = now
             print(" ".join(part for part in (f"{self.title}: {done}/{self.total}", self.numbers, self._left()) if part),
                   flush=True)  # fmt: skip
-        if self.within is not None:
-            self.within.reached(self.before + done)
+        if self._moved is not None:
+            self._moved()
 
     def reached(self, done: int) -> None:
         """A part of it has come so far."""
@@ -95,6 +75,10 @@ class Bar:
         if self.owner.live is not None and self._task is not None:
             self.owner.live.update(self._task, completed=done)
             self.owner.draw()
+
+    def say(self, text: str) -> None:
+        """Something worth knowing, above the bar."""
+        self.owner.note(text)
 
     def note(self, text: str) -> None:
         """What is being done now, beside the bar."""
@@ -163,25 +147,13 @@ class Progress:
             self._drawn = time.monotonic()
             self.live.refresh()
 
-    def bar(self, title: str, total: int, within: Bar | None = None, before: int = 0) -> Bar:
-        """A new line of progress."""
-        return Bar(self, title, total, within, before)
+    def bar(self, title: str, total: int, moved: Callable[[], None] | None = None) -> Bar:
+        """A new line of progress; ``moved`` is called when it moves."""
+        return Bar(self, title, total, moved)
 
-    def parts(self, rounds: int, count: int) -> Callable[[Cell, int, Run], AbstractContextManager[Hear]]:
-        """A line for a comparison of so many runs, and one for the run that is played; what was played stays above."""
-        whole = self.bar("all runs", rounds * count)
-
-        @contextmanager
-        def watch(cell: Cell, place: int, run: Run) -> Iterator[Hear]:
-            bar = self.bar(f"{cell.label} seed {cell.config.seed}", rounds, whole, place * rounds)
-            try:
-                yield bar.follow(run)
-            finally:
-                bar.end()
-                if place == count - 1:
-                    whole.note("tables and pictures")
-
-        return watch
+    def parts(self, rounds: int, count: int) -> Parts:
+        """For so many runs."""
+        return Parts(self, rounds, count)
 
     def note(self, text: str) -> None:
         """Something worth saying above the progress."""
@@ -189,3 +161,34 @@ class Progress:
             self.live.console.print(f"note: {text}", markup=False)
         elif not self.quiet:
             print(f"note: {text}", flush=True)
+
+
+class Parts:
+    """A line for all runs, and one for each that is played; what was played stays above."""
+
+    def __init__(self, owner: Progress, rounds: int, count: int) -> None:
+        self._owner, self._rounds, self._left, self._over = owner, rounds, count, 0
+        self._whole = owner.bar("all runs", rounds * count)
+        self._playing: list[Bar] = []
+
+    def kept(self) -> None:
+        """One of them was finished before."""
+        self._left, self._over = self._left - 1, self._over + self._rounds
+        self._moved()
+
+    @contextmanager
+    def playing(self, cell: Cell) -> Iterator[Bar]:
+        """One of them is played."""
+        bar = self._owner.bar(f"{cell.label} seed {cell.config.seed}", self._rounds, self._moved)
+        self._playing.append(bar)
+        try:
+            yield bar
+        finally:
+            bar.end()
+            self._playing.remove(bar)
+            self.kept()
+            if not self._left:
+                self._whole.note("tables and pictures")
+
+    def _moved(self) -> None:
+        self._whole.reached(self._over + sum(bar.done for bar in self._playing))

@@ -155,7 +155,8 @@ class Participation(_Section):
 
 class EngineChoice(_Section):
     """Where clients' work runs. Results do not depend on it, but for rounding with 'lanes', and with 'auto' when
-    ``exact`` is false: then it may choose lanes."""
+    ``exact`` is false: then it may choose lanes. ``at_once``: runs of a comparison or sweep that are played side by
+    side; by default, with 'auto', one per core."""
 
     kind: Literal["auto", "local", "workers", "lanes", "flower-simulation"] = "auto"
     exact: bool = True
@@ -163,6 +164,7 @@ class EngineChoice(_Section):
     devices: list[str] = []
     nodes: Positive | None = None
     width: Positive | None = None
+    at_once: Positive | None = None
 
 
 class Federated(_Section):

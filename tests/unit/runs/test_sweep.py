@@ -14,6 +14,8 @@ import pytest
 
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.runs.config import Config, load, parse
+from fedquilt.runs.listening import Listener, Nobody
+from fedquilt.runs.player import Cell, NoAudience
 from fedquilt.runs.sweeping.points import asker, inside
 from fedquilt.runs.sweeping.ranking import ranking
 from fedquilt.runs.sweeping.space import Range, Sweep, read_set
@@ -165,22 +167,24 @@ def test_a_sweep_chooses_on_validation_and_goes_on_where_it_stopped(tmp_path: Pa
     played: list[str] = []
     top = folder_of(config)
 
-    @contextmanager
-    def heard(cell: Any, place: int, run: Any) -> Iterator[Any]:
-        played.append(cell.folder.name)
-        yield lambda snapshot: None
+    class Heard(NoAudience):
+        @contextmanager
+        def playing(self, cell: Cell) -> Iterator[Listener]:
+            played.append(cell.folder.name)
+            yield Nobody()
 
-    @contextmanager
-    def stop_in_the_third(cell: Any, place: int, run: Any) -> Iterator[Any]:
-        if cell.folder.name == "point001-seed0":
-            raise KeyboardInterrupt
-        yield lambda snapshot: None
+    class StopInTheThird(NoAudience):
+        @contextmanager
+        def playing(self, cell: Cell) -> Iterator[Listener]:
+            if cell.folder.name == "point001-seed0":
+                raise KeyboardInterrupt
+            yield Nobody()
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(config, stop_in_the_third)
+        sweep(config, StopInTheThird())
     before = (top / "point000-seed1/result.json").stat().st_mtime_ns
     assert fedquilt("report", top).code == 0
-    summary = sweep(config, heard)
+    summary = sweep(config, Heard())
     assert sorted(set(played)) == [f"point{p:03d}-seed{s}" for p in (1, 2, 3) for s in (0, 1)]
     assert (top / "point000-seed1/result.json").stat().st_mtime_ns == before
 
@@ -201,9 +205,9 @@ def test_a_sweep_chooses_on_validation_and_goes_on_where_it_stopped(tmp_path: Pa
     best = load(top / "best.toml")
     assert (best.train.optimizer.options["lr"], best.rounds) == (0.5, 2)
     assert (top / "parameters.png").stat().st_size > 1000
-    again: list[str] = []
-    assert sweep(config, lambda cell, snapshot: again.append("played"))["best"] == summary["best"]
-    assert again == []
+    played.clear()
+    assert sweep(config, Heard())["best"] == summary["best"]
+    assert played == []
 
 
 def test_the_page_of_a_sweep_shows_no_test_scores_but_those_of_the_best(tmp_path: Path) -> None:

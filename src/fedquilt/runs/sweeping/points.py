@@ -17,9 +17,10 @@ MOST = 10_000  # points of a grid
 
 
 class Asker(Protocol):
-    """Says what to try next, at most ``total`` times."""
+    """Says what to try next, at most ``total`` times; ``learns``: from what was found before."""
 
     total: int
+    learns: bool
 
     def ask(self, done: Sequence[tuple[Values, float | None]]) -> Values | None:
         """The next point, given all those before it and their validation accuracies (None: it failed); None: no more.
@@ -38,6 +39,8 @@ def asker(sweep: Sweep) -> Asker:
 
 class Grid:
     """Every combination, the last name fastest."""
+
+    learns = False
 
     def __init__(self, space: Space) -> None:
         spans = [name for name, tried in space.items() if isinstance(tried, Range)]
@@ -62,6 +65,8 @@ class Grid:
 
 class Random:
     """So many different points, drawn independently."""
+
+    learns = False
 
     def __init__(self, space: Space, points: int, seed: int) -> None:
         self._all = list(itertools.islice(_different(space, Seed(seed)), points))
@@ -105,6 +110,8 @@ def inside(span: Range, share: float) -> int | float:
 
 class Optuna:
     """Optuna's tree of Parzen estimators. The study is rebuilt from what is done, with a seed for each point."""
+
+    learns = True
 
     def __init__(self, space: Space, points: int, seed: int) -> None:
         try:

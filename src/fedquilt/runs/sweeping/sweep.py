@@ -11,12 +11,13 @@ from typing import Any
 
 from fedquilt.core.errors import ConfigError, InputError, RoundError
 from fedquilt.runs.build import federation_of
-from fedquilt.runs.compare import Cell, Player, Watch, begin, check
+from fedquilt.runs.compare import begin, check
 from fedquilt.runs.config import Config, dump, parse
 from fedquilt.runs.federation_file import write_federation
 from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.runs.player import Audience, Cell, Player
 from fedquilt.runs.settings import OTHERWISE
-from fedquilt.runs.sweeping.points import Values, asker
+from fedquilt.runs.sweeping.points import Asker, Values, asker
 from fedquilt.runs.sweeping.ranking import FILE, ranking
 from fedquilt.runs.sweeping.space import Range
 
@@ -70,7 +71,7 @@ def planned(config: Config) -> int:
     return asker(config.sweep).total * len(config.sweep.seeds)
 
 
-def sweep(config: Config, watch: Watch | None = None) -> dict[str, Any]:
+def sweep(config: Config, audience: Audience | None = None) -> dict[str, Any]:
     """Run every point that is not finished yet, then choose."""
     _check(config)
     search, top, federation = asker(config.sweep), folder_of(config), federation_of(config)
@@ -79,21 +80,34 @@ def sweep(config: Config, watch: Watch | None = None) -> dict[str, Any]:
     points: list[Point] = []
     done: list[tuple[Values, float | None]] = []
     known: dict[str, Point] = {}
-    with Player(config, federation, watch) as player:
-        while (values := search.ask(done)) is not None:
-            key = json.dumps(values, sort_keys=True)
-            if key not in known:
-                known[key] = Point(len(points), _label(values, [p.label for p in points]), values, at(config, values))
-                points.append(known[key])
-                _write(config, top, points, search.total)
-                for cell in known[key].cells(top):
-                    player.play(cell)
-            found = ranking(top)[known[key].number]
-            done.append((values, found["valid"]))
+    with Player(config, federation, audience) as player:
+        while asked := _asked(search, done):
+            fresh = len(points)
+            for values in asked:
+                key = json.dumps(values, sort_keys=True)
+                if key not in known:
+                    label = _label(values, [p.label for p in points])
+                    known[key] = Point(len(points), label, values, at(config, values))
+                    points.append(known[key])
+            _write(config, top, points, search.total)
+            player.play([cell for point in points[fresh:] for cell in point.cells(top)])
+            rows = ranking(top)
+            done += [(values, rows[known[json.dumps(values, sort_keys=True)].number]["valid"]) for values in asked]
     write_federation(top, federation)
     if all(accuracy is None for _, accuracy in done):
         raise RoundError(player.all_failed("point"))
     return conclude(config, top, points, player.failed)
+
+
+def _asked(search: Asker, done: Sequence[tuple[Values, float | None]]) -> list[Values]:
+    """What to try next: one point, or all that are left where none depends on what is found at another."""
+    found: list[Values] = []
+    while not (found and search.learns):
+        values = search.ask([*done, *((values, None) for values in found)])
+        if values is None:
+            break
+        found.append(values)
+    return found
 
 
 def _check(config: Config) -> None:

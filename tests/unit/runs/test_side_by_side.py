@@ -1,0 +1,226 @@
+"""Runs side by side: the same numbers, and no trouble of one is another's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedquilt.core.errors import RoundError, WorkerError
+from fedquilt.metrics.memory import available
+from fedquilt.runs import player
+from fedquilt.runs.compare import cells, compare
+from fedquilt.runs.config import Config, load
+from fedquilt.runs.listening import Listener, Nobody
+from fedquilt.runs.player import Cell, NoAudience, Player
+from fedquilt.runs.side_by_side import side_by_side
+from helpers.command import SMALL, lines, small, untimed
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")
+
+AUTO = SMALL.replace('kind = "local"', 'kind = "auto"')
+METHODS = 'compare.methods=["fedavg","local_only","fedprox"]'
+
+
+class Heard(Nobody):
+    """What a run told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.said: list[str] = []
+
+    def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
+        self.rounds.append(done)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def listened(heard: dict[Any, Heard]) -> Callable[[Any], Any]:
+    @contextmanager
+    def listening(what: Any) -> Iterator[Listener]:
+        heard[what] = Heard()
+        yield heard[what]
+
+    return listening
+
+
+def settings(folder: Path, at_once: int, *more: str) -> Config:
+    return load(small(folder, AUTO), [METHODS, "compare.seeds=[0,1]", f"engine.at_once={at_once}", *more])
+
+
+def results(config: Config) -> dict[str, Any]:
+    found = {}
+    for cell in cells(config)[1]:
+        result = json.loads((cell.folder / "result.json").read_text())
+        found[cell.folder.name] = (result["digest"], untimed(lines(cell.folder / "metrics/rounds.jsonl")))
+    return found
+
+
+def test_the_numbers_are_those_of_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedquilt.runs.compare.conclude", lambda *told: {"failed": told[-1]})  # pictures take longer
+    found = []
+    for at_once in (1, 3):
+        (tmp_path / str(at_once)).mkdir()
+        config = settings(tmp_path / str(at_once), at_once)
+        summary = compare(config)
+        assert summary["failed"] == []
+        found.append(results(config))
+    assert found[0] == found[1]
+    assert len(found[0]) == 6
+
+
+def test_each_is_told_of_and_played_elsewhere() -> None:
+    def play(what: int, listener: Listener) -> str | None:
+        for done in range(1, 4):
+            listener.round(done, {"test_loss": 0.5, "odd": object()}, {"bytes_up": 3})
+        listener.say(f"{what} in {os.getpid()}")
+        return None
+
+    heard: dict[int, Heard] = {}
+    assert side_by_side([5, 6, 7], 2, play, listened(heard)) == []
+    assert [h.rounds for h in heard.values()] == [[1, 2, 3]] * 3
+    places = {h.said[0] for h in heard.values()}
+    assert len(places) == 3
+    assert not any(str(os.getpid()) in text for text in places)
+
+
+def test_one_that_fails_or_dies_does_not_stop_the_others() -> None:
+    def play(what: str, listener: Listener) -> str | None:
+        if what == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "leaves":
+            os._exit(7)
+        listener.round(1, {})
+        return "it diverged" if what == "fails" else None
+
+    heard: dict[str, Heard] = {}
+    failed = dict(side_by_side(["dies", "fails", "works", "leaves"], 2, play, listened(heard)))
+    assert heard["works"].rounds == [1]
+    assert failed["fails"] == "it diverged"
+    assert "killed by signal 9" in failed["dies"]
+    assert "exit code 7" in failed["leaves"]
+    assert list(failed) == ["dies", "fails", "leaves"]  # in their order
+
+
+def test_an_error_that_is_not_of_one_run_is_raised_and_ends_the_others(tmp_path: Path) -> None:
+    def play(what: str, listener: Listener) -> str | None:
+        if what == "ours":
+            raise RoundError("nobody answered")
+        if what == "theirs":
+            raise ZeroDivisionError("odd")
+        try:
+            for done in range(1000):
+                time.sleep(0.05)
+                listener.round(done, {})
+        except KeyboardInterrupt:
+            (tmp_path / "saved").write_text("")
+            raise
+        return None
+
+    began = time.monotonic()
+    with pytest.raises(RoundError, match=r"^nobody answered$"):
+        side_by_side(["slow", "ours"], 2, play, listened({}))
+    assert (tmp_path / "saved").exists()
+    with pytest.raises(WorkerError, match="ZeroDivisionError: odd"):
+        side_by_side(["slow", "theirs"], 2, play, listened({}))
+    assert time.monotonic() - began < 30
+
+
+def test_by_default_one_run_per_core_with_auto_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(player, "cores", lambda: 4)
+    monkeypatch.setattr(player, "available", lambda: 2**40)
+    recipe = small(tmp_path, AUTO)
+
+    def at_once(*changes: str) -> int:
+        config = load(recipe, [METHODS, "compare.seeds=[0,1]", *changes])
+        with Player(config, player_federation(config), None) as found:
+            return found._at_once(cells(config)[1])
+
+    assert at_once() == 4
+    assert at_once("compare.seeds=[0]") == 3  # not more than there are
+    assert at_once("engine.at_once=2") == 2
+    assert at_once("engine.processes=2") == 1
+    assert at_once("engine.kind='local'") == 1
+    monkeypatch.setattr(player, "available", lambda: player.EACH + 2**28)
+    assert at_once() == 1
+    assert at_once("engine.at_once=2") == 2  # who asks for it gets it
+    monkeypatch.setenv("FEDQUILT_START", "spawn")
+    assert at_once("engine.at_once=2") == 1
+
+
+def player_federation(config: Config) -> Any:
+    from fedquilt.runs.build import federation_of
+
+    return federation_of(config)
+
+
+def test_memory_that_is_left_is_told() -> None:
+    assert 2**20 < available() < 2**50
+
+
+def test_an_interrupted_comparison_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    """Ctrl-C reaches the command alone, as from another terminal; its processes save what they have and end."""
+    config = settings(tmp_path, 2, "rounds=40")
+    top, todo = cells(config)
+    changes = [METHODS, "compare.seeds=[0,1]", "engine.at_once=2", "rounds=40"]
+    command = [sys.executable, "-m", "fedquilt", "compare", str(tmp_path / "small.toml"), *changes]
+    environment = {k: v for k, v in os.environ.items() if k != "FEDQUILT_START"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        end = time.monotonic() + 120
+        log = todo[1].folder / "metrics/rounds.jsonl"
+        while not (log.exists() and len(log.read_text().splitlines()) > 3) and time.monotonic() < end:
+            time.sleep(0.05)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert b"Interrupted" in said
+    assert b"Traceback" not in said
+    assert len(children) == 2
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert not (todo[1].folder / "result.json").exists()
+    again = subprocess.run(command, capture_output=True, env=environment, timeout=300)
+    assert again.returncode == 0, again.stderr.decode()
+    (tmp_path / "whole").mkdir()
+    whole = load(small(tmp_path / "whole", AUTO), [*changes[:2], "rounds=40", "engine.kind='local'"])
+    one = cells(whole)[1][1]
+    with Player(whole, player_federation(whole), NoAudience()) as alone:
+        alone.play([Cell(one.label, one.config, one.folder)])
+    told = [json.loads((folder / "result.json").read_text())["digest"] for folder in (todo[1].folder, one.folder)]
+    assert told[0] == told[1]
+    assert top.name == cells(whole)[0].name  # how many at once is no part of what a comparison is
+
+
+def test_runs_end_when_whoever_waits_for_them_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, time\n"
+        "from contextlib import nullcontext\n"
+        "from fedquilt.runs.listening import Nobody\n"
+        "from fedquilt.runs.side_by_side import side_by_side\n"
+        "def play(what, listener):\n"
+        "    for done in range(10**6):\n"
+        "        time.sleep(0.02)\n"
+        "        listener.round(done, {})\n"
+        "        print(os.getpid(), flush=True) if done == 0 else None\n"
+        "side_by_side([1, 2], 2, play, lambda what: nullcontext(Nobody()))\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "FEDQUILT_START"}
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        children = [int(process.stdout.readline()) for _ in range(2)]
+        process.kill()
+    end = time.monotonic() + 30
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
