@@ -9,6 +9,7 @@ import runpy
 import signal
 import socket
 import sys
+import time
 import traceback
 import types
 from collections.abc import Sequence
@@ -61,11 +62,22 @@ class Together:
 
 
 @record
+class Several:
+    """Tasks or exams to do one after another. A download and a global model equal to the first one's are left out of
+    the parts (None and b"")."""
+
+    down: bytes | None
+    whole: bytes | None
+    parts: tuple[Any, ...]
+
+
+@record
 class Done:
-    """The result of a job."""
+    """The result of a job, and how long it took."""
 
     number: int
     result: Any
+    seconds: float = 0.0
 
 
 @record
@@ -84,6 +96,21 @@ def together(tasks: Sequence[Task]) -> Together:
     """These visits as one job."""
     first = tasks[0].down
     return Together(first, tuple(replace(t, down=None) if t.down is first else t for t in tasks))
+
+
+def several(parts: Sequence[Task | Exam]) -> Task | Exam | Several:
+    """These as one job."""
+    if len(parts) == 1:
+        return parts[0]
+    down, whole = parts[0].down, getattr(parts[0], "whole", None)
+    return Several(down, whole, tuple(_without(part, down, whole) for part in parts))
+
+
+def _without(part: Task | Exam, down: bytes | None, whole: bytes | None) -> Task | Exam:
+    left_out: dict[str, Any] = {"down": None} if part.down is down else {}
+    if isinstance(part, Exam) and part.whole is not None and part.whole is whole:
+        left_out["whole"] = b""
+    return replace(part, **left_out) if left_out else part
 
 
 def serve(pipe: Pipe) -> None:
@@ -108,7 +135,7 @@ def serve(pipe: Pipe) -> None:
         elif isinstance(message, Job) and side is not None:
             what = message.what
             down = what.down if what.down is not None else down
-            whole = (what.whole or whole) if isinstance(what, Exam) else whole
+            whole = (what.whole or whole) if isinstance(what, Exam | Several) else whole
             pipe.send(answer(side, message, down, whole))
         else:
             pipe.send(Done(-2, {"peak_bytes": peak_bytes()}))
@@ -140,22 +167,30 @@ def _adopt_main(path: str) -> None:
 
 def answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) -> Done | Failed:
     """The result of a job whose frames were left out of it."""
-    what = job.what
-    try:
-        if isinstance(what, Task):
-            task = replace(what, down=down)
-            return Done(job.number, side.visit(task))
-        if isinstance(what, Together):
-            tasks = [replace(t, down=down) if t.down is None else t for t in what.tasks]
-            return Done(job.number, visit_together(side, tasks))
-        exam = Exam(what.client, down, what.slot, None if what.whole is None else whole, what.splits, what.round)
-        return Done(job.number, side.exam(exam))
-    except ExchangeError as error:
-        return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False, error.client)
-    except Exception as error:
-        told = isinstance(error, FedquiltError)
-        text = str(error) if told else f"{type(error).__name__}: {error}"
-        return Failed(job.number, "evaluation", text, traceback.format_exc(), told)
+    what, began = job.what, time.perf_counter()
+    parts = what.parts if isinstance(what, Several) else (what,)
+    results: list[Any] = []
+    for part in parts:
+        try:
+            results.append(_result(side, part, down, whole))
+        except ExchangeError as error:
+            return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False, error.client)
+        except Exception as error:
+            told = isinstance(error, FedquiltError)
+            text, client = str(error) if told else f"{type(error).__name__}: {error}", getattr(part, "client", None)
+            return Failed(job.number, "evaluation", text, traceback.format_exc(), told, client)
+    return Done(job.number, tuple(results) if isinstance(what, Several) else results[0], time.perf_counter() - began)
+
+
+def _result(side: ClientSide, what: Any, down: bytes | None, whole: bytes | None) -> Any:
+    """What came of a visit, of some side by side, or of an exam."""
+    if isinstance(what, Together):
+        return visit_together(side, [replace(t, down=down) if t.down is None else t for t in what.tasks])
+    if what.down is None:
+        what = replace(what, down=down)
+    if isinstance(what, Task):
+        return side.visit(what)
+    return side.exam(replace(what, whole=whole) if what.whole == b"" else what)
 
 
 def _stand_back() -> None:

@@ -19,11 +19,12 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.client_side import ClientSide, Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Lost
+from fedquilt.engines.groups import Pace, grouped
 from fedquilt.engines.kept_memory import keep_memory
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
 from fedquilt.engines.pipe import SharedTensors
 from fedquilt.engines.process import Worker
-from fedquilt.engines.worker import READY, Begin, Done, Failed, together
+from fedquilt.engines.worker import READY, Begin, Done, Failed, several, together
 
 T = TypeVar("T")
 _WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
@@ -33,8 +34,9 @@ _shared: WeakKeyDictionary[Any, SharedTensors] = WeakKeyDictionary()
 class Workers:
     """Runs visits in persistent processes, one torch thread each; client data are shared, not copied.
 
-    Visits go to whichever worker is free, larger clients first. A worker that dies is restarted and its visit is
-    made once more; if that kills a worker again, the client is left out of the round, with the reason.
+    Visits go to whichever worker is free, larger clients first; short ones, several in a message. A worker that dies is
+    restarted and its visit is made once more; if that kills a worker again, the client is left out of the round, with
+    the reason.
 
     Args:
         processes: How many; by default one per core.
@@ -65,6 +67,7 @@ class Workers:
         self._method: type = type(None)
         self._here: ClientSide | None = None
         self._given = 0  # how many jobs, in all runs
+        self._paces: dict[str, Pace] = {}  # of visits by exchange, and of exams
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -77,7 +80,7 @@ class Workers:
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """Start the processes, if they are not there yet, and tell them what this run is."""
         keep_memory()
-        self._method, self._source, self._here = type(method), source, None
+        self._method, self._source, self._here, self._paces = type(method), source, None, {}
         if self.width != 1:
             refuse(method)
             self._here = ClientSide(method, source, seed)
@@ -138,9 +141,33 @@ class Workers:
         if self._here is not None and clients and trains(self._here, task(clients[0])):
             yield from self._together(self._here, clients, task)
             return
-        for client, result in self._jobs(clients, task, self._size):
-            self._raise_failed(result, task(client) if isinstance(result, Failed) else None)
-            yield client, result
+        if clients:
+            for client, result in self._several(clients, task, self._size, task(clients[0]).exchange):
+                self._raise_failed(result, task(client) if isinstance(result, Failed) else None)
+                yield client, result
+
+    def _several(
+        self, clients: Sequence[ClientId], what: Callable[[ClientId], Task | Exam],
+        size: Callable[[ClientId], int], kind: str,
+    ) -> Iterator[tuple[ClientId, Any]]:  # fmt: skip
+        """Jobs of one client, or of as many as it takes to be worth a message; what came, in the order of ``clients``.
+
+        Of clients whose worker died twice, nobody knows which one it was: each is asked alone, at the end.
+        """
+        pace = Pace()
+        most = self._paces.get(kind, pace).together
+        groups = grouped(clients, most, len(self._workers))
+        late: list[tuple[tuple[ClientId, ...], Any]] = []
+        for group, result in self._jobs(
+            groups, lambda g: several([what(c) for c in g]), lambda g: sum(map(size, g)), pace, _WINDOW // most
+        ):
+            if late or _unknown(group, result):
+                late.append((group, result))
+            else:
+                yield from _each(group, result)
+        for group, result in late:
+            yield from self._jobs(group, what, size) if _unknown(group, result) else _each(group, result)
+        self._paces[kind] = pace
 
     def _together(
         self, here: ClientSide, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
@@ -168,7 +195,7 @@ class Workers:
         self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
     ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
         """Exams by all workers; results in the order of ``clients``."""
-        for client, result in self._jobs(clients, exam, lambda client: 0):  # they may not train, and have no size
+        for client, result in self._several(clients, exam, _no_size, ""):
             if isinstance(result, Failed):
                 raise (FedquiltError if result.told else WorkerError)(f"client {client!r}: {result.reason}")
             if isinstance(result, Lost):
@@ -176,8 +203,9 @@ class Workers:
             yield client, result
 
     def _jobs(
-        self, clients: Sequence[T], what: Callable[[T], Any], size: Callable[[T], int]
-    ) -> Iterator[tuple[T, Any]]:
+        self, clients: Sequence[T], what: Callable[[T], Any], size: Callable[[T], int],
+        pace: Pace | None = None, window: int = _WINDOW,
+    ) -> Iterator[tuple[T, Any]]:  # fmt: skip
         """Give out jobs within a window, larger clients first; hand back results in order.
 
         A worker is given its next job while it is busy, so that it need not wait for one, as long as there is one for
@@ -196,7 +224,7 @@ class Workers:
             for worker in self._workers:
                 selector.register(worker.pipe, selectors.EVENT_READ, worker)
             while wanted < first + len(clients):
-                while opened < min(first + len(clients), wanted + _WINDOW):
+                while opened < min(first + len(clients), wanted + window):
                     heapq.heappush(waiting, (-size(clients[opened - first]), opened))
                     opened += 1
                 self._give(waiting, lambda number: what(clients[number - first]))
@@ -205,9 +233,11 @@ class Workers:
                 for key, _ in events:
                     worker = key.data
                     given = list(worker.jobs)
-                    result = self._collect(worker)
-                    if result is not None:
-                        results[given[0]] = result
+                    answer = self._collect(worker)
+                    if answer is not None:
+                        results[given[0]] = answer.result if isinstance(answer, Done) else answer
+                        if pace is not None and isinstance(answer, Done):
+                            pace.add(answer.seconds, len(answer.result) if isinstance(answer.result, tuple) else 1)
                         continue
                     selector.unregister(worker.pipe)  # it died
                     fate = worker.fate()
@@ -250,7 +280,8 @@ class Workers:
     def _size(self, client: ClientId) -> int:
         return self._source.size(client) if self._source is not None else 0
 
-    def _collect(self, worker: Worker) -> Any:
+    def _collect(self, worker: Worker) -> Done | Failed | None:
+        """Its answer; None if it is gone or out of step."""
         number = worker.jobs[0] if worker.jobs else None
         try:
             answer = worker.pipe.receive()
@@ -261,9 +292,7 @@ class Workers:
             raise
         if worker.jobs:
             worker.jobs.popleft()
-        if answer is None or answer.number != number:
-            return None
-        return answer.result if isinstance(answer, Done) else answer
+        return answer if isinstance(answer, Done | Failed) and answer.number == number else None
 
     def _replace(self, dead: Worker) -> Worker:
         place = self._workers.index(dead)
@@ -301,6 +330,25 @@ class Workers:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _no_size(client: ClientId) -> int:
+    """Clients that are examined may not train, and so have no size."""
+    return 0
+
+
+def _unknown(group: Sequence[ClientId], result: Any) -> bool:
+    """Whether one of several clients cannot be visited, and nobody knows which."""
+    return isinstance(result, Lost) and len(group) > 1
+
+
+def _each(group: Sequence[ClientId], result: Any) -> Iterator[tuple[ClientId, Any]]:
+    """What came of each client of a job."""
+    if len(group) == 1 or isinstance(result, Failed):
+        failed = isinstance(result, Failed) and result.client is not None
+        yield result.client if failed else group[0], result
+    else:
+        yield from zip(group, result, strict=True)
 
 
 def cores() -> int:

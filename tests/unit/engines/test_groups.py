@@ -1,0 +1,119 @@
+"""Short visits and exams go to workers several in a message; nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedquilt.core.errors import ExchangeError, WorkerError
+from fedquilt.core.params import Parts, everything_but, under
+from fedquilt.core.record import equal
+from fedquilt.engines import groups, workers
+from fedquilt.engines.client_side import Exam
+from fedquilt.engines.groups import Pace, grouped
+from fedquilt.engines.worker import Several, several
+from fedquilt.engines.workers import Workers
+from fedquilt.metrics.classify import classify
+from helpers.sabotage import Deadly, Failing, Without
+from helpers.toy import fedavg, last, points
+
+MANY = points(*[8] * 24)
+PRIVATE = fedavg(parts=Parts(shared=everything_but(under("bias")), private=under("bias")))
+
+
+@given(st.integers(0, 200), st.integers(1, 16), st.integers(1, 9))
+def test_groups_hold_everybody_once_in_order_and_end_small(count: int, most: int, crew: int) -> None:
+    found = grouped(range(count), most, crew)
+    assert [one for group in found for one in group] == list(range(count))
+    sizes = [len(group) for group in found]
+    assert all(1 <= size <= most for size in sizes)
+    left = count
+    for size in sizes:
+        assert size == 1 or size <= left / (2 * crew)  # so much work is left that others have something too
+        left -= size
+
+
+def test_a_message_brings_enough_work() -> None:
+    pace = Pace()
+    assert pace.together == 1  # nothing is known yet
+    pace.add(0.5 * groups.GRAIN, 1)
+    assert pace.together == 2
+    pace.add(7.5 * groups.GRAIN, 3)
+    assert pace.together == 1
+    short = Pace()
+    short.add(1e-6, 1)
+    assert short.together == groups.MOST
+
+
+def test_what_all_have_in_common_is_sent_once() -> None:
+    down, whole, other = b"down", b"whole", b"other"
+    exams = [Exam(c, down, None, whole, ("test",)) for c in (1, 2)]
+    exams += [Exam(3, other, None, None, ("test",)), Exam(4, down, None, other, ("test",))]
+    found = several(exams)
+    assert isinstance(found, Several)
+    assert (found.down, found.whole) == (down, whole)
+    assert [(p.down, p.whole) for p in found.parts] == [(None, b""), (None, b""), (other, None), (None, other)]
+    assert several(exams[:1]) is exams[0]
+
+
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many parts each message to a worker had."""
+    sent: list[int] = []
+
+    def spied(parts: Any) -> Any:
+        sent.append(len(parts))
+        return several(parts)
+
+    monkeypatch.setattr(workers, "several", spied)
+    return sent
+
+
+def test_short_visits_and_exams_share_messages_to_the_same_bits(two_workers: Workers, messages: list[int]) -> None:
+    alone = last(PRIVATE, MANY, rounds=4, score=classify)
+    shared = last(PRIVATE, MANY, rounds=4, engine=two_workers, score=classify)
+    assert shared.digest() == alone.digest()
+    assert equal(shared.exams, alone.exams)
+    assert max(messages) > 2
+    assert len(messages) < 4 * 2 * 24
+
+
+def test_of_a_group_that_kills_its_worker_only_the_one_is_left_out() -> None:
+    with Workers(2) as engine:
+        snapshot = last(Deadly(base=PRIVATE, client=1), MANY, rounds=2, engine=engine)
+    (quarantine,) = snapshot.log.quarantined
+    assert quarantine.client == 1
+    assert "twice during this visit" in quarantine.reason
+    assert snapshot.digest() == last(Without(base=PRIVATE, client=1), MANY, rounds=2).digest()
+
+
+@pytest.mark.parametrize("stage", ["start", "finish"])
+def test_of_a_group_that_fails_the_one_is_named(
+    stage: str, two_workers: Workers, monkeypatch: pytest.MonkeyPatch, messages: list[int]
+) -> None:
+    monkeypatch.setattr(Pace, "together", 4)
+    odd = points(8, 8, 9, *[8] * 21)
+    with pytest.raises(ExchangeError) as caught:
+        last(Failing(base=PRIVATE, stage=stage, client=2, rows=9), odd, rounds=1, engine=two_workers)
+    assert max(messages) == 4
+    assert (caught.value.client, caught.value.stage) == (2, stage)
+    assert last(fedavg(), MANY, engine=two_workers).digest() == last(fedavg(), MANY).digest()
+
+
+def odd_score(predict: Any, params: Any, table: Any) -> Any:
+    """Fails at one client."""
+    if len(table) == 9:
+        raise ZeroDivisionError("odd")
+    return classify(predict, params, table)
+
+
+def test_of_a_group_whose_exam_fails_the_one_is_named(
+    two_workers: Workers, monkeypatch: pytest.MonkeyPatch, messages: list[int]
+) -> None:
+    monkeypatch.setattr(Pace, "together", 4)
+    with pytest.raises(WorkerError, match=r"client 2: ZeroDivisionError: odd"):
+        last(fedavg(), points(8, 8, 9, *[8] * 21), rounds=1, engine=two_workers, score=odd_score)
+    assert max(messages) == 4
