@@ -315,7 +315,7 @@ class Workers:
                 worker.pipe.send(None)
                 peaks.append(worker.pipe.receive().result["peak_bytes"])
         facts = {"engine": self.name, "processes": self.count, "peak_bytes_of_workers": peaks}
-        return {**facts, "devices": self.devices or ["cpu"], **({} if self.width == 1 else {"width": self.width})}
+        return {**facts, "devices": self.devices or ["cpu"], **({} if self.name == "workers" else {"width": self.width})}
 
     def close(self) -> None:
         """End the processes."""

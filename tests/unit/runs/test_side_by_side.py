@@ -139,6 +139,7 @@ def test_an_error_that_is_not_of_one_run_is_raised_and_ends_the_others(tmp_path:
 def test_by_default_one_run_per_core_with_auto_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(player, "cores", lambda: 4)
     monkeypatch.setattr(player, "available", lambda: 2**40)
+    monkeypatch.setattr(player, "forks", lambda device: True)
     recipe = small(tmp_path, AUTO)
 
     def at_once(*changes: str) -> int:
@@ -154,7 +155,7 @@ def test_by_default_one_run_per_core_with_auto_alone(tmp_path: Path, monkeypatch
     monkeypatch.setattr(player, "available", lambda: player.EACH + 2**28)
     assert at_once() == 1
     assert at_once("engine.at_once=2") == 2  # who asks for it gets it
-    monkeypatch.setenv("FEDQUILT_START", "spawn")
+    monkeypatch.setattr(player, "forks", lambda device: False)
     assert at_once("engine.at_once=2") == 1
 
 
