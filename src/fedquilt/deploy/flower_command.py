@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedquilt.core.errors import FedquiltError, InputError
-from fedquilt.deploy.processes import end_with_parent
+from fedquilt.engines.process import end_with_parent
 
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
 

@@ -16,9 +16,10 @@ from typing import NoReturn
 from fedquilt.core.errors import InputError
 from fedquilt.deploy.flower_command import Address, environment, free_port, program, refuse_plain_text
 from fedquilt.deploy.keys import check_date, check_node_key
-from fedquilt.deploy.processes import end_with_parent, held
+from fedquilt.deploy.processes import held
 from fedquilt.deploy.site import SiteSettings, is_function
 from fedquilt.engines.flower.resident import PLACE
+from fedquilt.engines.process import end_with_parent
 
 
 @dataclass(frozen=True)

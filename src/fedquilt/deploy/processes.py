@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import signal
@@ -66,12 +65,6 @@ def held(place: Path, taken: str) -> Iterator[None]:
         except OSError as error:
             raise InputError(taken) from error
         yield
-
-
-def end_with_parent(sign: int = signal.SIGTERM) -> None:
-    """To be called in a new process: on Linux it ends when the process that started it does, however that ends."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, sign)  # PR_SET_PDEATHSIG
 
 
 def _stat(number: int) -> tuple[str, str]:

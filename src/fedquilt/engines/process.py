@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -38,12 +39,14 @@ class Forked:
             with suppress(Exception):
                 stream.flush()
         gc.freeze()  # so that looking for garbage does not touch, and so copy, every object
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads: only those of numerical libraries are there
-            self.pid = os.fork()
-        if self.pid == 0:
-            _child(serve, keep)
-        gc.unfreeze()
+        try:
+            with warnings.catch_warnings(), uninterrupted():
+                warnings.simplefilter("ignore", DeprecationWarning)  # threads: only numerical libraries have any
+                self.pid = os.fork()
+                if self.pid == 0:
+                    _child(serve, keep)
+        finally:
+            gc.unfreeze()
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs; negative: the signal that ended it."""
@@ -86,8 +89,10 @@ def _child(serve: Callable[[], None], keep: int) -> NoReturn:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_DFL)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as below nohup
+                signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
         nothing = os.open(os.devnull, os.O_RDWR)
         for held in _open_files():  # numbers stay taken, lest an object of the parent's close a file of ours
             if held not in (1, 2, keep, nothing):
@@ -98,7 +103,29 @@ def _child(serve: Callable[[], None], keep: int) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
         os._exit(code)
+
+
+_INTERRUPTS = {signal.SIGINT, signal.SIGTERM}
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that would end the block wait for its end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_with_parent(sign: int = signal.SIGTERM) -> None:
+    """To be called in a new process: on Linux it ends when the process that started it does, however that ends."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, sign)  # PR_SET_PDEATHSIG
 
 
 def _open_files() -> list[int]:
@@ -207,10 +234,15 @@ class Worker:
 
     def fate(self) -> str:
         """Why the process ended, in words; one that lives but is out of step is ended."""
-        try:
-            code = self.process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            return "was out of step"
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return fate(self.process)
+
+
+def fate(process: Forked | subprocess.Popen[bytes]) -> str:
+    """Why a process ended, in words; one that lives but says nothing is ended."""
+    try:
+        code = process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return "was out of step"
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -29,6 +29,8 @@ from fedquilt.engines.worker import READY, Begin, Done, Failed, several, togethe
 T = TypeVar("T")
 _WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
 _shared: WeakKeyDictionary[Any, SharedTensors] = WeakKeyDictionary()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
 
 
 class Workers:
@@ -315,7 +317,8 @@ class Workers:
                 worker.pipe.send(None)
                 peaks.append(worker.pipe.receive().result["peak_bytes"])
         facts = {"engine": self.name, "processes": self.count, "peak_bytes_of_workers": peaks}
-        return {**facts, "devices": self.devices or ["cpu"], **({} if self.name == "workers" else {"width": self.width})}
+        found = {} if self.name == "workers" else {"width": self.width}
+        return {**facts, "devices": self.devices or ["cpu"], **found}
 
     def close(self) -> None:
         """End the processes."""

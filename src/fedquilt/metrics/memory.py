@@ -26,26 +26,40 @@ def memory() -> dict[str, Any]:
 
 
 def available() -> int:
-    """How many bytes a new process may use without hurting others: what the system has left, and what a container may
-    still take; where neither is told, none."""
-    left = [_first(line) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
-    for most, now in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        for place in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")):
-            limit, used = _lines(place / most), _lines(place / now)
-            if limit and used and limit[0].isdecimal() and used[0].isdecimal():
-                left.append(max(int(limit[0]) - int(used[0]), 0))
+    """How many bytes a new process may use without hurting others: what the system has left, and what the control
+    groups of this process may still take; 0 where nothing is told."""
+    left = [int(line.split()[1]) * 1024 for line in _lines(Path("/proc/meminfo")) if line.startswith("MemAvailable:")]
+    for line in _lines(Path("/proc/self/cgroup")):
+        _, kinds, own = line.split(":", 2)
+        if kinds == "":
+            left += _rooms(_CGROUPS, own, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in kinds.split(","):
+            left += _rooms(_CGROUPS / "memory", own, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                           "total_inactive_file")  # fmt: skip
     return min(left, default=0)
 
 
-def _lines(file: str | Path) -> list[str]:
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def _rooms(top: Path, own: str, limit: str, used: str, cached: str) -> list[int]:
+    """What a control group and those above it may still take; files in the cache make room when it is needed."""
+    found, place = [], top / own.strip("/")
+    for group in (place, *place.parents):
+        most, now = _lines(group / limit), _lines(group / used)
+        if most and now and most[0].isdecimal():
+            free = sum(int(line.split()[1]) for line in _lines(group / "memory.stat") if line.split()[0] == cached)
+            found.append(max(int(most[0]) - int(now[0]) + free, 0))
+        if group == top:
+            break
+    return found
+
+
+def _lines(file: Path) -> list[str]:
     try:
-        return Path(file).read_text().splitlines()
+        return file.read_text().splitlines()
     except OSError:
         return []
-
-
-def _first(line: str) -> int:
-    return int(line.split()[1])
 
 
 def live_tensors() -> dict[str, dict[str, int]]:
@@ -56,7 +70,7 @@ def live_tensors() -> dict[str, dict[str, int]]:
     """
     storages: dict[str, dict[int, int]] = {}
     counts: dict[str, int] = {}
-    for value in gc.get_objects():
+    for value in _objects():
         if not issubclass(type(value), Tensor) or value.layout is not torch.strided:  # isinstance would wake proxies
             continue
         for tensor in (value, value.grad if value.is_leaf else None):
@@ -69,3 +83,14 @@ def live_tensors() -> dict[str, dict[str, int]]:
             counts[device] = counts.get(device, 0) + 1
             storages.setdefault(device, {})[storage.data_ptr()] = -(-storage.nbytes() // BLOCK) * BLOCK
     return {device: {"tensors": counts[device], "bytes": sum(storages[device].values())} for device in sorted(counts)}
+
+
+def _objects() -> list[Any]:
+    """All that the garbage collector knows, also what was set aside before a fork."""
+    frozen = gc.get_freeze_count() > 0
+    if frozen:
+        gc.unfreeze()
+    found = gc.get_objects()
+    if frozen:
+        gc.freeze()
+    return found

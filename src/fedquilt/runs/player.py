@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
@@ -77,8 +78,9 @@ class Player:
         count = self._at_once(todo)
         if count > 1:
             self.federation.fingerprint()  # once for all of them
-            alone, share = self.config.engine.kind != "auto", max(1, cores() // count)
-            choice = self.config.engine.model_copy(update={} if alone else {"processes": share})
+            choice = self.config.engine
+            if choice.processes is None and choice.kind in ("auto", "workers"):  # they share the cores
+                choice = choice.model_copy(update={"processes": max(1, cores() // count)})
 
             def apart(cell: Cell, listener: Listener) -> str | None:
                 with closing(engine_of(self.config.model_copy(update={"engine": choice}))) as engine:
@@ -111,7 +113,14 @@ class Player:
         """How many runs are played at once: as many as the settings say; by default, with engine 'auto', as many as
         there are cores and memory for."""
         chosen = self.config.engine
-        if len(todo) < 2 or not forks(None):
+        if len(todo) < 2:
+            return 1
+        if not forks(None):
+            if (chosen.at_once or 1) > 1:
+                warnings.warn(
+                    f"engine.at_once = {chosen.at_once}: runs are played one by one, since this process has other "
+                    "threads or cannot be forked.", stacklevel=2,
+                )  # fmt: skip
             return 1
         if chosen.at_once is not None:
             return min(chosen.at_once, len(todo))

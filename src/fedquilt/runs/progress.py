@@ -77,8 +77,8 @@ class Bar:
             self.owner.draw()
 
     def say(self, text: str) -> None:
-        """Something worth knowing, above the bar."""
-        self.owner.note(text)
+        """Something worth knowing, above the bar; with its title if there are others."""
+        self.owner.note(text if self._moved is None else f"{self.title}: {text}")
 
     def note(self, text: str) -> None:
         """What is being done now, beside the bar."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import selectors
 import signal
 import socket
 import subprocess
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,41 +15,64 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
+from rich.file_proxy import FileProxy
 
-from fedquilt.core import errors
-from fedquilt.core.errors import FedquiltError, FrameError, WorkerError
+from fedquilt.core.describe import find
+from fedquilt.core.errors import FedquiltError, FrameError, InputError, WorkerError
 from fedquilt.engines.pipe import Pipe
-from fedquilt.engines.process import Forked
+from fedquilt.engines.process import Forked, end_with_parent, fate, uninterrupted
 from fedquilt.runs.listening import Listener
 
 T = TypeVar("T")
 Play = Callable[[T, Listener], str | None]  # plays one; what failed, in words
 PATIENCE = 60.0  # seconds for a run that is stopped to save what it has
+SILENCE = 1.0  # seconds after which one looks whether all are alive
 _PLAIN = (bool, int, float, str, type(None))
 
 
 class Teller:
-    """Hears of a run in its own process, and tells the one that waits for it."""
+    """Hears of a run in its own process, and tells the one that waits for it. Without anybody there the run stops, to
+    be resumed."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
 
     def step(self, round: int, phase: str, done: int, of: int) -> None:
-        """Send it on; whether anybody is there shows at the end of the round."""
-        with suppress(ConnectionError):
-            self._pipe.send(("step", round, phase, done, of))
+        """Send it on."""
+        self._send("step", round, phase, done, of)
 
     def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
-        """Send it on; without anybody there, the run stops, to be resumed."""
-        try:
-            self._pipe.send(("round", done, _plain(metrics), _plain(totals or {})))
-        except ConnectionError:
-            raise KeyboardInterrupt from None
+        """Send it on."""
+        self._send("round", done, _plain(metrics), _plain(totals or {}))
 
     def say(self, text: str) -> None:
         """Send it on."""
-        with suppress(ConnectionError):
-            self._pipe.send(("say", text))
+        self._send("say", text)
+
+    def _send(self, *message: Any) -> None:
+        try:
+            self._pipe.send(message)
+        except ConnectionError:
+            raise KeyboardInterrupt from None
+
+
+class Lines(io.TextIOBase):
+    """What is written into it is said line by line."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener, self._begun = listener, ""
+
+    def write(self, text: str) -> int:
+        """Say what ends with a new line."""
+        *whole, self._begun = (self._begun + text).split("\n")
+        for line in whole:
+            if line.strip():
+                self._listener.say(line.rstrip())
+        return len(text)
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
 
 
 def _plain(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,39 +84,41 @@ class Apart(Generic[T]):
 
     def __init__(self, what: T, play: Play[T], listening: AbstractContextManager[Listener]) -> None:
         self.what = what
-        self.ended = False
         self.failed: str | None = None
-        self._held = ExitStack()
-        self.listener = self._held.enter_context(listening)
-        ours, theirs = socket.socketpair()
-        self.process = Forked(lambda: _serve(theirs, what, play), theirs.fileno())
-        theirs.close()
-        self.pipe = Pipe(ours)
+        with ExitStack() as held:
+            self.listener = held.enter_context(listening)
+            ours, theirs = socket.socketpair()
+            held.callback(ours.close)
+            with theirs:
+                self.process = Forked(lambda: _serve(theirs, what, play), theirs.fileno())
+            self.pipe = Pipe(ours)
+            self._held = held.pop_all()
 
     def hear(self) -> bool:
         """Take in one message; whether more will come."""
         try:
             kind, *told = self.pipe.receive()
         except (EOFError, OSError, FrameError):
-            self.ended, self.failed = True, f"its process {self._fate()}; started again, it goes on from its snapshot"
+            self.gone()
             return False
         if kind == "raised":
             raise _again(*told)
         if kind == "over":
-            self.ended, self.failed = True, told[0]
+            (self.failed,) = told
             return False
         getattr(self.listener, kind)(*told)
         return True
 
-    def _fate(self) -> str:
-        code = self.process.wait()
-        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    def gone(self) -> None:
+        """It ended without a word."""
+        self.failed = f"its process {fate(self.process)}; started again, it goes on from its snapshot"
 
     def stop(self) -> None:
-        """Have it save what it has, and end."""
-        with suppress(ProcessLookupError):
-            if self.process.poll() is None:
-                self.process.terminate()
+        """Have it save what it has, and end: by a signal, and by nobody listening any more."""
+        with suppress(OSError):
+            self.process.terminate()
+        with suppress(OSError):
+            self.pipe.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Wait for its end."""
@@ -100,7 +127,6 @@ class Apart(Generic[T]):
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.pipe.close()
         self._held.close()
 
 
@@ -118,14 +144,24 @@ def side_by_side(
         try:
             while waiting or running:
                 while waiting and len(running) < count:
-                    what = waiting.popleft()
-                    apart = Apart(what, play, listening(what))
-                    running.append(apart)
-                    selector.register(apart.pipe, selectors.EVENT_READ, apart)
-                for key, _ in selector.select():
-                    apart = key.data
-                    if apart.hear():
+                    try:
+                        with uninterrupted():
+                            running.append(Apart(waiting[0], play, listening(waiting[0])))
+                    except BlockingIOError as error:  # no more processes are allowed
+                        count = len(running)
+                        if not count:
+                            raise WorkerError(f"The process of a run could not be started: {error}.") from error
+                        break
+                    waiting.popleft()
+                    selector.register(running[-1].pipe, selectors.EVENT_READ, running[-1])
+                events = selector.select(SILENCE)
+                for apart in [key.data for key, _ in events] if events else list(running):
+                    if events and apart.hear():
                         continue
+                    if not events:  # a process of its own may hold its pipe, so that its end does not show there
+                        if apart.process.poll() is None:
+                            continue
+                        apart.gone()
                     selector.unregister(apart.pipe)
                     running.remove(apart)
                     apart.close()
@@ -141,23 +177,44 @@ def side_by_side(
 
 def _serve(door: socket.socket, what: T, play: Play[T]) -> None:
     """What the process of a run does."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    torch.set_num_threads(1)
-    pipe = Pipe(door)
     with suppress(KeyboardInterrupt, ConnectionError):  # stopped, or nobody is there any more
+        signal.signal(signal.SIGTERM, _interrupt)
+        end_with_parent()
+        torch.set_num_threads(1)
+        pipe = Pipe(door)
+        teller = Teller(pipe)
+        if isinstance(sys.stdout, FileProxy):  # lines of progress that the parent draws: nobody else may move them
+            sys.stdout, sys.stderr = Lines(teller), Lines(teller)
         try:
-            pipe.send(("over", play(what, Teller(pipe))))
+            pipe.send(("over", play(what, teller)))
         except Exception as error:
-            pipe.send(("raised", type(error).__name__, str(error), traceback.format_exc()))
+            pipe.send(("raised", *_facts(error), traceback.format_exc()))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _again(name: str, text: str, trace: str) -> FedquiltError:
+def _facts(error: Exception) -> tuple[str, str, dict[str, Any] | None]:
+    """The name of an error's class, what it says, and, of one of ours, what it knows."""
+    kind = type(error)
+    known = {"exit_code": error.exit_code, **vars(error)} if isinstance(error, FedquiltError) else None
+    plain = None if known is None else {name: value for name, value in known.items() if _told(value)}
+    return f"{kind.__module__}:{kind.__qualname__}", str(error), plain
+
+
+def _told(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_told, value)))
+
+
+def _again(name: str, text: str, known: dict[str, Any] | None, trace: str) -> FedquiltError:
     """The error that a process told of: one of ours is what it was, another one comes with its trace."""
-    kind = getattr(errors, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, FedquiltError):
-        return WorkerError(f"The process of a run failed. {name}: {text}\n\n{trace}")
-    made = kind.__new__(kind)
+    if known is None:
+        return FedquiltError(f"The process of a run failed. {name.rpartition(':')[2]}: {text}\n\n{trace}")
+    try:
+        kind = find(name)
+    except (ImportError, AttributeError, InputError):  # a class that has no place of its own
+        kind = FedquiltError
+    made: FedquiltError = kind.__new__(kind)
     made.args = (text,)
+    vars(made).update(known)
     return made
 
 

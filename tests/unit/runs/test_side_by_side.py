@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -15,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.errors import RoundError, WorkerError
+from fedquilt.core.errors import ConfigError, ExchangeError, FedquiltError, RoundError, WorkerError
 from fedquilt.metrics.memory import available
 from fedquilt.runs import player
 from fedquilt.runs.compare import cells, compare
 from fedquilt.runs.config import Config, load
 from fedquilt.runs.listening import Listener, Nobody
 from fedquilt.runs.player import Cell, NoAudience, Player
-from fedquilt.runs.side_by_side import side_by_side
+from fedquilt.runs.side_by_side import Lines, side_by_side
 from helpers.command import SMALL, lines, small, untimed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")
@@ -67,6 +68,7 @@ def results(config: Config) -> dict[str, Any]:
 
 
 def test_the_numbers_are_those_of_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(player, "forks", lambda device: True)  # whatever threads other tests left
     monkeypatch.setattr("fedquilt.runs.compare.conclude", lambda *told: {"failed": told[-1]})  # pictures take longer
     found = []
     for at_once in (1, 3):
@@ -131,9 +133,128 @@ def test_an_error_that_is_not_of_one_run_is_raised_and_ends_the_others(tmp_path:
     with pytest.raises(RoundError, match=r"^nobody answered$"):
         side_by_side(["slow", "ours"], 2, play, listened({}))
     assert (tmp_path / "saved").exists()
-    with pytest.raises(WorkerError, match="ZeroDivisionError: odd"):
+    with pytest.raises(FedquiltError, match="ZeroDivisionError: odd"):
         side_by_side(["slow", "theirs"], 2, play, listened({}))
     assert time.monotonic() - began < 30
+
+
+class Local(FedquiltError):
+    """One of a plug-in's own."""
+
+    exit_code = 77
+
+    def __init__(self, what: str, places: list[str]) -> None:
+        self.places = places
+        super().__init__(f"{what}: {places}")
+
+
+def test_an_error_is_what_it_was() -> None:
+    class Hidden(FedquiltError):
+        exit_code = 78
+
+    def play(what: str, listener: Listener) -> str | None:
+        raise {
+            "config": ConfigError(["a", "b"]), "exchange": ExchangeError("M", "train", "up", 3, 1, "why"),
+            "local": Local("here", ["x"]), "hidden": Hidden("odd"), "other": KeyError("k"),
+        }[what]  # fmt: skip
+
+    found: dict[str, Any] = {}
+    for what in ("config", "exchange", "local", "hidden", "other"):
+        with pytest.raises(FedquiltError) as caught:
+            side_by_side([what], 1, play, listened({}))
+        found[what] = caught.value
+    assert isinstance(found["config"], ConfigError)
+    assert found["config"].problems == ["a", "b"]
+    assert str(found["config"]) == str(ConfigError(["a", "b"]))
+    assert isinstance(found["exchange"], ExchangeError)
+    assert (found["exchange"].client, found["exchange"].reason) == (3, "why")
+    assert isinstance(found["local"], Local)
+    assert found["local"].places == ["x"]
+    assert [found[what].exit_code for what in ("local", "hidden", "other")] == [77, 78, 1]
+
+
+def test_a_run_that_does_not_hear_its_signal_hears_that_nobody_listens() -> None:
+    def play(what: str, listener: Listener) -> str | None:
+        if what == "wrong":
+            time.sleep(0.5)
+            raise RoundError("stop")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for done in range(10**6):
+            time.sleep(0.05)
+            listener.round(done, {})
+        return None
+
+    began = time.monotonic()
+    with pytest.raises(RoundError, match="stop"):
+        side_by_side(["deaf", "wrong"], 2, play, listened({}))
+    assert time.monotonic() - began < 20
+
+
+def test_the_end_of_a_run_shows_though_a_process_of_its_own_holds_its_pipe() -> None:
+    def play(what: str, listener: Listener) -> str | None:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+    began = time.monotonic()
+    ((_, reason),) = side_by_side(["one"], 1, play, listened({}))
+    assert "killed by signal 9" in reason
+    assert time.monotonic() - began < 20
+
+
+def test_without_room_for_more_processes_those_that_run_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, made = os.fork, list[int]()
+
+    def fork() -> int:
+        if any(Path(f"/proc/{child}").exists() for child in made):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        made.append(real())
+        return made[-1]
+
+    def play(what: int, listener: Listener) -> str | None:
+        return f"{what} was played"
+
+    monkeypatch.setattr(os, "fork", fork)
+    assert side_by_side([1, 2, 3], 2, play, listened({})) == [(n, f"{n} was played") for n in (1, 2, 3)]
+    made.append(os.getpid())
+    with pytest.raises(WorkerError, match="could not be started"):
+        side_by_side([1], 2, play, listened({}))
+    assert gc.get_freeze_count() == 0
+
+
+def test_hang_ups_that_are_ignored_stay_so() -> None:
+    def play(what: int, listener: Listener) -> str | None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return "alive"
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert side_by_side([1], 1, play, listened({})) == [(1, "alive")]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_lines_are_said_whole() -> None:
+    heard = Heard()
+    file = Lines(heard)
+    print("one\ntw", end="", file=file)
+    assert heard.said == ["one"]
+    print("o", "", file=file, sep="\n")
+    assert heard.said == ["one", "two"]
+
+
+def test_runs_on_workers_come_after_one_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork has none of its parent's files, and must not take the numbers of theirs for its own."""
+    monkeypatch.setattr(player, "forks", lambda device: True)
+    config = settings(tmp_path, 2, "engine.kind='workers'", "engine.processes=1", "rounds=1")
+    todo = cells(config)[1]
+    with Player(config, player_federation(config), None) as found:
+        found.play(todo[:1])
+        found.play(todo[1:3])
+        assert found.failed == []
+    assert all((cell.folder / "result.json").exists() for cell in todo[:3])
 
 
 def test_by_default_one_run_per_core_with_auto_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +277,9 @@ def test_by_default_one_run_per_core_with_auto_alone(tmp_path: Path, monkeypatch
     assert at_once() == 1
     assert at_once("engine.at_once=2") == 2  # who asks for it gets it
     monkeypatch.setattr(player, "forks", lambda device: False)
-    assert at_once("engine.at_once=2") == 1
+    assert at_once() == 1
+    with pytest.warns(UserWarning, match="one by one"):
+        assert at_once("engine.at_once=2") == 1
 
 
 def player_federation(config: Config) -> Any:
