@@ -178,18 +178,23 @@ def side_by_side(
 def _serve(door: socket.socket, what: T, play: Play[T]) -> None:
     """What the process of a run does."""
     with suppress(KeyboardInterrupt, ConnectionError):  # stopped, or nobody is there any more
-        signal.signal(signal.SIGTERM, _interrupt)
-        end_with_parent()
-        torch.set_num_threads(1)
-        pipe = Pipe(door)
-        teller = Teller(pipe)
-        if isinstance(sys.stdout, FileProxy):  # lines of progress that the parent draws: nobody else may move them
-            sys.stdout, sys.stderr = Lines(teller), Lines(teller)
         try:
-            pipe.send(("over", play(what, teller)))
-        except Exception as error:
-            pipe.send(("raised", *_facts(error), traceback.format_exc()))
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, _interrupt)
+            _played(Pipe(door), what, play)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway
+
+
+def _played(pipe: Pipe, what: T, play: Play[T]) -> None:
+    end_with_parent()
+    torch.set_num_threads(1)
+    teller = Teller(pipe)
+    if isinstance(sys.stdout, FileProxy):  # lines of progress that the parent draws: nobody else may move them
+        sys.stdout, sys.stderr = Lines(teller), Lines(teller)
+    try:
+        pipe.send(("over", play(what, teller)))
+    except Exception as error:
+        pipe.send(("raised", *_facts(error), traceback.format_exc()))
 
 
 def _facts(error: Exception) -> tuple[str, str, dict[str, Any] | None]:
