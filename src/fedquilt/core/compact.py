@@ -8,6 +8,7 @@ mark of its type and its fields in order, and bytes stand in the tree itself.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ _NONE, _TRUE, _FALSE, _INT, _NEGATIVE, _FLOAT, _TEXT, _BYTES, _TENSOR, _TUPLE, _
 )
 _SMALL = 128  # a byte from here on is a number from 0 to 127
 _CODES = tuple(DTYPES)
+_DOUBLE = struct.Struct("<d")
+_CONSTANTS = {_NONE: None, _TRUE: True, _FALSE: False}
+Lift = Callable[[bytes | bytearray | memoryview], Any]
 _PLACES = {DTYPES[code]: place << 4 for place, code in enumerate(_CODES)}
 
 
@@ -31,11 +35,13 @@ def escaped(name: str) -> str:
 
 
 class Writer:
-    """Writes the header of a record; ``tensors`` are those that follow it, in order."""
+    """Writes the header of a record; ``tensors`` are those that follow it, in order. ``lift``, if given, is shown all
+    bytes, and what it gives is written in their place."""
 
-    def __init__(self) -> None:
+    def __init__(self, lift: Lift | None = None) -> None:
         self.out = bytearray(MAGIC)
         self.tensors: list[Tensor] = []
+        self._lift = lift
 
     def value(self, value: Any) -> None:
         """Write one value of the record. What no frame can hold raises LookupError."""
@@ -47,6 +53,13 @@ class Writer:
             self._tensor(value)
         elif value is None or isinstance(value, bool | int | float | str):
             self._scalar(value)
+        elif isinstance(value, bytes | bytearray | memoryview) and self._lift is not None:
+            put = self._lift(value)
+            if put is value:
+                out.append(_BYTES)
+                self._text(value)
+            else:
+                self.value(put)
         elif isinstance(value, bytes | bytearray):
             out.append(_BYTES)
             self._text(value)
@@ -87,7 +100,7 @@ class Writer:
                 self._count(_NEGATIVE if value < 0 else _INT, -value - 1 if value < 0 else value)
         elif isinstance(value, float):
             out.append(_FLOAT)
-            out += struct.pack("<d", value)
+            out += _DOUBLE.pack(value)
         else:
             out.append(_TEXT)
             self._text(value.encode("utf-8", "surrogatepass"))
@@ -102,7 +115,7 @@ class Writer:
             value >>= 7
         self.out.append(value)
 
-    def _text(self, raw: bytes | bytearray) -> None:
+    def _text(self, raw: bytes | bytearray | memoryview) -> None:
         self._varint(len(raw))
         self.out += raw
 
@@ -151,14 +164,14 @@ class Parser:
         tag = self._byte()
         if tag >= _SMALL:
             return tag - _SMALL
-        if tag in (_NONE, _TRUE, _FALSE):
-            return {_NONE: None, _TRUE: True, _FALSE: False}[tag]
+        if tag <= _FALSE:
+            return _CONSTANTS[tag]
         if tag == _FLOAT:
-            return float(struct.unpack("<d", self._take(8))[0])
+            return _DOUBLE.unpack(self._take(8))[0]
         if tag == _TENSOR:
             return {"T": self._tensor()}
         if tag == _RECORD:
-            return self._record(bytes(self._take(4)))
+            return self._record(self._take(4))
         count = self._varint()
         if tag in (_INT, _NEGATIVE):
             if tag == _INT and count < 128:
@@ -167,7 +180,7 @@ class Parser:
         if tag == _TEXT:
             return self._take(count).decode("utf-8", "surrogatepass")
         if tag == _BYTES:
-            return {"B": bytes(self._take(count))}
+            return {"B": self._take(count)}
         if tag in (_TUPLE, _LIST):
             return {"U" if tag == _TUPLE else "L": [self._node() for _ in range(count)]}
         if tag == _DICT:
@@ -197,7 +210,11 @@ class Parser:
         return name
 
     def _byte(self) -> int:
-        return self._take(1)[0]
+        at = self._at
+        if at >= len(self._raw):
+            raise FrameError(f"1 bytes are missing at {at}. Truncated?")
+        self._at = at + 1
+        return self._raw[at]
 
     def _take(self, count: int) -> bytes:
         end = self._at + count

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.compact import MAGIC, Parser, Writer, escaped
+from fedquilt.core.compact import MAGIC, Lift, Parser, Writer, escaped
 from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, type_name
 from fedquilt.core.registered import record as record
@@ -27,10 +27,11 @@ from fedquilt.core.registered import record as record
 Frame = bytes | bytearray | memoryview
 
 
-def pack(value: Any, compact: bool = False) -> bytes:
-    """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels."""
+def pack(value: Any, compact: bool = False, lift: Lift | None = None) -> bytes:
+    """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels; in the latter,
+    what ``lift`` gives for bytes stands in their place."""
     if compact:
-        first, follow = _pieces(value)
+        first, follow = _pieces(value, lift)
         return b"".join([first, *map(_bytes_of, follow)])
     tensors: dict[str, Tensor] = {}
     tree = _write(value, "", tensors)
@@ -66,9 +67,9 @@ def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None =
     return frame
 
 
-def _pieces(value: Any) -> tuple[bytes, list[Tensor]]:
+def _pieces(value: Any, lift: Lift | None = None) -> tuple[bytes, list[Tensor]]:
     """The header of a compact frame, and the tensors that follow it."""
-    writer = _written(value)
+    writer = _written(value, lift)
     return writer.header(), sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
 
 
@@ -80,9 +81,9 @@ def frame_bytes(value: Any, compact: bool = False) -> int:
     return len(writer.header()) + sum(t.numel() * t.element_size() for t in writer.tensors)
 
 
-def _written(value: Any) -> Writer:
+def _written(value: Any, lift: Lift | None = None) -> Writer:
     """The header of a compact frame, and the tensors that follow it."""
-    writer = Writer()
+    writer = Writer(lift)
     try:
         writer.value(value)
     except LookupError as error:
@@ -155,7 +156,10 @@ def _put(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
     return name
 
 
-def unpack(frame: Frame) -> Any:
+Instead = tuple[type, Callable[[Any], Any]]  # a type of record, and what is made of each
+
+
+def unpack(frame: Frame, instead: Instead | None = None) -> Any:
     """The record in a frame, sharing no memory with it, if that is bytes; memory that may be written into is taken over
     instead of copied."""
     buffer = memoryview(frame)
@@ -163,7 +167,7 @@ def unpack(frame: Frame) -> Any:
     buffer = buffer if plain else memoryview(bytearray(buffer.tobytes()))
     try:
         entries, tree, start = _header(buffer)
-        reader = _Reader(buffer, entries, start)
+        reader = _Reader(buffer, entries, start, instead)
         value = reader.read(tree)
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, ValueError) as error:
         if isinstance(error, FrameError):
@@ -214,8 +218,8 @@ def _checked_header(buffer: memoryview) -> tuple[dict[str, Any], Any, int]:
 
 
 class _Reader:
-    def __init__(self, buffer: memoryview, entries: dict[str, Any], start: int) -> None:
-        self.buffer, self.entries, self.start = buffer, entries, start
+    def __init__(self, buffer: memoryview, entries: dict[str, Any], start: int, instead: Instead | None) -> None:
+        self.buffer, self.entries, self.start, self.instead = buffer, entries, start, instead
         self.unread = dict.fromkeys(entries)
 
     def tensor(self, name: str) -> Tensor:
@@ -270,10 +274,11 @@ class _Reader:
         cls = RECORDS.get(name)
         if cls is None:
             raise FrameError(f"unknown record type {name!r}. Import the module that defines it, marked with @record.")
-        expected = list(names(cls))
-        if sorted(values) != sorted(expected):
-            raise FrameError(f"{name} has fields {expected}, the frame has {sorted(values)}.")
-        return cls(**{k: self.read(v) for k, v in values.items()})
+        expected = names(cls)
+        if tuple(values) != expected and sorted(values) != sorted(expected):
+            raise FrameError(f"{name} has fields {list(expected)}, the frame has {sorted(values)}.")
+        made = cls(**{k: self.read(v) if isinstance(v, dict | list) else v for k, v in values.items()})
+        return self.instead[1](made) if self.instead is not None and cls is self.instead[0] else made
 
     def finish(self) -> None:
         if self.unread:

@@ -8,8 +8,7 @@ import socket
 import struct
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from fedquilt.core.errors import FrameError
 from fedquilt.core.record import Frame, pack, record, unpack
-from fedquilt.core.registered import names
 
 Array = npt.NDArray[np.uint8]
 
@@ -29,7 +27,6 @@ _LONG = 4096  # bytes that travel beside the record, as they are
 _APART = 2**25  # bytes that go through shared memory, which keeps the room they took
 _ROOM = 2**27  # bytes of shared memory for one direction, which the system gives as they are first written
 _SOCKET = -1  # the place of bytes that go through the socket
-_SCALARS = {type(None), bool, int, float, str}
 _HEAD = struct.Struct("<5q")  # bytes of the record, parts after it, blocks given back; place and size of the first part
 _NO_PART = (0, 0)
 _AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if it has the usual room
@@ -171,7 +168,7 @@ class Pipe:
     def _ready(self, message: Any) -> tuple[bytes, list[Frame]]:
         """The frame, and what follows it, in blocks where there are some."""
         after: list[Frame] = []
-        frame = pack(_lifted(message, after), compact=True)
+        frame = _packed(message, after)
         for place, part in enumerate(after):
             block = None if self._holds(part) else self._taken(len(part))
             if block is not None:
@@ -210,8 +207,7 @@ class Pipe:
                 after.append(self._borrower.bytes_at(place, size))
             else:
                 raise FrameError(f"out of step: {size} bytes at {place}, where nothing is shared.")
-        message = unpack(body[8 * more :])
-        return _lowered(message, after) if after else message
+        return _unpacked(body[8 * more :], after)
 
     def _exactly(self, count: int) -> bytes:
         found = self.sock.recv(count, socket.MSG_WAITALL) if count else b""
@@ -243,43 +239,26 @@ class Pipe:
         self._lender = self._borrower = None  # the memory is there as long as somebody has bytes of it
 
 
-def _lifted(value: Any, after: list[Frame]) -> Any:
-    """The same tree with its long bytes set aside."""
-    if type(value) in _SCALARS:
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        if len(value) < _LONG:
-            return value
-        after.append(value)
-        return Following(len(after) - 1, not isinstance(value, bytes))
-    return _through(value, _lifted, after)
+def _packed(message: Any, after: list[Frame]) -> bytes:
+    """The frame of a message, whose long bytes are set aside."""
+
+    def lift(part: Frame) -> Any:
+        if len(part) < _LONG:
+            return part
+        after.append(part)
+        return Following(len(after) - 1, not isinstance(part, bytes))
+
+    return pack(message, compact=True, lift=lift)
 
 
-def _lowered(value: Any, after: list[Frame]) -> Any:
-    """The same tree with its long bytes back in their places."""
-    if type(value) in _SCALARS:
-        return value
-    if isinstance(value, Following):
-        found = after[value.place]
-        return found if value.taken or isinstance(found, bytes) else bytes(found)
-    return _through(value, _lowered, after)
+def _unpacked(frame: Frame, after: list[Frame]) -> Any:
+    """The message, with its long bytes back in their places."""
 
+    def lower(stands: Following) -> Frame:
+        found = after[stands.place]
+        return found if stands.taken or isinstance(found, bytes) else bytes(found)
 
-def _through(value: Any, change: Callable[[Any, list[Frame]], Any], after: list[Frame]) -> Any:
-    """A tree with its parts changed; what has none is itself."""
-    if is_dataclass(value) and not isinstance(value, type):
-        changed = {}
-        for name in names(type(value)):
-            part = getattr(value, name)
-            new = change(part, after)
-            if new is not part:
-                changed[name] = new
-        return replace(value, **changed) if changed else value
-    if isinstance(value, tuple | list):
-        changed_items = [change(part, after) for part in value]
-        same = all(a is b for a, b in zip(changed_items, value, strict=True))
-        return value if same else type(value)(changed_items)
-    return value
+    return unpack(frame, (Following, lower))
 
 
 class SharedTensors:
