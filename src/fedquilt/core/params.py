@@ -232,8 +232,19 @@ class Mean:
         """The mean of what came in; empty when nothing did."""
         for name in list(self._waiting):
             self._fold(name)
-        means = {n: (t / self.weight).to(self._dtypes[n]) for n, t in self._floats.items()}
+        means = {n: _divided(t, self.weight, self._dtypes[n]) for n, t in self._floats.items()}
         return {**means, **self._largest}
+
+
+def _divided(total: Tensor, weight: float, dtype: torch.dtype) -> Tensor:
+    """total / weight in another dtype; of a long one, piece by piece, since a second long one takes longer to get than
+    to fill."""
+    if total.numel() <= 8 * _PIECE or not total.is_contiguous() or total.requires_grad:
+        return (total / weight).to(dtype)
+    found, piece = torch.empty_like(total, dtype=dtype), total.new_empty(_PIECE)
+    for part, place in zip(total.view(-1).split(_PIECE), found.view(-1).split(_PIECE), strict=True):
+        place.copy_(torch.div(part, weight, out=piece[: part.numel()]))
+    return found
 
 
 def weighted_mean(operands: Iterable[tuple[float, Mapping[str, Tensor]]]) -> Params:

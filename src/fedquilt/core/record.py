@@ -163,8 +163,9 @@ def unpack(frame: Frame, instead: Instead | None = None) -> Any:
     """The record in a frame, sharing no memory with it, if that is bytes; memory that may be written into is taken over
     instead of copied."""
     buffer = memoryview(frame)
-    plain = buffer.format == "B" and buffer.ndim == 1 and buffer.contiguous and not buffer.readonly
-    buffer = buffer if plain else memoryview(bytearray(buffer.tobytes()))
+    plain = buffer.format == "B" and buffer.ndim == 1 and buffer.contiguous
+    if not plain or buffer.readonly:
+        buffer = memoryview(bytearray(buffer if plain else buffer.tobytes()))
     try:
         entries, tree, start = _header(buffer)
         reader = _Reader(buffer, entries, start, instead)

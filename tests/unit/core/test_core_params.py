@@ -117,10 +117,11 @@ def test_mean_sums_in_the_order_of_arrival():
     assert (mean(1e16, 1.0, -1e16), mean(1e16, -1e16, 1.0)) == (0.0, 1.0)
 
 
-def test_mean_of_long_tensors_is_that_of_one_sum_after_another():
+@pytest.mark.parametrize("length", [70_001, 400_001])
+def test_mean_of_long_tensors_is_that_of_one_sum_after_another(length):
     """Long operands are added piece by piece, four at a time: to the last bit what adding each at once gives."""
     draw = torch.Generator().manual_seed(0)
-    operands = [torch.randn(70_001, generator=draw).view(1, -1) * 10.0**n for n in range(-3, 4)]
+    operands = [torch.randn(length, generator=draw).view(1, -1) * 10.0**n for n in range(-3, 4)]
     operands[5] = torch.stack([operands[5], operands[5]], dim=-1)[..., 0]  # the same numbers in another layout
     assert not operands[5].is_contiguous()
     total = operands[0].double() * 2
@@ -144,6 +145,9 @@ def test_long_operands_of_other_shapes_and_layouts():
     with torch.no_grad():
         assert torch.equal(weighted_mean([(1, {"w": o}) for o in (others[1], grown, grown)])["w"],
                            weighted_mean([(1, {"w": o}) for o in (others[1], others[0], others[0])])["w"])  # fmt: skip
+    learned = torch.ones(400_000, requires_grad=True)
+    weighted_mean([(1, {"w": learned}), (3, {"w": learned})])["w"].sum().backward()
+    assert torch.equal(learned.grad, torch.ones(400_000))
     for shapes in (((200, 300), (300, 200)), ((2, 32768), (3, 32768))):
         with pytest.raises(RuntimeError, match="size"):
             weighted_mean([(1, {"w": torch.ones(shape)}) for shape in shapes])
