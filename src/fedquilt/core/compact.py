@@ -34,6 +34,11 @@ def escaped(name: str) -> str:
     return name.replace("%", "%25").replace("/", "%2F") or "%"
 
 
+def _flat(view: memoryview) -> memoryview | bytes:
+    """Its bytes, in order."""
+    return view if view.format == "B" and view.ndim == 1 and view.contiguous else view.tobytes()
+
+
 class Writer:
     """Writes the header of a record; ``tensors`` are those that follow it, in order. ``lift``, if given, is shown all
     bytes, and what it gives is written in their place."""
@@ -53,16 +58,14 @@ class Writer:
             self._tensor(value)
         elif value is None or isinstance(value, bool | int | float | str):
             self._scalar(value)
-        elif isinstance(value, bytes | bytearray | memoryview) and self._lift is not None:
-            put = self._lift(value)
-            if put is value:
+        elif isinstance(value, bytes | bytearray | memoryview):
+            raw = _flat(value) if isinstance(value, memoryview) else value
+            put = raw if self._lift is None else self._lift(raw)
+            if put is raw:
                 out.append(_BYTES)
-                self._text(value)
+                self._text(raw)
             else:
                 self.value(put)
-        elif isinstance(value, bytes | bytearray):
-            out.append(_BYTES)
-            self._text(value)
         elif isinstance(value, tuple | list):
             self._count(_TUPLE if isinstance(value, tuple) else _LIST, len(value))
             for item in value:

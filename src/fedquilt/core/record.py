@@ -117,8 +117,9 @@ def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return value if math.isfinite(value) else {"F": repr(float(value))}
     if isinstance(value, Tensor):
         return {"T": _put(value, path, tensors)}
-    if isinstance(value, bytes | bytearray):
-        raw = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.zeros(0, dtype=torch.uint8)
+    if isinstance(value, bytes | bytearray | memoryview):
+        held = bytearray(value.tobytes() if isinstance(value, memoryview) else value)
+        raw = torch.frombuffer(held, dtype=torch.uint8) if held else torch.zeros(0, dtype=torch.uint8)
         return {"B": _put(raw, path, tensors)}
     if is_dataclass(value) and not isinstance(value, type):
         name = type_name(type(value))

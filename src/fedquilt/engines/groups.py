@@ -25,7 +25,7 @@ class Pace:
     @property
     def together(self) -> int:
         """How many a message should bring; one, as long as nothing is known."""
-        return max(1, min(MOST, int(GRAIN * self.count / self.seconds))) if self.seconds > 0 else 1
+        return max(1, int(min(MOST, GRAIN * self.count / self.seconds))) if self.seconds > 0 else 1
 
 
 def grouped(items: Sequence[T], most: int, workers: int) -> list[tuple[T, ...]]:

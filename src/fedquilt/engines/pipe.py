@@ -23,6 +23,7 @@ Array = npt.NDArray[np.uint8]
 
 _ALIGN = 64
 _MOST = 2**20  # parts of a message
+_HUGE = 2**40  # bytes that no message has
 _LONG = 4096  # bytes that travel beside the record, as they are
 _APART = 2**25  # bytes that go through shared memory, which keeps the room they took
 _ROOM = 2**27  # bytes of shared memory for one direction, which the system gives as they are first written
@@ -191,8 +192,8 @@ class Pipe:
     def receive(self) -> Any:
         """The next record; EOFError when the other side is gone."""
         length, count, read, *first = _HEAD.unpack(self._exactly(_HEAD.size))
-        if not 0 <= count <= _MOST or not 0 <= read <= _MOST or length < 0:
-            raise FrameError(f"out of step: a message of {count} parts.")
+        if not 0 <= count <= _MOST or not 0 <= read <= _MOST or not 0 <= length <= _HUGE:
+            raise FrameError(f"out of step: a message of {length} bytes and {count} parts.")
         more = read + 2 * max(count - 1, 0)
         body = self._exactly(8 * more + length)
         numbers = struct.unpack_from(f"<{more}q", body)
@@ -201,6 +202,8 @@ class Pipe:
         parts = [*first, *numbers[read:]] if count else []
         after: list[Frame] = []
         for place, size in zip(parts[::2], parts[1::2], strict=True):
+            if not 0 <= size <= _HUGE:
+                raise FrameError(f"out of step: a part of {size} bytes.")
             if place == _SOCKET:
                 after.append(self._exactly(size))
             elif self._borrower is not None:
@@ -246,7 +249,7 @@ def _packed(message: Any, after: list[Frame]) -> bytes:
         if len(part) < _LONG:
             return part
         after.append(part)
-        return Following(len(after) - 1, not isinstance(part, bytes))
+        return Following(len(after) - 1, isinstance(part, memoryview))
 
     return pack(message, compact=True, lift=lift)
 
@@ -254,11 +257,16 @@ def _packed(message: Any, after: list[Frame]) -> bytes:
 def _unpacked(frame: Frame, after: list[Frame]) -> Any:
     """The message, with its long bytes back in their places."""
 
+    left = dict(enumerate(after))
+
     def lower(stands: Following) -> Frame:
-        found = after[stands.place]
+        found = left.pop(stands.place)  # each once: it may be written into
         return found if stands.taken or isinstance(found, bytes) else bytes(found)
 
-    return unpack(frame, (Following, lower))
+    message = unpack(frame, (Following, lower))
+    if left:
+        raise FrameError(f"out of step: {len(left)} parts that belong to nothing.")
+    return message
 
 
 class SharedTensors:

@@ -174,10 +174,11 @@ def answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) 
         try:
             results.append(_result(side, part, down, whole))
         except ExchangeError as error:
-            return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False, error.client)
+            client = getattr(part, "client", error.client)
+            return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False, client)
         except Exception as error:
-            told = isinstance(error, FedquiltError)
-            text, client = str(error) if told else f"{type(error).__name__}: {error}", getattr(part, "client", None)
+            told, client = isinstance(error, FedquiltError), getattr(part, "client", None)
+            text = str(error) if told else f"{type(error).__name__}: {error}"
             return Failed(job.number, "evaluation", text, traceback.format_exc(), told, client)
     return Done(job.number, tuple(results) if isinstance(what, Several) else results[0], time.perf_counter() - began)
 

@@ -7,7 +7,7 @@ import os
 import selectors
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -154,21 +154,24 @@ class Workers:
     ) -> Iterator[tuple[ClientId, Any]]:  # fmt: skip
         """Jobs of one client, or of as many as it takes to be worth a message; what came, in the order of ``clients``.
 
-        Of clients whose worker died twice, nobody knows which one it was: each is asked alone, at the end.
+        Of clients whose worker died twice, nobody knows which one it was: each is asked alone, and what was under way
+        behind them is asked for again.
         """
         pace = Pace()
         most = self._paces.get(kind, pace).together
-        groups = grouped(clients, most, len(self._workers))
-        late: list[tuple[tuple[ClientId, ...], Any]] = []
-        for group, result in self._jobs(
-            groups, lambda g: several([what(c) for c in g]), lambda g: sum(map(size, g)), pace, _WINDOW // most
-        ):
-            if late or _unknown(group, result):
-                late.append((group, result))
-            else:
+        left = grouped(clients, most, self._crew())
+        window = max(_WINDOW // most, 3 * self._crew())
+        while left:
+            jobs = self._jobs(left, lambda g: several([what(c) for c in g]), lambda g: sum(map(size, g)), pace, window)
+            for place, (group, result) in enumerate(jobs, 1):
+                if isinstance(result, Lost) and len(group) > 1:
+                    jobs.close()
+                    yield from self._jobs(group, what, size)
+                    left = left[place:]
+                    break
                 yield from _each(group, result)
-        for group, result in late:
-            yield from self._jobs(group, what, size) if _unknown(group, result) else _each(group, result)
+            else:
+                break
         self._paces[kind] = pace
 
     def _together(
@@ -204,10 +207,16 @@ class Workers:
                 raise WorkerError(f"client {client!r} could not be examined: {result.reason}")
             yield client, result
 
+    def _crew(self) -> int:
+        """How many workers there are."""
+        if not self._workers:
+            raise WorkerError("The engine is closed. Make another one.")
+        return len(self._workers)
+
     def _jobs(
         self, clients: Sequence[T], what: Callable[[T], Any], size: Callable[[T], int],
         pace: Pace | None = None, window: int = _WINDOW,
-    ) -> Iterator[tuple[T, Any]]:  # fmt: skip
+    ) -> Generator[tuple[T, Any]]:  # fmt: skip
         """Give out jobs within a window, larger clients first; hand back results in order.
 
         A worker is given its next job while it is busy, so that it need not wait for one, as long as there is one for
@@ -225,7 +234,7 @@ class Workers:
         with selectors.DefaultSelector() as selector, self._settled(range(first, self._given)):
             for worker in self._workers:
                 selector.register(worker.pipe, selectors.EVENT_READ, worker)
-            while wanted < first + len(clients):
+            while wanted < first + len(clients) and self._crew():
                 while opened < min(first + len(clients), wanted + window):
                     heapq.heappush(waiting, (-size(clients[opened - first]), opened))
                     opened += 1
@@ -340,16 +349,12 @@ def _no_size(client: ClientId) -> int:
     return 0
 
 
-def _unknown(group: Sequence[ClientId], result: Any) -> bool:
-    """Whether one of several clients cannot be visited, and nobody knows which."""
-    return isinstance(result, Lost) and len(group) > 1
-
-
 def _each(group: Sequence[ClientId], result: Any) -> Iterator[tuple[ClientId, Any]]:
     """What came of each client of a job."""
-    if len(group) == 1 or isinstance(result, Failed):
-        failed = isinstance(result, Failed) and result.client is not None
-        yield result.client if failed else group[0], result
+    if isinstance(result, Failed):
+        yield result.client if result.client in group else group[0], result
+    elif len(group) == 1:
+        yield group[0], result
     else:
         yield from zip(group, result, strict=True)
 

@@ -217,3 +217,10 @@ def test_memory_in_other_forms_is_copied(form):
         assert torch.equal(found["w"], value["w"])
         every_other = memoryview(bytearray(b"".join(bytes([b, 0]) for b in packed)))[::2]
         assert torch.equal(unpack(every_other)["w"], value["w"])
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_views_of_memory_are_bytes(compact):
+    raw = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for view in (memoryview(raw), memoryview(raw[:, ::2]), memoryview(raw.tobytes())[::2], memoryview(b"")):
+        assert unpack(pack((view,), compact=compact)) == (view.tobytes(),)

@@ -6,10 +6,12 @@ import os
 import socket
 import threading
 
+import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import FrameError
+from fedquilt.core.errors import FrameError, InputError
+from fedquilt.core.record import pack
 from fedquilt.engines import pipe
 from fedquilt.engines.client_side import Outcome
 from fedquilt.engines.pipe import Pipe
@@ -220,3 +222,36 @@ def test_many_blocks_are_one_file(pair):
         kept.append(there.receive().result)
     assert [frame[0] for frame in kept] == list(range(40))
     assert not before or len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("head", [(2**62, 0, 0, 0, 0), (0, 1, 0, -1, 2**62), (0, 1, 0, -1, -5), (0, 1, 0, 64, -1)])
+def test_sizes_that_no_message_has_are_refused(pair, head):
+    here, there = pair
+    here.sock.sendall(pipe._HEAD.pack(*head))
+    with pytest.raises(FrameError, match="out of step"):
+        there.receive()
+
+
+@pytest.mark.parametrize(
+    ("stands", "parts"),
+    [((pipe.Following(-1),), 1), ((pipe.Following(0), pipe.Following(0)), 1), ((pipe.Following(0),), 2)],
+)
+def test_parts_belong_to_one_place_each(stands, parts):
+    frame = pack(Done(1, stands), compact=True)
+    with pytest.raises(FrameError):
+        pipe._unpacked(frame, [b"a" * 5000] * parts)
+    assert pipe._unpacked(pack(Done(1, pipe.Following(0)), compact=True), [b"abc"]) == Done(1, b"abc")
+
+
+def test_only_room_is_handed_over(pair):
+    """What a program holds in memory of its own arrives as bytes, wherever in the record it is."""
+    here, there = pair
+    held = {"short": bytearray(100), "long": bytearray(5000), "bytes": bytes(5000)}
+    here.send(Done(1, held))
+    assert {name: type(part) for name, part in there.receive().result.items()} == dict.fromkeys(held, bytes)
+
+
+def test_what_cannot_be_packed_is_named_beside_long_bytes(pair):
+    here, _ = pair
+    with pytest.raises(InputError, match="numpy array at '/result/1'"):
+        here.send(Done(1, (here.room(5000), np.zeros(3))))

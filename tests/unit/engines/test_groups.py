@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from fedquilt.core.errors import ExchangeError, WorkerError
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.record import equal
+from fedquilt.core.seed import Seed
 from fedquilt.engines import groups, workers
 from fedquilt.engines.client_side import Exam
 from fedquilt.engines.groups import Pace, grouped
+from fedquilt.engines.rounds import Rounds
 from fedquilt.engines.worker import Several, several
 from fedquilt.engines.workers import Workers
 from fedquilt.metrics.classify import classify
@@ -101,6 +104,84 @@ def test_of_a_group_that_fails_the_one_is_named(
     assert max(messages) == 4
     assert (caught.value.client, caught.value.stage) == (2, stage)
     assert last(fedavg(), MANY, engine=two_workers).digest() == last(fedavg(), MANY).digest()
+
+
+@pytest.mark.parametrize("inner", [1, None])
+def test_a_failure_within_names_the_client_that_was_visited(
+    inner: int | None, two_workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's own run inside a score may fail at a client of its own."""
+    monkeypatch.setattr(Pace, "together", 4)
+    with pytest.raises(WorkerError, match=r"client 2: odd"):
+        last(fedavg(), points(8, 8, 9, *[8] * 21), rounds=1, engine=two_workers, score=Within(inner))
+
+
+@dataclass(frozen=True)
+class Within:
+    """A score that fails at one client with another's name."""
+
+    client: int | None
+
+    def __call__(self, predict: Any, params: Any, table: Any) -> Any:
+        """Fails."""
+        if len(table) == 9:
+            raise ExchangeError("M", "train", "work", self.client, 0, "odd")
+        return classify(predict, params, table)
+
+
+def test_a_lost_group_holds_nobody_else_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients before it are heard at once, and those behind it as they come, however many there are."""
+    monkeypatch.setattr(Pace, "together", 8)
+    monkeypatch.setattr(workers, "_WINDOW", 16)
+    many = points(*[8] * 120)
+    heard: list[int] = []
+    most = 0
+    with Workers(2) as engine:
+        rounds = Rounds(Deadly(base=PRIVATE, client=3), many, engine, Seed(0))
+        real = engine._collect
+
+        def collect(worker: Any) -> Any:
+            nonlocal most
+            answer = real(worker)
+            held = len(answer.result) if answer is not None and isinstance(answer.result, tuple) else 1
+            heard.append(held)
+            most = max(most, sum(heard) - len(told))
+            return answer
+
+        told: list[int] = []
+        monkeypatch.setattr(engine, "_collect", collect)
+        rounds.heard = lambda state, round, reply: told.append(reply.client)
+        log = rounds.play()
+    assert [q.client for q in log.quarantined] == [3]
+    assert told == [c for c in range(120) if c != 3]
+    assert most < 100  # not all that came were held until the end
+
+
+def test_all_of_many_workers_have_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "together", groups.MOST)
+    most = 0
+    real = Workers._give
+
+    def give(self: Workers, waiting: Any, what: Any) -> None:
+        nonlocal most
+        real(self, waiting, what)
+        most = max(most, sum(bool(worker.jobs) for worker in self._workers))
+
+    monkeypatch.setattr(Workers, "_give", give)
+    with Workers(6) as engine:
+        last(fedavg(), points(*[8] * 600), rounds=1, engine=engine)
+    assert most == 6
+
+
+def test_a_closed_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Workers(1)
+    rounds = Rounds(fedavg(), MANY, engine, Seed(0))
+    half = engine.exams(MANY.ids, lambda client: Exam(client, None, None, None, ()))
+    engine.close()
+    with pytest.raises(WorkerError, match="closed"):
+        rounds.play()
+    with pytest.raises(WorkerError, match="closed"):
+        next(half)
 
 
 def odd_score(predict: Any, params: Any, table: Any) -> Any:
