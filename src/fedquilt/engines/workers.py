@@ -29,8 +29,7 @@ from fedquilt.engines.worker import READY, Begin, Done, Failed, several, togethe
 T = TypeVar("T")
 _WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
 _shared: WeakKeyDictionary[Any, SharedTensors] = WeakKeyDictionary()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
+os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
 
 
 class Workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import selectors
 import signal
@@ -27,6 +28,7 @@ T = TypeVar("T")
 Play = Callable[[T, Listener], str | None]  # plays one; what failed, in words
 PATIENCE = 60.0  # seconds for a run that is stopped to save what it has
 SILENCE = 1.0  # seconds after which one looks whether all are alive
+_NO_ROOM = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}  # for another process
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -147,8 +149,10 @@ def side_by_side(
                     try:
                         with uninterrupted():
                             running.append(Apart(waiting[0], play, listening(waiting[0])))
-                    except BlockingIOError as error:  # no more processes are allowed
-                        count = len(running)
+                    except OSError as error:
+                        if error.errno not in _NO_ROOM:
+                            raise
+                        count = len(running)  # so many, and no more
                         if not count:
                             raise WorkerError(f"The process of a run could not be started: {error}.") from error
                         break

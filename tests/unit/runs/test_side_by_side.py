@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -204,12 +205,13 @@ def test_the_end_of_a_run_shows_though_a_process_of_its_own_holds_its_pipe() -> 
     assert time.monotonic() - began < 20
 
 
-def test_without_room_for_more_processes_those_that_run_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM])
+def test_without_room_for_more_processes_those_that_run_go_on(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real, made = os.fork, list[int]()
 
     def fork() -> int:
         if any(Path(f"/proc/{child}").exists() for child in made):
-            raise BlockingIOError(11, "Resource temporarily unavailable")
+            raise OSError(error, os.strerror(error))
         made.append(real())
         return made[-1]
 
