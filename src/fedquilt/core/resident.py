@@ -84,11 +84,11 @@ class Resident:
         for name, places in self.slots.items():
             for holder, leaf in places:
                 holder[leaf] = params[name]
-        for buffers, leaf, first in self.transient:  # what a module keeps for itself must not pass between clients
-            buffers[leaf] = first.clone()
+        self._follow(params)
         for module in self.recurrent:
             module._flat_weights = [getattr(module, n) for n in module._flat_weights_names]
-        self._follow(params)
+        for buffers, leaf, first in self.transient:  # what a module keeps for itself must not pass between clients
+            buffers[leaf] = first.clone()
         self.bound = params
 
     def laid_out(self, params: Params) -> Params:
@@ -121,6 +121,7 @@ class Resident:
                 for leaf, tensor in holder.items():
                     if tensor is not None and tensor.device != device:
                         holder[leaf] = tensor.to(device)
+            self.transient = [(buffers, leaf, first.to(device)) for buffers, leaf, first in self.transient]
             self.device = device
 
     def mode(self, train: bool) -> None:
