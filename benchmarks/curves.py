@@ -90,12 +90,10 @@ def _short(found: dict[str, Any]) -> dict[str, Any]:
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Time above, memory below."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 2, figsize=(8.4, 5.6), sharex="col", layout="constrained")
+    figure = Figure(figsize=(8.4, 5.6), layout="constrained")
+    axes = figure.subplots(2, 2, sharex="col")
     for place, (what, label) in enumerate((("round_s", "seconds for a round"), ("peak_mb", "peak memory, MB"))):
         for column, against in enumerate(("clients", "parameters")):
             axis = axes[place, column]
@@ -114,7 +112,6 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             axis.legend()
             axis.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
 
 
 def main() -> None:

@@ -130,9 +130,9 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 def table(options: argparse.Namespace) -> None:
     """Markdown to the screen, CSV and pictures beside ``options.table``."""
-    from matplotlib import pyplot as plt
+    from matplotlib import rc_context
 
-    from fedquilt.runs.plots import COLOURS, STYLE
+    from fedquilt.runs.plots import COLOURS, STYLE, subplots
 
     every = {name: rows_of(options.out / name) for name in options.data if (options.out / name).is_dir()}
     options.table.parent.mkdir(parents=True, exist_ok=True)
@@ -155,10 +155,8 @@ def table(options: argparse.Namespace) -> None:
         "with feedback": lambda m: m.endswith("feedback"),
         "with feedback, signs": lambda m: m.endswith("sign"),
     }
-    with plt.rc_context({**STYLE, "svg.hashsalt": "fedquilt"}):
-        figure, axes = plt.subplots(
-            1, len(every), figsize=(4.2 * len(every), 3.8), constrained_layout=True, squeeze=False
-        )
+    with rc_context(STYLE):
+        figure, axes = subplots(1, len(every), figsize=(4.2 * len(every), 3.8), squeeze=False)
         for axis, (name, rows) in zip(axes[0], every.items(), strict=True):
             base = next(r for r in rows if r["method"] == "FedAvg")
             for colour, (label, belongs) in zip(COLOURS, groups.items(), strict=False):

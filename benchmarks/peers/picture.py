@@ -11,15 +11,13 @@ from work import WORKS
 
 def draw(found: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
     """Two rows of bars, one column for each workload."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     names = [name for name in WORKS if any(row["seconds"] for row in found.get(name, {}).values())]
     if not names:
         return
-    figure, axes = pyplot.subplots(2, len(names), figsize=(4.2 * len(names), 5.2), squeeze=False, layout="constrained")
+    figure = Figure(figsize=(4.2 * len(names), 5.2), layout="constrained")
+    axes = figure.subplots(2, len(names), squeeze=False)
     for column, name in enumerate(names):
         rows = {system: row for system, row in found[name].items() if row["seconds"]}
         colours = ["tab:blue" if s.startswith("fedquilt") else "tab:gray" for s in rows]
@@ -37,4 +35,3 @@ def draw(found: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
             axis.tick_params(labelsize=8)
         axes[0, column].set_title(f"{name}: {WORKS[name].about}", fontsize=8)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)

@@ -9,19 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib import rc_context
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
 
 from fedquilt.audit.cells import Finding, Plan
 from fedquilt.runs.files import storage, to_json, write_atomic
-from fedquilt.runs.plots import STYLE
+from fedquilt.runs.plots import STYLE, subplots
 from fedquilt.runs.show import console
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 NUMBERS = {
     "psnr": "PSNR dB", "psnr_blind": "blind dB", "ssim": "SSIM", "labels_right": "labels",
@@ -77,10 +74,8 @@ def draw(findings: Sequence[Finding], path: Path) -> str | None:
     if not strips:
         return None
     width = max(strip.shape[1] / strip.shape[0] for _, strip in strips)
-    with plt.rc_context({**STYLE, "axes.grid": False}), storage(path.parent):
-        figure, axes = plt.subplots(
-            len(strips), 1, figsize=(1.1 * width + 2.4, 1.2 * len(strips)), squeeze=False, constrained_layout=True
-        )
+    with rc_context({**STYLE, "axes.grid": False}), storage(path.parent):
+        figure, axes = subplots(len(strips), 1, figsize=(1.1 * width + 2.4, 1.2 * len(strips)), squeeze=False)
         for axis, (title, strip) in zip(axes.flat, strips, strict=True):
             axis.imshow(strip, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             axis.set_anchor("W")
@@ -88,7 +83,6 @@ def draw(findings: Sequence[Finding], path: Path) -> str | None:
             axis.text(1.02, 0.5, title, transform=axis.transAxes, fontsize=7, va="center")
         for suffix in (".png", ".svg"):
             figure.savefig(path.with_suffix(suffix), metadata={"Date": None} if suffix == ".svg" else None)
-        plt.close(figure)
     return str(path.with_suffix(".png"))
 
 

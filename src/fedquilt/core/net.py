@@ -39,8 +39,12 @@ class Net:
     Args:
         build: Makes the module, with no arguments; a class or a function that other processes can import.
             (A ready-made module also works, on the ``local`` engine: its weights are then the start.)
-        frozen: Names that are never trained and never sent. Their values come from ``build`` under ``seed``, equal
-            in every process; a part that is wholly frozen, or whose buffers are, stays in evaluation mode.
+        frozen: Names that are never trained, never sent and in nobody's state, beside the parameters that ``build``
+            leaves with ``requires_grad=False``, which are frozen anyway. Their values come from ``build`` under
+            ``seed``, equal in every process; a part that is wholly frozen, or whose buffers are, stays in evaluation
+            mode. A part (a module with modules in it) of whose parameters ``build`` leaves none trainable is wholly
+            frozen with its buffers, so its BatchNorm and dropout do what they do after training. All other buffers
+            are among ``names``, as training may change them.
         channels_last: Memory layout of image batches. None: yes if there is a 2-d convolution (20-30 % faster on
             CPUs), but no with a strided 1 x 1 one of fewer than 16 input channels, which torch 2.13 gets wrong. It
             changes results in the last digits, so it is part of the model, not of the engine.
@@ -81,7 +85,7 @@ class Net:
 
     @property
     def trainable(self) -> tuple[str, ...]:
-        """The parameters among ``names`` that ``build`` left trainable; the rest are buffers, or stay as they are."""
+        """The parameters among ``names``; the rest are buffers."""
         return self._resident().trainable
 
     @property
@@ -151,6 +155,11 @@ class Net:
         resident = self._resident()
         whole = {**{n: t.detach() for n, t in params.items()}, **resident.frozen}
         return whole | {alias: whole[n].clone() for alias, n in resident.aliases.items() if n in whole}
+
+    def taken(self, whole: Mapping[str, Tensor]) -> Params:
+        """The values of ``names`` in a complete state dict, whose frozen values must be this network's own."""
+        self._resident().check_held(whole)
+        return {n: whole[n] for n in self.names if n in whole}
 
     # Calling it
 

@@ -51,13 +51,16 @@ class Resident:
         saved = module.state_dict(keep_vars=True).items()
         self.aliases = {n: holds[id(t)] for n, t in saved if n not in slots and id(t) in holds}  # of tied tensors
         self.size = sum(t.numel() for _, t in saved)
-        self.names = tuple(n for n in slots if not frozen(n))
+        held = _held(module, slots, frozen)
+        self.names = tuple(n for n in slots if n not in held)
         self.trainable = tuple(n for n in self.names if id(slots[n][0][0][slots[n][0][1]]) in parameters)
         self.slots = {n: slots[n] for n in self.names}
         self.frozen: Params = {}
         for name in slots.keys() - self.slots.keys():
             for holder, leaf in slots[name]:
                 holder[leaf] = self.frozen.setdefault(name, holder[leaf].detach())
+        self._kept = [(n, *place) for n in self.frozen for place in slots[n]]
+        self._as_built = self._marks()
         self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
         self.still = _still(module, {id(h) for n in self.frozen for h, _ in slots[n]}, self.slots)
         batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
@@ -81,14 +84,15 @@ class Resident:
         if not params.keys() >= self.slots.keys():
             lacking = [n for n in self.names if n not in params]
             raise InputError(f"The network lacks values for {lacking[:5]}. A model needs every name of net.names.")
+        self._check_frozen(params)
         for name, places in self.slots.items():
             for holder, leaf in places:
                 holder[leaf] = params[name]
-        for buffers, leaf, first in self.transient:  # what a module keeps for itself must not pass between clients
-            buffers[leaf] = first.clone()
+        self._follow(params)
         for module in self.recurrent:
             module._flat_weights = [getattr(module, n) for n in module._flat_weights_names]
-        self._follow(params)
+        for buffers, leaf, first in self.transient:  # what a module keeps for itself must not pass between clients
+            buffers[leaf] = first.clone()
         self.bound = params
 
     def laid_out(self, params: Params) -> Params:
@@ -121,7 +125,34 @@ class Resident:
                 for leaf, tensor in holder.items():
                     if tensor is not None and tensor.device != device:
                         holder[leaf] = tensor.to(device)
+            self.transient = [(buffers, leaf, first.to(device)) for buffers, leaf, first in self.transient]
+            self._as_built = self._marks()
             self.device = device
+
+    def _marks(self) -> list[tuple[int, int]]:
+        """Which tensors are in the places of what is frozen, and how often each was written to."""
+        held = [holder[leaf] for _, holder, leaf in self._kept]
+        return [(id(t), -1 if t is None or t.is_inference() else t._version) for t in held]
+
+    def _check_frozen(self, params: Params) -> None:
+        """Frozen values are the same in every process and for every client: neither a pass nor a model changes them."""
+        if self._marks() != self._as_built:
+            changed = {n for (n, _, _), a, b in zip(self._kept, self._marks(), self._as_built, strict=True) if a != b}
+            raise InputError(
+                f"A pass of the network changed {sorted(changed)[:5]}, which is frozen: build left it with "
+                "requires_grad=False, or it is named in frozen=. Make what a pass changes a buffer (register_buffer)."
+            )
+        if not params.keys().isdisjoint(self.frozen):
+            self.check_held(params)
+
+    def check_held(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Refuse values for frozen names that are not the network's own, as an older model or state may hold."""
+        for name in sorted(values.keys() & self.frozen.keys()):
+            if not torch.equal(values[name].cpu(), self.frozen[name]):
+                raise InputError(
+                    f"This model's '{name}' differs from the network's, where it is frozen and comes from build. The "
+                    "model was made by another build, or when that parameter still travelled: train it anew."
+                )
 
     def mode(self, train: bool) -> None:
         if train is not self.training:
@@ -129,6 +160,24 @@ class Resident:
             for module in self.still:
                 module.training = False
             self.training = train
+
+
+def _held(module: nn.Module, slots: Mapping[str, list[Slot]], frozen: Names) -> set[str]:
+    """The frozen names: those that are named, parameters that ``build`` left with ``requires_grad=False``, and the
+    buffers of every part (a module with modules in it) that has parameters and leaves none of them trainable."""
+    tensors = {n: places[0][0][places[0][1]] for n, places in slots.items()}
+    fixed = {id(t) for t in tensors.values() if isinstance(t, nn.Parameter) and not t.requires_grad}
+
+    def walk(part: nn.Module) -> None:
+        parameters = list(part.parameters())
+        if parameters and any(part.children()) and not any(p.requires_grad for p in parameters):
+            fixed.update(map(id, part.buffers()))
+        else:
+            for child in part.children():
+                walk(child)
+
+    walk(module)
+    return {n for n, t in tensors.items() if frozen(n) or id(t) in fixed}
 
 
 def _still(module: nn.Module, frozen: set[int], moving: Mapping[str, list[Slot]]) -> list[nn.Module]:

@@ -171,7 +171,13 @@ class Train:
 
     def trains(self, params: Params) -> list[str]:
         """The names of a job's params that are trained."""
-        return [n for n in self.objective.trainable if n in params and self.only(n)]
+        names = [n for n in self.objective.trainable if n in params and self.only(n)]
+        if not names:
+            raise InputError(
+                "There is nothing to train: every parameter is frozen (requires_grad=False after build, or named in "
+                "frozen=), or left out by only=. Leave at least one of them trainable."
+            )
+        return names
 
     def passes(self, job: Job, turn: Turn) -> int:
         """How often a visit passes over the rows, unless ``steps`` says how many steps it makes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster.hierarchy import dendrogram
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.metrics.clusters import churn, tree_distances
 from fedquilt.pieces.clustering.result import ClusterResult
-from fedquilt.runs.plots import COLOURS, STYLE, save
+from fedquilt.runs.plots import COLOURS, STYLE, save, subplots
 
 MOST = 500  # clients in a heat map
 NAMED = 60  # clients whose names can be read on an axis
@@ -47,11 +47,9 @@ def tree_picture(found: ClusterResult, path: Path) -> Path | None:
         return None
     cut = _cut(found, found.tree)
     tree = found.tree.double().numpy().clip(min=0)
-    with plt.rc_context(STYLE):
+    with rc_context(STYLE):
         wide = min(18.0, 4.0 + 0.12 * len(found.order))
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(wide + 4, 4.2), constrained_layout=True, width_ratios=(wide, 4)
-        )
+        figure, (left, right) = subplots(1, 2, figsize=(wide + 4, 4.2), width_ratios=(wide, 4))
         _dendrogram(left, tree, found, cut)
         steps = staircase(found.tree)
         x = [t for t, _ in steps] + [steps[-1][0] * 1.1]
@@ -106,8 +104,8 @@ def likeness_picture(found: ClusterResult, path: Path) -> Path | None:
     labels = [found.labels.get(found.order[i], -1) for i in order]
     far = tree_distances(found.tree)[np.ix_(order, order)]
     names, edges = [str(found.order[i]) for i in order], np.arange(len(order) + 1) - 0.5
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(6.4, 5.4), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(6.4, 5.4))
         mesh = axis.pcolormesh(edges, edges, far, cmap="viridis_r", vmin=0, rasterized=True)
         figure.colorbar(mesh, ax=axis, label="distance at which they merge")
         for place in (i for i in range(1, len(labels)) if labels[i] != labels[i - 1]):
@@ -137,8 +135,8 @@ def river_picture(rounds: History, path: Path) -> Path | None:
         return None
     shown = _thinned(rounds)
     clients = in_order(sorted({c for _, labels in shown for c in labels}, key=str))
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(min(16.0, 4 + 0.5 * len(shown)), 4.4), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(min(16.0, 4 + 0.5 * len(shown)), 4.4))
         for x, (_, labels) in enumerate(shown):
             for cluster, (low, high) in _stack(labels).items():
                 axis.fill_between([x - 0.12, x + 0.12], low, high, color=colour(cluster), linewidth=0)

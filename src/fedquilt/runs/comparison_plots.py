@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
 from matplotlib.ticker import MaxNLocator
 
-from fedquilt.runs.plots import COLOURS, STYLE, save, write_csv
+from fedquilt.runs.plots import COLOURS, STYLE, save, subplots, write_csv
 from fedquilt.runs.statistics.targets import first_reach
 
 Rows = Sequence[Mapping[str, Any]]
@@ -34,8 +34,8 @@ def over_seeds(seeds: Sequence[Rows], name: str) -> tuple[Any, Any]:
 
 def accuracy_curves(histories: Histories, majority: float, path: Path) -> Path:
     """Mean test accuracy over clients by round, with a band of one standard deviation over clients."""
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(7.5, 4.5))
         rows = []
         for place, (label, seeds) in enumerate(histories.items()):
             rounds, mean = over_seeds(seeds, "test_accuracy")
@@ -57,8 +57,8 @@ def accuracy_curves(histories: Histories, majority: float, path: Path) -> Path:
 
 def loss_curves(histories: Histories, path: Path) -> Path:
     """Mean test loss over clients by round."""
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(7.5, 4.5))
         rows = []
         for place, (label, seeds) in enumerate(histories.items()):
             rounds, mean = over_seeds(seeds, "test_loss")
@@ -75,8 +75,8 @@ def loss_curves(histories: Histories, path: Path) -> Path:
 def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float, path: Path) -> Path:
     """Clients' accuracies after the last round: box from the first to the third quartile, whiskers at 1.5 times its
     length, every client a dot, the mean a diamond."""
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(max(5.0, 1.5 + 0.9 * len(clients)), 4.5), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(max(5.0, 1.5 + 0.9 * len(clients)), 4.5))
         for place, values in enumerate(clients.values()):
             found, tint = np.array(list(values.values())), COLOURS[place % len(COLOURS)]
             if not len(found):
@@ -111,8 +111,8 @@ def last_round(seeds: Sequence[Rows]) -> int:
 
 def convergence_speed(histories: Histories, target: float, path: Path) -> Path:
     """Rounds to the target accuracy; methods that never reach it have an empty bar as long as they were run."""
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(7.0, 1.4 + 0.42 * len(histories)), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(7.0, 1.4 + 0.42 * len(histories)))
         rows = []
         for place, (label, seeds) in enumerate(histories.items()):
             found, tint = rounds_to(seeds, target), COLOURS[place % len(COLOURS)]

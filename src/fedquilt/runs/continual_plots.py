@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -20,14 +20,14 @@ from fedquilt.engines.client_side import one_thread
 from fedquilt.models import masking
 from fedquilt.runs.continual import Recalled
 from fedquilt.runs.continual_view import NAMES
-from fedquilt.runs.plots import COLOURS, STYLE, save
+from fedquilt.runs.plots import COLOURS, STYLE, save, subplots
 
 ROWS, SHOWN, NEAR = 300, 10, 6  # rows of a task on the map; prototypes shown; images of each
 
 
 def pictures(run: Recalled, found: Mapping[str, Any], to: Path) -> list[Path]:
     """Matrices, growth of the bank, prototypes as their nearest images, reconstructions, and a map of features."""
-    with one_thread(), plt.rc_context(STYLE):
+    with one_thread(), rc_context(STYLE):
         made = [_matrices(found, to / "matrix"), _reconstructions(run, to / "reconstructions")]
         if any("bank" in row for row in found["by_round"]):
             made.append(_growth(found, to / "bank"))
@@ -40,7 +40,7 @@ def pictures(run: Recalled, found: Mapping[str, Any], to: Path) -> list[Path]:
 def _matrices(found: Mapping[str, Any], path: Path) -> Path:
     """Scores by stage and task; what is right of the diagonal was not yet met."""
     names = [n for n in ("probe", "neighbours", "probe_all", "loss") if n in found["measures"]]
-    figure, axes = plt.subplots(1, len(names), figsize=(4.1 * len(names), 4.2), constrained_layout=True)
+    figure, axes = subplots(1, len(names), figsize=(4.1 * len(names), 4.2))
     rows, stages = [], ["start", *(f"round {r}" for r in found["rounds"])]
     for axis, name in zip(np.atleast_1d(axes), names, strict=True):
         row = found["measures"][name]
@@ -68,7 +68,7 @@ def _growth(found: Mapping[str, Any], path: Path) -> Path:
     """Rows of the bank and what became of the prototypes that came, by round."""
     rows = [row for row in found["by_round"] if "bank" in row]
     rounds = [row["round"] for row in rows]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), constrained_layout=True)
+    figure, (left, right) = subplots(1, 2, figsize=(10, 3.6))
     left.plot(
         rounds, [row["bank"] for row in rows], color=COLOURS[0], marker="o", markersize=3, label="rows of the bank"
     )
@@ -105,7 +105,7 @@ def _reconstructions(run: Recalled, path: Path) -> Path:
     lines = {
         "image": before.original, "visible": before.visible, "before": before.completed, "after": after.completed,
     }  # fmt: skip
-    figure, axes = plt.subplots(4, len(x), figsize=(1.1 * len(x), 4.6), constrained_layout=True, squeeze=False)
+    figure, axes = subplots(4, len(x), figsize=(1.1 * len(x), 4.6), squeeze=False)
     rows = []
     for axis_row, (label, images) in zip(axes, lines.items(), strict=True):
         for i, (axis, image) in enumerate(zip(axis_row, images, strict=True)):
@@ -129,7 +129,7 @@ def _nearest(run: Recalled, path: Path) -> Path:
     shown = counts.argsort(descending=True, stable=True)[:SHOWN]
     cosines, who = (normalize(bank[shown], dim=1) @ normalize(z - centre, dim=1).T).topk(min(NEAR, len(z)), dim=1)
     size = (1.1 * who.shape[1] + 1, 1.15 * len(shown))
-    figure, axes = plt.subplots(*who.shape, figsize=size, constrained_layout=True, squeeze=False)
+    figure, axes = subplots(*who.shape, figsize=size, squeeze=False)
     rows = []
     for axis_row, row, near, line in zip(axes, shown.tolist(), cosines.tolist(), who.tolist(), strict=True):
         for axis, cosine, i in zip(axis_row, near, line, strict=True):
@@ -144,7 +144,7 @@ def _map(run: Recalled, path: Path) -> Path:
     """Test features of all tasks on the two directions in which they differ most, before and after, with the bank."""
     bank, centre, _ = _bank(run)
     tables = {task: _some(pair[1]) for task, pair in run.examiner.tables.items()}
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), constrained_layout=True)
+    figure, axes = subplots(1, 2, figsize=(10, 4.6))
     rows = []
     models = {"before": run.start, "after": run.models(run.stages[-1])[0]}
     for axis, (when, model) in zip(axes, models.items(), strict=True):

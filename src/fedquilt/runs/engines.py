@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +13,9 @@ from fedquilt.engines.engine import Engine
 from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
+
+log = logging.getLogger("fedquilt")
+_told: set[str] = set()  # what this process, or the one it was forked from, has said
 
 
 def make_engine(
@@ -32,6 +36,7 @@ def make_engine(
         raise InputError(f"engine.exact = false is for kind = 'auto', not {engine!r}. Leave it out.")
     for device in devices:
         _check_device(device)
+    tell_unused(devices)
     if engine == "lanes":
         alone = (processes or 1) == 1 and len(devices) < 2
         return Lanes(width, devices[0] if devices else None) if alone else Workers(processes, devices, width)
@@ -42,6 +47,18 @@ def make_engine(
     if engine in ("workers", "auto"):
         return Workers(processes, devices, 1 if exact else None)
     raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'.")
+
+
+def tell_unused(devices: Sequence[str]) -> None:
+    """Say, once in a process, that this machine has CUDA devices when the work is about to go to the CPU."""
+    count = 0 if devices else torch.cuda.device_count()  # which, unlike is_available, leaves later forks alone
+    text = (
+        f"This machine has {count} CUDA device{'s' * (count > 1)}, and clients train on the CPU. To use the first, say "
+        "engine.devices=['cuda:0'] in a recipe or on the command line, devices=['cuda:0'] in Python."
+    )
+    if count and text not in _told:
+        _told.add(text)
+        log.warning("note: %s", text)
 
 
 def _simulation(nodes: int | None, processes: int | None, devices: Sequence[str]) -> Engine:

@@ -18,6 +18,7 @@ from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.memory import available
 from fedquilt.runs.build import engine_of, method_of, result_for, run_of
 from fedquilt.runs.config import Config
+from fedquilt.runs.engines import tell_unused
 from fedquilt.runs.listening import Listener, Nobody, play_to
 from fedquilt.runs.side_by_side import side_by_side
 from fedquilt.runs.traffic import model_bytes
@@ -65,6 +66,7 @@ class Player:
     def __init__(self, config: Config, federation: Federation, audience: Audience | None) -> None:
         self.config, self.federation, self.audience = config, federation, audience or NoAudience()
         self.failed: list[dict[str, Any]] = []
+        tell_unused(config.engine.devices)  # here, not once for each run
         self._engine: Engine | None = None
 
     def play(self, cells: Sequence[Cell]) -> None:

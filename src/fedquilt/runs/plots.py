@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba_array
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedquilt.data.measures import MOST, label_distances, label_entropy
@@ -28,10 +27,19 @@ STYLE: Any = {
 }  # fmt: skip
 
 
+def subplots(
+    rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **arranged: Any
+) -> tuple[Figure, Any]:  # fmt: skip
+    """A figure and its axes, outside pyplot: whatever backend a notebook or a window uses stays in use."""
+    figure = Figure(figsize=figsize, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, **arranged)
+
+
 def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], majority: float, path: Path) -> Path:
     """Accuracy by round and by megabytes, mean over seeds with the range between them."""
-    with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, constrained_layout=True)
+    with rc_context(STYLE):
+        figure, (left, right) = subplots(1, 2, figsize=(10, 4), sharey=True)
         rows = []
         for colour, (label, seeds) in zip(COLOURS * len(histories), histories.items(), strict=False):
             rounds, accuracy, traffic = _series(seeds)
@@ -69,8 +77,8 @@ def accuracy_by_traffic(rounds: Sequence[Mapping[str, Any]], title: str, path: P
     wire, raw = (np.cumsum([r[f"{k}_up"] + r[f"{k}_down"] for r in rounds]) / 1e6 for k in ("bytes", "raw"))
     scored = [i for i, row in enumerate(rounds) if row.get("test_accuracy") is not None]
     accuracy = [rounds[i]["test_accuracy"] for i in scored]
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(6, 4), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(6, 4))
         axis.plot(wire[scored], accuracy, color=COLOURS[0], marker="o", markersize=3, label="sent")
         if (raw != wire).any():
             axis.plot(raw[scored], accuracy, color=COLOURS[1], linestyle="--", label="the same without codecs")
@@ -87,10 +95,10 @@ def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path
     counts = np.asarray(counts)
     clients, classes = counts.shape
     entropy, places = label_entropy(counts), range(clients)
-    with plt.rc_context(STYLE), storage(path.parent):
+    with rc_context(STYLE), storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure, (left, size, bits, right) = plt.subplots(
-            1, 4, figsize=(15, min(12.0, 2.5 + 0.22 * clients)), sharey=True, constrained_layout=True,
+        figure, (left, size, bits, right) = subplots(
+            1, 4, figsize=(15, min(12.0, 2.5 + 0.22 * clients)), sharey=True,
             width_ratios=(3, 1, 1, 2.4),
         )  # fmt: skip
         y, x = np.nonzero(counts)
@@ -149,7 +157,6 @@ def save(figure: Any, path: Path, header: Sequence[str], rows: Sequence[Sequence
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
         path.with_suffix(".eps").write_bytes(_postscript(figure))
         write_csv(path.with_suffix(".csv"), header, rows)
-    plt.close(figure)
     return path.with_suffix(".png")
 
 

@@ -80,7 +80,7 @@ def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client:
 
 def _answered(mode: Mode, config: Config, names: tuple[str, ...], table: Table, labels: Tensor | None) -> Answers:
     net = net_called(config.model.kind, tuple(mode.about["shape"]), mode.about["classes"], **config.model.options)
-    model = {n: t for n, t in mode.model.items() if n in net.names}
+    model = net.taken(mode.model)
     with torch.inference_mode():
         scores = [logits_of(net(model, block)) for block in table.blocks(ROWS)]
         sure, answer = masked(torch.cat(scores), mode.mask).softmax(1).max(1)

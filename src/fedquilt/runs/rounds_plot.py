@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
 
 from fedquilt.runs.comparison_plots import Histories, method_style, over_seeds
-from fedquilt.runs.plots import STYLE, save
+from fedquilt.runs.plots import STYLE, save, subplots
 
 LOOKS: Mapping[str, dict[str, Any]] = {
     "localize_stitch": {"color": "green"},
@@ -31,8 +31,8 @@ def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Pa
     )
     seen: set[str] = set()
     rows: list[tuple[Any, ...]] = []
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(7.0, 4.5), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(7.0, 4.5))
         for place, ((label, seeds), kind) in enumerate(zip(histories.items(), kinds, strict=True)):
             rounds, mean = over_seeds(seeds, measure)
             look = LOOKS[kind] if kind in LOOKS and kind not in seen else method_style(place)

@@ -29,8 +29,8 @@ def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int
             f"The recipe '{recipe}' has no validation rows; set data.valid = 0.1 or data.common_valid = 0.1, say."
         )
     method = method_of(config, federation)
-    names = method.net.names  # type: ignore[attr-defined]
-    lacking = [n for n in names if n not in models[0]]
+    net = method.net  # type: ignore[attr-defined]
+    lacking = [n for n in net.names if n not in models[0]]
     if lacking:
         raise InputError(f"The models are not those of '{recipe}': its network has {', '.join(lacking[:3])}.")
 
@@ -39,5 +39,5 @@ def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int
         return float(sum(s.accuracy * s.rows for s in scores) / sum(s.rows for s in scores))
 
     with one_thread():
-        _, chosen, best = greedy_soup([{n: m[n] for n in names} for m in models], score)
+        _, chosen, best = greedy_soup([net.taken(m) for m in models], score)
     return chosen, best

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
 
-from fedquilt.runs.plots import COLOURS, STYLE, save
+from fedquilt.runs.plots import COLOURS, STYLE, save, subplots
 
 
 def pictures(found: Mapping[str, Any], to: Path) -> list[Path]:
@@ -32,10 +32,8 @@ def _only_deployed(found: Mapping[str, Any]) -> dict[str, Any]:
 def _by_rank(
     lines: Mapping[str, Sequence[float]], order: Sequence[int], rows: Sequence[int], what: str, path: Path
 ) -> Path:
-    with plt.rc_context(STYLE):
-        figure, (top, bottom) = plt.subplots(
-            2, 1, figsize=(8, 4.6), sharex=True, constrained_layout=True, height_ratios=(3, 1)
-        )
+    with rc_context(STYLE):
+        figure, (top, bottom) = subplots(2, 1, figsize=(8, 4.6), sharex=True, height_ratios=(3, 1))
         draw_lines(top, lines, order)
         top.set(ylabel=what, ylim=(0, 1.02), title="Common test set, by class")
         top.legend(loc="lower left")
@@ -48,8 +46,8 @@ def collapse_picture(found: Mapping[str, Any], order: Sequence[int], rows: Seque
     """Norms of the heads' rows and of class means, and the angle of class means to the frame."""
     means = {"class means": found["norms"]}
     angles = {} if found["to_frame"] is None else {"to the frame": found["to_frame"]}
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), constrained_layout=True)
+    with rc_context(STYLE):
+        figure, axes = subplots(1, 3, figsize=(13, 3.8))
         draw_lines(axes[0], found["row_norms"], order)
         axes[0].set(title="norm of head rows", ylim=(0, None))
         axes[0].legend()

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 from fedquilt.core.errors import InputError
 from fedquilt.data import Federation, Words
@@ -72,11 +72,10 @@ def test_an_entry_point_that_leads_nowhere_is_named(where):
 
 
 def test_bubbles_of_many_clients_are_small():
-    figure = plt.figure(figsize=(15, 12))  # 1080 x 864 points
+    figure = Figure(figsize=(15, 12))  # 1080 x 864 points
     assert _bubble(figure, 10, 10) == 13
     assert _bubble(figure, 100, 100) == pytest.approx(2.5 * 0.33 * 1080 / 100)  # the columns are narrower than the rows
     assert _bubble(figure, 1000, 10) == 4
-    plt.close(figure)
 
 
 def test_the_table_of_many_classes_stays_legible(tmp_path, capsys):

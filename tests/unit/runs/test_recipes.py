@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from fedquilt.core.params import is_weight
 from fedquilt.core.seed import Seed
+from fedquilt.methods.podfcssv_recipe import podfcssv
 from fedquilt.runs.build import method_of
 from fedquilt.runs.config import parse
 
@@ -79,3 +81,24 @@ def test_the_published_long_tails(letter: str) -> None:
     assert heads.fixed.weight.shape == heads.general.weight.shape == (classes, 512)
     sizes = {n: t.numel() for n, t in heads.body.items() if is_weight(n)}
     assert sum(sizes.values()) == (11_168_832 if classes == 10 else 21_276_992)
+
+
+def test_the_published_settings_of_podfcssv() -> None:
+    """Two clients with 50 images each, batches of 8, 3 rounds; adapters of 64; AdamW(1e-4, weight decay 0.05)."""
+    config = parse(tomllib.loads((ROOT / "podfcssv" / "vit_mae_base.toml").read_text()))
+    assert config.model.options == {"folder": "facebook/vit-mae-base", "bottleneck": 64}
+    assert (config.rounds, config.data.clients, config.data.limit, config.data.test, config.data.valid) == (
+        3,
+        2,
+        100,
+        0,
+        0,
+    )
+    assert (config.train.epochs, config.train.batch_size) == (1, 8)
+    optimizer = config.train.optimizer
+    assert (optimizer.kind, optimizer.options) == ("adamw", {"lr": 1e-4, "weight_decay": 0.05})
+    given = config.method.options
+    defaults = {name: p.default for name, p in inspect.signature(podfcssv).parameters.items() if name in given}
+    assert given == defaults  # ours are the published ones, and the recipe says them
+    assert given["lambda_proto"] == 1.0
+    assert "center" not in given

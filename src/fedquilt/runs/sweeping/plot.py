@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib import pyplot as plt
+from matplotlib import rc_context
 
 from fedquilt.runs.files import to_json
-from fedquilt.runs.plots import COLOURS, STYLE, save
+from fedquilt.runs.plots import COLOURS, STYLE, save, subplots
 from fedquilt.runs.sweeping.ranking import best_first
 
 Rows = Sequence[Mapping[str, Any]]
@@ -37,9 +37,8 @@ def plain(value: Any) -> Any:
 def draw(rows: Rows, names: Sequence[str], path: Path) -> Path:
     """Validation accuracy by each setting that was varied; the best point stands out."""
     scored = [row for row in rows if row["valid"] is not None]
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, len(names), figsize=(1.5 + 3.0 * len(names), 3.4), sharey=True, squeeze=False,
-                                    constrained_layout=True)  # fmt: skip
+    with rc_context(STYLE):
+        figure, axes = subplots(1, len(names), figsize=(1.5 + 3.0 * len(names), 3.4), sharey=True, squeeze=False)
         for axis, name in zip(axes[0], names, strict=True):
             values = [row["values"][name] for row in scored]
             numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
