@@ -95,6 +95,24 @@ class Case:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def captured(self) -> bool:
+        """Whether steps are captured; for the others the reason is in ``PLAIN``."""
+        return self.name not in PLAIN
+
+
+PLAIN = {
+    **dict.fromkeys(
+        ("fedavg-batchnorm", "fedbn", "fesem-batchnorm", "localize-stitch-batchnorm", "codecs-batchnorm"),
+        "a pass also changes the statistics of BatchNorm",
+    ),
+    **dict.fromkeys(
+        ("fedetf", "podfcssv", "podfcssv-extended", "fedmae", "mae-alone", "mae-pooled"),
+        "the module holds buffers that are not among its values",
+    ),
+    **dict.fromkeys(("fedproto", "ratio-loss"), "the loss looks values up by labels"),
+}
+
 
 def fedavg(**settings: Any) -> FedAvg:
     """FedAvg on the digits."""

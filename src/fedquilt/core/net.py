@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from fedquilt.core.device import in_bfloat16
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, nothing, under
+from fedquilt.core.purity import own
 from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
-from fedquilt.core.steps import Tapes, Visit
+from fedquilt.core.steps import Capture, Tapes, Visit
 from fedquilt.core.table import Batch
 from fedquilt.core.wide_linear import wide
 
@@ -50,11 +52,16 @@ class Net:
             changes results in the last digits, so it is part of the model, not of the engine.
         inputs: The columns of a batch that the module is called with.
         seed: For the values of frozen tensors that ``build`` draws at random.
-        winograd: Let convolutions with 3 x 3 and 5 x 5 kernels save multiplications on CPUs where that is faster, and
-            let a first one be one product with its pooling; see :mod:`fedquilt.core.winograd` and
-            :mod:`fedquilt.core.conv_pool`. It changes results in the last digits, so it is part of the model, too.
+        fast_kernels: Let convolutions with 3 x 3 and 5 x 5 kernels save multiplications on CPUs where that is faster,
+            and let a first one be one product with its pooling; see :mod:`fedquilt.core.winograd` and
+            :mod:`fedquilt.core.conv_pool`. It changes results by about 1e-5 of their size, so it is part of the model,
+            too. None: yes for the networks of ``fedquilt.models``, no for others, which compute what PyTorch does.
         precision: "bfloat16" computes matrix products and convolutions in 16 bits where the device has it; weights,
             sums and losses stay in 32. It changes results, so it is part of the model, too.
+        capture: Whether steps of local training are recorded once and played again without Python and autograd, to the
+            same bits. "auto": the library's own, and those of other networks and losses that are shown pure (see the
+            page Models). True: without that, only compared with plain steps now and then. False: never.
+        winograd: The former name of ``fast_kernels``; deprecated.
 
     Example:
         >>> net = Net.of(nn.Linear, in_features=4, out_features=2)
@@ -68,8 +75,17 @@ class Net:
     inputs: tuple[str, ...] = ("x",)
     seed: int = 0
     precision: Literal["float32", "bfloat16"] = "float32"
-    winograd: bool = True
+    fast_kernels: bool | None = None
+    capture: Capture = "auto"
     _cell: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    winograd: InitVar[bool | None] = None
+
+    def __post_init__(self, winograd: bool | None) -> None:
+        if winograd is not None:
+            warnings.warn("Net(winograd=...) is called fast_kernels now.", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "fast_kernels", winograd)
+        if self.capture != "auto" and not isinstance(self.capture, bool):
+            raise InputError(f"Net's capture is 'auto', True or False, got {self.capture!r}.")
 
     @staticmethod
     def of(build: Callable[..., nn.Module], /, *args: Any, **kwargs: Any) -> Net:
@@ -109,9 +125,10 @@ class Net:
 
     @property
     def tapes(self) -> Tapes:
-        """Its steps on tape; none where a pass also changes the module (BatchNorm, buffers of a module's own)."""
+        """Its captured steps; none where a pass also changes the module (BatchNorm, buffers of a module's own)."""
         if "tapes" not in self._cell:
-            resident, tapes = self._resident(), Tapes()
+            resident = self._resident()
+            tapes = Tapes(resident, self.capture)
             tapes.wanted = tapes.wanted and not resident.normalises and not resident.transient
             self._cell["tapes"] = tapes
         found: Tapes = self._cell["tapes"]
@@ -134,7 +151,7 @@ class Net:
 
     def init(self, seed: Seed) -> Params:
         """Fresh values for every name, drawn from the seed."""
-        small = self._resident().size <= _SMALL
+        small = self._resident().size <= _SMALL and not isinstance(self.build, nn.Module)
         with seed.fold("init").ambient():
             values = self._births().step({}, self._born) if small else self._born()
         return dict(zip(self.names, values, strict=True))
@@ -146,9 +163,10 @@ class Net:
     def _births(self) -> Visit:
         """Drawing fresh values is recorded, too: with many clients, building a module for each takes longer."""
         if "births" not in self._cell:
-            self._cell["births"] = Tapes().visit(self.build, [])
+            tapes = Tapes(capture=self.capture, build=(self.build, self._resident().module))
+            self._cell["births"] = tapes.visit(self.build, [])
         found: Visit = self._cell["births"]
-        return found
+        return found if found.watch is None else found.tapes.visit(self.build, [])  # a user's code is looked at anew
 
     def full(self, params: Mapping[str, Tensor]) -> Params:
         """A complete state dict: these values plus the frozen ones, for saving a model."""
@@ -260,7 +278,8 @@ class Net:
         if "resident" not in self._cell:
             with Seed(self.seed).fold("frozen").ambient():
                 module = self._make()
-            self._cell["resident"] = Resident(module, self.frozen, self.channels_last, self.winograd)
+            fast = own(module) if self.fast_kernels is None else self.fast_kernels
+            self._cell["resident"] = Resident(module, self.frozen, self.channels_last, fast)
         resident: Resident = self._cell["resident"]
         return resident
 
@@ -270,7 +289,7 @@ class Net:
                 "This Net holds a ready-made module, which another process cannot rebuild. Give Net the class or a "
                 "function that builds it, Net(MyModule) or Net.of(MyModule, width=64), or use engine='local'."
             )
-        names = ("frozen", "channels_last", "inputs", "seed", "precision", "winograd")
+        names = ("frozen", "channels_last", "inputs", "seed", "precision", "fast_kernels", "capture")
         return (self.build,), {n: getattr(self, n) for n in names}
 
 

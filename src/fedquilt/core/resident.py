@@ -38,12 +38,12 @@ class Resident:
     """The one module of a process, into which values are bound instead of copied."""
 
     def __init__(
-        self, module: nn.Module, frozen: Names, channels_last: bool | None = None, winograd: bool = True
+        self, module: nn.Module, frozen: Names, channels_last: bool | None = None, fast: bool = False
     ) -> None:
         self.module = module
         self.channels_last = channels_last if channels_last is not None else _convolves(module)
-        pool_first(module, joined=winograd and self.channels_last)
-        if winograd and self.channels_last:  # which is what it gives
+        pool_first(module, joined=fast and self.channels_last)
+        if fast and self.channels_last:  # which is what it gives
             swift(module)
         slots = slots_of(module)
         parameters = {id(p) for p in module.parameters() if p.requires_grad}

@@ -35,6 +35,8 @@ def method_of(config: Config, federation: Any) -> Method:
     train = config.train
     if train.precision != net.precision:
         net = replace(net, precision=train.precision)
+    if config.engine.capture != net.capture:
+        net = replace(net, capture=config.engine.capture)
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)

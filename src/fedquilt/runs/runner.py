@@ -23,10 +23,20 @@ from fedquilt.runs.snapshot import Snapshot as Snapshot
 from fedquilt.runs.storage import RunFolder
 
 
+def _without(description: Any, name: str) -> Any:
+    """A description of which no network has this setting, which cannot change the numbers."""
+    if isinstance(description, dict):
+        left = {k: _without(v, name) for k, v in description.items()}
+        if left.get("make") == "fedquilt.core.net:Net":
+            left["kwargs"].pop(name, None)
+        return left
+    return [_without(v, name) for v in description] if isinstance(description, list) else description
+
+
 def _identity(method: Method, *settings: Any) -> str:
     """What tells one run's snapshots from another's."""
     try:
-        what = hashlib.sha256(pack(describe(method))).hexdigest()
+        what = hashlib.sha256(pack(_without(describe(method), "capture"))).hexdigest()
     except InputError as error:
         raise InputError(
             f"A run with a folder must be able to tell its method from others, so that the right one resumes. {error}"

@@ -156,7 +156,7 @@ class Participation(_Section):
 class EngineChoice(_Section):
     """Where clients' work runs. Results do not depend on it, but for rounding with 'lanes', and with 'auto' when
     ``exact`` is false: then it may choose lanes. ``at_once``: runs of a comparison or sweep that are played side by
-    side; by default, with 'auto', one per core."""
+    side; by default, with 'auto', one per core. ``capture``: whether steps are captured, as ``Net`` has it."""
 
     kind: Literal["auto", "local", "workers", "lanes", "flower-simulation"] = "auto"
     exact: bool = True
@@ -165,6 +165,7 @@ class EngineChoice(_Section):
     nodes: Positive | None = None
     width: Positive | None = None
     at_once: Positive | None = None
+    capture: Literal["auto"] | bool = "auto"
 
 
 class Federated(_Section):

@@ -167,7 +167,7 @@ def test_a_net_computes_so_unless_it_is_told_not_to(calls):
     batch = Batch({"x": images(2, 1, 28, 28), "y": torch.zeros(2, dtype=torch.int64)})
     outs = []
     for fast in (True, False):
-        net = Net(FedAvgCNN, winograd=fast)
+        net = Net(FedAvgCNN, fast_kernels=fast)
         outs.append(net(net.init(Seed(0)), batch))
     assert calls == [(2, 1, 28, 28)]
     torch.testing.assert_close(*outs, rtol=1e-3, atol=1e-4)

@@ -54,7 +54,7 @@ def both(net: Net, *terms: Any, **settings: Any) -> tuple[Any, Any, Tapes]:
         lambda: Net.of(MLP, features=784, classes=10, hidden=(16,)),
         lambda: Net.of(FedAvgCNN, hidden=32),
         lambda: replace(Net.of(FedAvgCNN, hidden=32), channels_last=False),
-        lambda: replace(Net.of(FedAvgCNN, hidden=32), winograd=False),
+        lambda: replace(Net.of(FedAvgCNN, hidden=32), fast_kernels=False),
         lambda: Net(Dropped),
     ],
     ids=["mlp", "cnn", "contiguous", "ordinary", "dropout"],

@@ -221,13 +221,13 @@ def test_a_net_may_do_without(calls):
     batch = Batch({"x": images(10, 1, 28, 28), "y": torch.zeros(10, dtype=torch.long)})
     found = {}
     for fast in (True, False):
-        net = Net(FedAvgCNN, winograd=fast)
+        net = Net(FedAvgCNN, fast_kernels=fast)
         found[fast] = net(net.init(Seed(0)), batch)
         assert len(calls) == 1
     torch.testing.assert_close(found[True], found[False], rtol=1e-4, atol=1e-5)
     assert not torch.equal(found[True], found[False])
     plain = FedAvgCNN().to(memory_format=torch.channels_last)
-    net = Net(FedAvgCNN, winograd=False)
+    net = Net(FedAvgCNN, fast_kernels=False)
     params = net.init(Seed(0))
     plain.load_state_dict(params)
     x = batch.columns["x"].contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,142 @@
+"""Marks of values: equal as long as nothing changed in a value or in what hangs on it (lists, dicts, arrays, ...)."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import itertools
+import random
+import re
+import types
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_SIMPLE = (type(None), bool, int, str, bytes, torch.dtype, torch.device, range, slice, type(...), type(NotImplemented))
+_NAMED = (  # known by which they are: their code, if it is a user's, is read elsewhere
+    type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    staticmethod, classmethod, property, re.Pattern, enum.Enum, weakref.ref, torch.Size, np.dtype, np.ufunc,
+    torch.jit.ScriptFunction, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+)  # fmt: skip
+_MOST = 5_000  # values that are looked at
+_WHOLE = 2**20  # bytes of an array up to which all of them count; of larger ones a sample does
+STANDARD = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs", "orders"}  # what every module has for itself
+
+
+def generators() -> tuple[Any, Any]:
+    """Where Python's own and numpy's global generator stand."""
+    kind, keys, place, *gauss = np.random.get_state(legacy=True)  # noqa: NPY002 - looked at, not drawn from
+    return random.getstate(), (kind, keys.tobytes(), place, *gauss)  # type: ignore[union-attr]
+
+
+class Marker:
+    """Marks values, and notes those that it cannot look into.
+
+    Args:
+        known: Objects that are marked elsewhere, or not at all.
+    """
+
+    def __init__(self, known: Mapping[int, str] | None = None) -> None:
+        self.seen: dict[int, Any] = dict(known or {})
+        self.kept: list[Any] = []  # so that no identity is given twice
+        self.opaque: str | None = None
+        self.full = False  # more was there than is looked at
+
+    def mark(self, value: Any) -> Any:
+        """The mark of a value."""
+        if isinstance(value, _SIMPLE):
+            return type(value).__name__, value if not isinstance(value, slice) else repr(value)
+        if isinstance(value, float | complex | np.generic | itertools.count):
+            return type(value).__name__, repr(value)
+        if isinstance(value, _NAMED):
+            return id(value)
+        if id(value) in self.seen:
+            return self.seen[id(value)]
+        self.seen[id(value)] = ("again", len(self.seen))
+        self.kept.append(value)
+        if len(self.seen) > _MOST:
+            self.full = True
+            return None
+        return self._whole(value)
+
+    def _whole(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return _tensor(value)
+        if isinstance(value, np.ndarray):
+            return value.shape, str(value.dtype), _digest(value) if value.dtype != object else self.mark(value.tolist())
+        if isinstance(value, random.Random):
+            return value.getstate()
+        if isinstance(value, np.random.Generator | np.random.RandomState):
+            bits = value.bit_generator if isinstance(value, np.random.Generator) else value._bit_generator
+            return repr(bits.state)
+        if isinstance(value, torch.Generator):
+            return value.get_state().numpy().tobytes()
+        if isinstance(value, functools.partial):
+            return self.mark(value.func), self.mark(value.args), self.mark(value.keywords), id(type(value))
+        if isinstance(value, Mapping):
+            return type(value).__name__, tuple((self.mark(k), self.mark(v)) for k, v in value.items()), self._own(value)
+        if isinstance(value, list | tuple | deque):
+            return type(value).__name__, tuple(self.mark(v) for v in value), self._own(value)
+        if isinstance(value, Set):
+            return type(value).__name__, tuple(sorted(repr(self.mark(v)) for v in value))
+        if isinstance(value, Iterator):
+            self.opaque = self.opaque or f"a {type(value).__name__}, which moves on when it is asked"
+            return id(value)
+        return self._object(value)
+
+    def _object(self, value: Any) -> Any:
+        if belongs(type(value), "fedquilt"):  # nothing of this library's changes by being called, but for what it holds
+            held = fields(value) if is_dataclass(value) and type(value).__name__ != "Net" else ()
+            return id(value), tuple((f.name, self.mark(getattr(value, f.name, None))) for f in held)
+        if not hasattr(value, "__dict__") and not _slots(value) and type(value) is not object:
+            self.opaque = self.opaque or f"a {type(value).__name__}"
+            return id(value)
+        return id(value), self._own(value)
+
+    def _own(self, value: Any) -> Any:
+        """What an object has beside what it holds as a list or a dict: its attributes."""
+        held = {**getattr(value, "__dict__", {}), **{n: getattr(value, n) for n in _slots(value) if hasattr(value, n)}}
+        return tuple((n, self.mark(v)) for n, v in held.items())
+
+    def module(self, module: nn.Module) -> Iterator[tuple[str, Any]]:
+        """The attributes of one module, each with its mark; not its parts and tensors, nor its hooks."""
+        for name, value in list(vars(module).items()):
+            if name not in STANDARD:
+                yield name, self.mark(value)
+
+
+def belongs(thing: Any, *packages: str) -> bool:
+    """Whether a function or class is defined in one of these packages."""
+    place = getattr(thing, "__module__", None)
+    return isinstance(place, str) and place.split(".")[0] in packages
+
+
+def _slots(value: Any) -> list[str]:
+    found = [n for kind in type(value).__mro__ for n in _listed(vars(kind).get("__slots__", ()))]
+    return [n for n in found if n not in ("__dict__", "__weakref__")]
+
+
+def _listed(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _tensor(value: Tensor) -> Any:
+    about = id(value), 0 if value.is_inference() else value._version, tuple(value.shape), str(value.dtype)
+    try:
+        return *about, _digest(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    except (RuntimeError, TypeError, NotImplementedError):  # of a kind that cannot be read: known by its version
+        return about
+
+
+def _digest(array: Any) -> bytes:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    step = max(1, flat.nbytes // _WHOLE)
+    return hashlib.blake2b(flat[::step].tobytes(), digest_size=16).digest()
