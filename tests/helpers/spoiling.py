@@ -49,9 +49,11 @@ def _number(at: float) -> Callable[[Any], Any]:
                 top = torch.finfo(value.dtype).max
                 return torch.full_like(value, at if at != at else max(-top, min(top, at)))
             if value.dtype == torch.bool:
-                return torch.full_like(value, at < 0 or at != at)
+                return value if at != at else torch.full_like(value, at < 0)
+            if at != at:
+                return value  # whole numbers cannot
             low, top = torch.iinfo(value.dtype).min, torch.iinfo(value.dtype).max
-            return torch.full_like(value, low if at != at else max(low, min(top, int(at))))
+            return torch.full_like(value, max(low, min(top, int(at))))
         if isinstance(value, dict):
             return {n: fill(v) for n, v in value.items()} or {STRAY: torch.full((1,), min(at, 1e38))}
         if isinstance(value, tuple | list):
