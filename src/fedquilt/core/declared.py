@@ -7,8 +7,8 @@ A record says in its annotations what it holds, and whoever receives one from el
         candidates: Count                                     # a whole number, not negative
         counts: Annotated[Tensor, torch.int64, Between(0)]    # a tensor of this dtype, of no number below 0
 
-Whatever is declared, whole numbers have at most 64 bits and floats are finite. Shapes depend on the state of a run: they
-are the business of ``Exchange.check``.
+Whatever is declared, whole numbers have at most 64 bits and floats are finite. Shapes depend on the state of a run:
+they are the business of ``Exchange.check``.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ def _of_type(kind: type) -> Check:
 
 
 def _record(value: Any, what: str) -> None:
-    for name, check in _fields(type(value)):
+    kind: type = type(value)
+    for name, check in _fields(kind):
         check(getattr(value, name), f"{what}.{name}")
 
 

@@ -7,7 +7,7 @@ those that it cannot take. Where replies are too large to be held, the clients a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fedquilt.core.exchange import Reply
@@ -19,7 +19,6 @@ _COMPARED = 100  # replies of which each is left out in turn, to see whether the
 
 Replies = Iterator[Reply[Any]]
 Fold = Callable[[Replies], Any]  # what replies make of the state, or an error
-Tell = Callable[[Reply[Any]], None]
 
 
 class Listening:
@@ -30,14 +29,13 @@ class Listening:
         ask: The replies of the cohort, from the beginning.
         leave_out: Told of every client whose reply is to blame, and why.
         enough: Whether so many replies that are left of so many are enough to blame the others.
-        tell: Told of every reply that counts.
     """
 
     def __init__(
         self, fold: Fold, ask: Callable[[], Replies], leave_out: Callable[[Any, str], None],
-        enough: Callable[[int], bool], tell: Tell | None = None,
+        enough: Callable[[int], bool],
     ) -> None:  # fmt: skip
-        self.fold, self.ask, self.leave_out, self.enough, self.tell = fold, ask, leave_out, enough, tell
+        self.fold, self.ask, self.leave_out, self.enough = fold, ask, leave_out, enough
         self.broken = False  # whether the replies failed to come, which is no fault of the server's
         self._held: list[Reply[Any]] | None = []
         self._bytes = 0
@@ -46,15 +44,13 @@ class Listening:
         """The next state. Raises what ``fold`` does when nobody's reply is to blame, or too many are."""
         stream = self._passing()
         try:
-            found = self.fold(stream)
+            return self.fold(stream)
         except Exception as error:
             if self.broken:
                 raise
             for _ in stream:  # those under way are heard, too
                 pass
             return self._mended(error) if self._held is not None else self._asked_again(error)
-        self._told(self._held or ())
-        return found
 
     def _passing(self) -> Replies:
         """The replies; they are held as long as they are small."""
@@ -71,25 +67,17 @@ class Listening:
 
     def _hold(self, reply: Reply[Any]) -> None:
         if self._held is None:
-            return self._told([reply])
+            return
         self._held.append(reply)
         self._bytes += sum(t.numel() * t.element_size() for t in tensors_in(reply.upload))
         if self._bytes > HELD:
-            self._told(self._held)
             self._held = None
-
-    def _told(self, replies: Iterable[Reply[Any]]) -> None:
-        if self.tell is not None:
-            for reply in replies:
-                self.tell(reply)
 
     def _mended(self, error: Exception) -> Any:
         """The state without the replies that are to blame."""
-        heard = self._held or []
-        found, guilty = self._without_culprits(heard, error)
+        found, guilty = self._without_culprits(self._held or [], error)
         for client, reason in guilty.items():
             self.leave_out(client, reason)
-        self._told(r for r in heard if r.client not in guilty)
         return found
 
     def _without_culprits(self, heard: Sequence[Reply[Any]], error: Exception) -> tuple[Any, dict[Any, str]]:
@@ -142,7 +130,6 @@ class Listening:
                     self.leave_out(reply.client, reason)
                     continue
                 let_in += 1
-                self._told([reply])
                 yield reply
 
         found = self.fold(tried())

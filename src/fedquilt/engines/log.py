@@ -65,7 +65,7 @@ class RoundLog:
 
     def leave_out(self, visit: Visit, reason: str) -> None:
         """A visit does not count after all."""
-        self.visits.remove(visit)
+        self.visits = [v for v in self.visits if v is not visit]
         self.quarantined.append(
             Quarantine(self.round, visit.exchange, visit.client, reason, visit.bytes_down, visit.bytes_up)
         )

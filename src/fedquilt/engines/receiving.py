@@ -20,8 +20,8 @@ _LONGEST = 500  # characters of a reason
 def received(outcome: Outcome, exchange: Exchange, state: Any, sent: Any, rows: int) -> tuple[Wire, Any, Load]:
     """What travelled, the upload in it, and what that weighs; raises unless all of it can be used.
 
-    In this order: the frame, the number of examples (of a client with so many ``rows``), the client's own new state, the
-    codec, finite numbers, what the record declares of its fields, and what the method's ``check`` knows of their shapes.
+    In this order: the frame, the number of examples (of a client with so many ``rows``), the client's own new state,
+    the codec, finite numbers, what the record declares of its fields, and what the method's ``check`` knows of them.
     """
     wire = unpack(outcome.upload)
     if not isinstance(wire, Wire):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fedquilt.core.errors import ExchangeError, InputError, RoundError
+from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
 from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
@@ -69,7 +69,7 @@ class Rounds:
         self.done, self.min_replies = done, min_replies
         self._meter = PhaseMeter()
         self._known: tuple[Sequence[ClientId], frozenset[ClientId]] | None = None
-        self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply that counts
+        self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply as it comes
         self.stepped: Callable[[int, str, int, int], None] | None = None  # round, phase, how many clients, of how many
         with one_thread():
             self.state = method.init_server(seed.fold("server")) if state is None else state
@@ -125,7 +125,7 @@ class Rounds:
         """The round ends with the state before this trip: nobody's reply was to blame, or too many were."""
         if self._void + 1 >= MOST_VOID:
             raise RoundError(
-                f"round {self.done + 1}: {reason}. So it was in {MOST_VOID} rounds in a row, and the last good state is "
+                f"round {self.done + 1}: {reason}. So it was in {MOST_VOID} rounds in a row. The last good state is "
                 "kept. Try a smaller learning rate, or look into ledger.jsonl for clients to leave out."
             )
         self._void, log.void = self._void + 1, reason
@@ -161,9 +161,9 @@ class Rounds:
 
         def replies() -> Iterator[Reply[Any]]:
             for visit in log.visits[visits:]:  # of an earlier attempt
-                log.visits.remove(visit)
                 self.slots.back(visit.client)
-            sender = self._sender(exchange)
+            del log.visits[visits:]
+            sender, out = self._sender(exchange), log.left_out
 
             def task(client: ClientId) -> Task:
                 before = meter.to(name, "broadcast")
@@ -171,7 +171,7 @@ class Rounds:
                 meter.to(*before)
                 return made
 
-            asked = [c for c in cohort if c not in log.left_out]
+            asked = [c for c in cohort if c not in out]
             for place, (client, outcome) in enumerate(meter.during(name, "train", self.engine.visits(asked, task)), 1):
                 before = meter.to(name, "upload")
                 reply = self._receive(exchange, client, sender, outcome, log, trip)
@@ -179,6 +179,8 @@ class Rounds:
                     self.stepped(self.done + 1, name, place, len(asked))
                 meter.to(*before)
                 if reply is not None:
+                    if self.heard is not None:
+                        self.heard(self.state, self.done, reply)
                     yield reply
 
         def fold(stream: Iterator[Reply[Any]]) -> Any:
@@ -193,12 +195,14 @@ class Rounds:
             self.slots.back(client)
 
         least = needed(self.min_replies, len(cohort))
-        tell = None if self.heard is None else partial(self.heard, self.state, self.done)
-        listening = Listening(fold, replies, leave_out, lambda left: left >= least, tell)
+        listening = Listening(fold, replies, leave_out, lambda left: left >= least)
         try:
             state = listening.state()
         except Exception as error:
-            if listening.broken or isinstance(error, Unsound):
+            came_with_replies = (
+                listening.broken and isinstance(error, FedquiltError) and not isinstance(error, InputError)
+            )
+            if came_with_replies or isinstance(error, Unsound):
                 raise
             raise self._failed(exchange, "up", None, error) from error
         self._enough(exchange, len(cohort), len(log.visits) - visits, least, log)

@@ -44,8 +44,8 @@ class Scale:
         broken = [part for part, norm in found.items() if not math.isfinite(norm)]
         if broken:
             raise Unsound(
-                f"the server's state would hold non-finite numbers in '{broken[0]}' after 'up', although every upload is "
-                "finite; try a smaller learning rate"
+                f"the server's state would hold non-finite numbers in '{broken[0]}' after 'up', although every "
+                "upload is finite; try a smaller learning rate"
             )
         usual = {part: self._usual(part) for part in found}
         whole = max(1.0, math.hypot(*(norm for norm in usual.values() if norm is not None)))
@@ -54,8 +54,8 @@ class Scale:
             if norm > limit:
                 so_far = "nothing" if usual[part] is None else f"{usual[part]:.3g}"
                 raise Unsound(
-                    f"the server's state would leave the scale of its past: the norm of '{part}' would be {norm:.3g}, so "
-                    f"far {so_far}, and {limit:.3g} is the limit"
+                    f"the server's state would leave the scale of its past: the norm of '{part}' would be {norm:.3g}, "
+                    f"so far {so_far}, and {limit:.3g} is the limit"
                 )
 
     def _usual(self, part: str) -> float | None:
