@@ -1,8 +1,8 @@
 """Every field of every upload, spoilt in every way: no run ends, and only the client that sent it is left out.
 
-What must be refused: another type, dtype or shape, None where it is not declared, and numbers that are not finite. Finite
-numbers of a declared range are legal; should the server's state leave its scale by them, they are refused, too. A refused
-upload leaves the run as it is when that upload is lost.
+What must be refused: another type, dtype or shape, None where it is not declared, and numbers that are not finite.
+Finite numbers of a declared range are legal; should the server's state leave its scale by them, they are refused, too.
+A refused upload leaves the run as it is when that upload is lost.
 """
 
 from __future__ import annotations

@@ -199,10 +199,8 @@ class Rounds:
         try:
             state = listening.state()
         except Exception as error:
-            came_with_replies = (
-                listening.broken and isinstance(error, FedquiltError) and not isinstance(error, InputError)
-            )
-            if came_with_replies or isinstance(error, Unsound):
+            ours = isinstance(error, FedquiltError) and not isinstance(error, InputError)
+            if isinstance(error, Unsound) or (listening.broken and ours):  # the latter came with the replies
                 raise
             raise self._failed(exchange, "up", None, error) from error
         self._enough(exchange, len(cohort), len(log.visits) - visits, least, log)

@@ -89,7 +89,7 @@ def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
     (entry,) = spoilt.log.quarantined
     assert (entry.client, entry.round, entry.exchange) == (1, 2, "train")
     assert "seven" in entry.reason if few == 2 and "seven" in reason else reason in entry.reason
-    assert entry.bytes_down > 0 and entry.bytes_up > 0
+    assert min(entry.bytes_down, entry.bytes_up) > 0
     assert [v.client for v in spoilt.log.visits] == [0, 2, 3]
     assert [spoilt.client_state(c).times for c in TOY.ids] == [3, 0, 3, 3]
     assert spoilt.digest() == last(Without(base=Stacking(base=fedavg(), few=few), client=1), TOY, rounds=3).digest()
@@ -228,24 +228,23 @@ def test_every_part_of_a_state_is_compared_with_its_own_past():
     scale.check(Parted(state(w=5999), state(h=5e6)))
     with pytest.raises(Unsound, match=r"norm of 'model' would be 6e\+03, so far 6, and 6e\+03 is the limit"):
         scale.check(Parted(state(w=6001), state(h=0.0)))
-    with pytest.raises(Unsound, match="norm of 'other' would be 7e.06, so far nothing, and 6e.06"):
+    with pytest.raises(Unsound, match=r"norm of 'other' would be 7e\+06, so far nothing, and 6e\+06"):
         scale.check(Parted(state(w=6), state(h=7e6)))
     with pytest.raises(Unsound, match="non-finite numbers in 'model'"):
         scale.check(Parted(state(w=float("nan")), state(h=0.0)))
-    with pytest.raises(Unsound, match="norm of 'model' would be 2e.30"):
+    with pytest.raises(Unsound, match=r"norm of 'model' would be 2e\+30"):
         scale.check(Parted(state(w=2e30), state(h=0.0)))  # whose square is no float32
     scale.check(Parted({"bn.running_var": torch.full((4,), 1e9)}, None))  # as large as the data
 
 
 def test_a_state_that_creeps_is_stopped_too():
     """The median of the last rounds moves slower than a state that grows a hundredfold in every round."""
-    scale, size, rounds = Scale(1e3), 1.0, 0
+    scale = Scale(1e3)
+    for size in (1.0, 1e2, 1e4):
+        scale.check(Parted(state(w=size), None))
+        scale.note(Parted(state(w=size), None))
     with pytest.raises(Unsound):
-        while rounds < 10:
-            scale.check(Parted(state(w=size), None))
-            scale.note(Parted(state(w=size), None))
-            size, rounds = 100 * size, rounds + 1
-    assert rounds == 3
+        scale.check(Parted(state(w=1e6), None))
 
 
 @pytest.mark.parametrize(
