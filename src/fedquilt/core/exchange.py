@@ -143,6 +143,9 @@ class Exchange:
             shapes). The client is then left out of the round, with the reason in the ledger.
         download: How the download travels. What ``work`` gets, and an upload's codec takes for ``sent``, is what came
             out of it.
+        upload: The type of an upload, if ``check`` does not look at it: a record, a union of records, or None for
+            trips whose clients have nothing to say. Whatever it is, the fields of records hold what their
+            annotations declare (see :mod:`fedquilt.core.declared`), or the reply is left out.
     """
 
     name: str
@@ -153,6 +156,7 @@ class Exchange:
     cohort: Cohort = everyone
     check: Callable[[Any, Any], None] = anything
     download: Codec = plain
+    upload: Any = Any
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

@@ -338,6 +338,16 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
                 yield from tensors_in(part)
 
 
+def parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
+    """The parts of a record, or of what is in it, with their names, keys or places."""
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, tuple | list):
+        yield from enumerate(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((name, getattr(value, name)) for name in names(type(value)))
+
+
 def _inside(value: Any) -> Iterable[Any]:
     """The parts of a record or of what is in it."""
     kind = type(value)

@@ -54,13 +54,21 @@ class Quarantine:
 
 @dataclass
 class RoundLog:
-    """What happened in one round; ``phases`` says where its seconds went."""
+    """What happened in one round; ``phases`` says where its seconds went, ``void`` why the round does not count."""
 
     round: int
     visits: list[Visit] = field(default_factory=list)
     quarantined: list[Quarantine] = field(default_factory=list)
     seconds: float = 0.0
     phases: list[Phase] = field(default_factory=list)
+    void: str | None = None
+
+    def leave_out(self, visit: Visit, reason: str) -> None:
+        """A visit does not count after all."""
+        self.visits = [v for v in self.visits if v is not visit]
+        self.quarantined.append(
+            Quarantine(self.round, visit.exchange, visit.client, reason, visit.bytes_down, visit.bytes_up)
+        )
 
     @property
     def bytes_down(self) -> int:

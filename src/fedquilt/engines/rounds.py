@@ -3,70 +3,39 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
-from fedquilt.core.params import finite
-from fedquilt.core.record import finite_scalars, pack, tensors_in, unpack
+from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.engines.beside import Companion
-from fedquilt.engines.client_side import Exam, Outcome, Score, Task, Wire, again_folded, one_thread
+from fedquilt.engines.client_side import Exam, Outcome, Score, Task, again_folded, one_thread
 from fedquilt.engines.engine import Engine, Lost
+from fedquilt.engines.hearing import Listening
 from fedquilt.engines.log import Quarantine as Quarantine
 from fedquilt.engines.log import RoundLog as RoundLog
 from fedquilt.engines.log import Visit as Visit
 from fedquilt.engines.phases import PhaseMeter
+from fedquilt.engines.receiving import received, words
+from fedquilt.engines.scale import GROWTH, Scale, Unsound
 from fedquilt.engines.sender import Carry, Sender
-from fedquilt.engines.traffic import load_of
+from fedquilt.engines.slots import Handles as Handles
+from fedquilt.engines.slots import MemorySlots as MemorySlots
+from fedquilt.engines.slots import Slots as Slots
 
-MOST_EXAMPLES = 10**9
-
-
-class Slots(Protocol):
-    """Where clients' states live between visits, as frames."""
-
-    def get(self, client: ClientId) -> bytes | None:
-        """The client's frame; None before its first change."""
-        ...
-
-    def put(self, client: ClientId, frame: bytes) -> None:
-        """Keep a new frame."""
-        ...
-
-    def digests(self) -> Mapping[ClientId, str]:
-        """The sha256 of every frame kept."""
-        ...
+MOST_VOID = 3  # rounds in a row
 
 
-class MemorySlots:
-    """Slots in this process's memory."""
-
-    def __init__(self) -> None:
-        self.frames: dict[ClientId, bytes] = {}
-
-    def get(self, client: ClientId) -> bytes | None:
-        """The client's frame."""
-        return self.frames.get(client)
-
-    def put(self, client: ClientId, frame: bytes) -> None:
-        """Keep a new frame."""
-        self.frames[client] = frame
-
-    def digests(self) -> Mapping[ClientId, str]:
-        """The sha256 of every frame kept."""
-        return {c: hashlib.sha256(f).hexdigest() for c, f in self.frames.items()}
-
-
-class Handles(MemorySlots):
-    """Slots that an engine keeps elsewhere: what is here is only the sha256 of each frame."""
-
-    def digests(self) -> Mapping[ClientId, str]:
-        """The sha256 of every frame kept."""
-        return {client: handle.hex() for client, handle in self.frames.items()}
+def needed(min_replies: float, asked: int) -> int:
+    """How many of so many clients must answer: a whole number is a count, a fraction a share of them."""
+    if isinstance(min_replies, int):
+        return min_replies
+    return max(1, math.ceil(min_replies * asked - 1e-9))
 
 
 class Rounds:
@@ -76,12 +45,17 @@ class Rounds:
         method, source, engine, seed: What is run, on which data, where, and from which seed.
         slots: Where clients' states live.
         state, done: To go on from an earlier point; by default a fresh start.
-        min_replies: A round with fewer usable replies stops the run.
+        min_replies: An exchange with fewer usable replies stops the run: a count, or a share of the cohort in (0, 1].
+        growth: How far a state may leave the scale of its past, see :class:`Scale`. An exchange that goes further ends
+            the round, which is void from there on: all states stay as they were before it. Several such rounds in a
+            row stop the run.
+        past: What an earlier part of the run knew of that, see :attr:`past`.
     """
 
     def __init__(
         self, method: Method, source: Source, engine: Engine, seed: Seed, *, slots: Slots | None = None,
-        state: Any = None, done: int = 0, score: Score | None = None, min_replies: int = 1,
+        state: Any = None, done: int = 0, score: Score | None = None, min_replies: float = 0.5,
+        growth: float = GROWTH, past: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.method, self.source, self.engine, self.seed = method, source, engine, seed
         self.slots: Slots = slots if slots is not None else (Handles() if engine.keeps_states else MemorySlots())
@@ -95,11 +69,22 @@ class Rounds:
         self.done, self.min_replies = done, min_replies
         self._meter = PhaseMeter()
         self._known: tuple[Sequence[ClientId], frozenset[ClientId]] | None = None
-        self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply that counts
+        self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply as it comes
         self.stepped: Callable[[int, str, int, int], None] | None = None  # round, phase, how many clients, of how many
         with one_thread():
             self.state = method.init_server(seed.fold("server")) if state is None else state
+        earlier = past or {}
+        self._void = int(earlier.get("void", 0))
+        self._scale = Scale(growth, earlier.get("norms"))
+        if not self._scale.past:
+            self._scale.note(self.state)
         engine.begin(method, source, seed, score)
+
+    @property
+    def past(self) -> dict[str, Any]:
+        """How large the parts of the last states were, and how many rounds in a row were void: what a run that goes on
+        from here must know beside its state."""
+        return {"norms": self._scale.past, "void": self._void}
 
     def digest(self) -> str:
         """A sha256 of everything that makes up the state of the run; equal runs have equal digests."""
@@ -114,17 +99,38 @@ class Rounds:
 
     def play(self, measure: bool = False) -> RoundLog:
         """Play the next round: its exchanges in order."""
-        log, self._meter = RoundLog(self.done), PhaseMeter()
-        with one_thread():
-            names = self._plan()
-            for place, name in enumerate(names):
-                self._meter.to(name, "aggregate")
-                self.state = self._trip(self.exchanges[name], log, measure, names[:place].count(name), place)
+        log, self._meter, trip = RoundLog(self.done), PhaseMeter(), 0
+        try:
+            with one_thread():
+                names = self._plan()
+                for trip, name in enumerate(names):
+                    self._meter.to(name, "aggregate")
+                    self.state = self._trip(self.exchanges[name], log, measure, names[:trip].count(name), trip)
+                    self.slots.settle()
+            self._scale.note(self.state)
+            self._void = 0
+        except Exception as error:
+            for client in self.slots.unsettled():
+                self.slots.back(client)
+            if not isinstance(error, Unsound):
+                raise
+            self._stop_round(log, trip, str(error))
         self.done += 1
         self._meter.stop()
         log.phases = self._meter.phases
         log.seconds = sum(phase.seconds for phase in log.phases)
         return log
+
+    def _stop_round(self, log: RoundLog, trip: int, reason: str) -> None:
+        """The round ends with the state before this trip: nobody's reply was to blame, or too many were."""
+        if self._void + 1 >= MOST_VOID:
+            raise RoundError(
+                f"round {self.done + 1}: {reason}. So it was in {MOST_VOID} rounds in a row. The last good state is "
+                "kept. Try a smaller learning rate, or look into ledger.jsonl for clients to leave out."
+            )
+        self._void, log.void = self._void + 1, reason
+        for visit in [v for v in log.visits if v.trip == trip]:
+            log.leave_out(visit, f"the round is void: {reason}")
 
     def _plan(self) -> tuple[str, ...]:
         names = self.method.plan(self.state, self.done)
@@ -149,46 +155,55 @@ class Rounds:
         cohort = self._cohort(exchange, log)
         if not cohort:
             return self.state
-        sender, meter, name = self._sender(exchange), self._meter, exchange.name
-        accepted: list[ClientId] = []
-
-        def task(client: ClientId) -> Task:
-            before = meter.to(name, "broadcast")
-            made = Task(name, client, self.done, sender.send(client).frame, self.slots.get(client), measure, again)
-            meter.to(*before)
-            return made
+        meter, name, visits = self._meter, exchange.name, len(log.visits)
+        seed = again_folded(self.seed.fold("up", name, self.done), again)
+        turn = Turn(self.done, None, seed, len(self.source.ids))
 
         def replies() -> Iterator[Reply[Any]]:
-            visits = meter.during(name, "train", self.engine.visits(cohort, task))
-            for place, (client, outcome) in enumerate(visits, 1):
+            for visit in log.visits[visits:]:  # of an earlier attempt
+                self.slots.back(visit.client)
+            del log.visits[visits:]
+            sender, out = self._sender(exchange), log.left_out
+
+            def task(client: ClientId) -> Task:
+                before = meter.to(name, "broadcast")
+                made = Task(name, client, self.done, sender.send(client).frame, self.slots.get(client), measure, again)
+                meter.to(*before)
+                return made
+
+            asked = [c for c in cohort if c not in out]
+            for place, (client, outcome) in enumerate(meter.during(name, "train", self.engine.visits(asked, task)), 1):
                 before = meter.to(name, "upload")
                 reply = self._receive(exchange, client, sender, outcome, log, trip)
                 if self.stepped is not None:
-                    self.stepped(self.done + 1, name, place, len(cohort))
+                    self.stepped(self.done + 1, name, place, len(asked))
                 meter.to(*before)
                 if reply is not None:
-                    accepted.append(client)
                     if self.heard is not None:
                         self.heard(self.state, self.done, reply)
                     yield reply
 
-        stream = replies()
-        seed = again_folded(self.seed.fold("up", exchange.name, self.done), again)
-        turn = Turn(self.done, None, seed, len(self.source.ids))
-        try:
+        def fold(stream: Iterator[Reply[Any]]) -> Any:
             state = exchange.up(self.state, stream, turn)
             for _ in stream:  # a server that does not listen must not stop the work
                 pass
+            self._scale.check(state)
+            return state
+
+        def leave_out(client: ClientId, reason: str) -> None:
+            log.leave_out(next(v for v in log.visits[visits:] if v.client == client), reason)
+            self.slots.back(client)
+
+        least = needed(self.min_replies, len(cohort))
+        listening = Listening(fold, replies, leave_out, lambda left: left >= least)
+        try:
+            state = listening.state()
         except Exception as error:
-            if isinstance(error, FedquiltError) and not isinstance(error, InputError):
-                raise  # it came with the replies
+            ours = isinstance(error, FedquiltError) and not isinstance(error, InputError)
+            if isinstance(error, Unsound) or (listening.broken and ours):  # the latter came with the replies
+                raise
             raise self._failed(exchange, "up", None, error) from error
-        self._enough(exchange, cohort, accepted, log)
-        if not finite(tensors_in(state)):
-            raise RoundError(
-                f"round {self.done + 1}, exchange '{exchange.name}': the server's state holds non-finite numbers after "
-                "'up', although every upload was finite. Try a smaller learning rate."
-            )
+        self._enough(exchange, len(cohort), len(log.visits) - visits, least, log)
         return state
 
     def _cohort(self, exchange: Exchange, log: RoundLog) -> tuple[ClientId, ...]:
@@ -228,40 +243,25 @@ class Rounds:
         try:
             if isinstance(outcome, Lost):
                 raise ValueError(outcome.reason)
-            wire = unpack(outcome.upload)
-            if not isinstance(wire, Wire):
-                raise ValueError("malformed: not an upload")
-            if not isinstance(wire.examples, int) or not 0 < wire.examples <= MOST_EXAMPLES:
-                raise ValueError(f"absurd weight: {wire.examples!r} examples")
-            if wire.examples > (rows := self.source.size(client)) > 0:
-                raise ValueError(f"absurd weight: {wire.examples} examples of a client that has {rows}")
-            if not outcome.sound:
-                raise ValueError("non-finite numbers in the client's own state; try a smaller learning rate")
-            upload = exchange.codec.decode(wire.upload, sent)
-            if not (finite(tensors_in(upload)) and finite_scalars(upload)):
-                raise ValueError("non-finite numbers in the upload; did training diverge? Try a smaller learning rate")
-            exchange.check(self.state, upload)
+            wire, upload, load = received(outcome, exchange, self.state, sent, self.source.size(client))
         except Exception as error:
             up = 0 if isinstance(outcome, Lost) else len(outcome.upload)
-            known = isinstance(error, ValueError | FedquiltError) and str(error)
-            reason = str(error) if known else f"{type(error).__name__}: {error}"
-            log.quarantined.append(Quarantine(self.done, exchange.name, client, reason, len(frame), up))
+            log.quarantined.append(Quarantine(self.done, exchange.name, client, words(error), len(frame), up))
             return None
         if outcome.slot is not None:
             self.slots.put(client, outcome.slot)
-        load = load_of(upload, wire.upload, outcome.upload, partial(Wire, wire.examples))
         log.visits.append(
             Visit(exchange.name, client, down, load, outcome.seconds, wire.examples,
                   outcome.steps, outcome.loss, outcome.before, outcome.after, trip)
         )  # fmt: skip
         return Reply(client, wire.examples, upload)
 
-    def _enough(self, exchange: Exchange, cohort: Sequence[ClientId], accepted: list[ClientId], log: RoundLog) -> None:
-        if len(accepted) < self.min_replies:
+    def _enough(self, exchange: Exchange, asked: int, usable: int, least: int, log: RoundLog) -> None:
+        if usable < least:
             reasons = "; ".join(f"client {q.client!r}: {q.reason}" for q in log.quarantined[:3])
             raise RoundError(
-                f"round {self.done + 1}, exchange '{exchange.name}': {len(accepted)} of {len(cohort)} clients gave a "
-                f"usable reply, at least {self.min_replies} needed. {reasons}"
+                f"round {self.done + 1}, exchange '{exchange.name}': {usable} of {asked} clients gave a "
+                f"usable reply, at least {least} needed. {reasons}"
             )
 
     def _failed(self, exchange: Exchange, stage: str, client: ClientId | None, error: Exception) -> ExchangeError:

@@ -38,7 +38,7 @@ class HeadTuning(OnBase):
         """Train as the base, then tune."""
         (train,) = self.base.exchanges()
         tune = train.training(only=self.base.parts.private, epochs=self.epochs, steps=None, finish=self.keep)
-        return train, replace(tune, name="tune", up=unmoved, codec=plain, check=anything)
+        return train, replace(tune, name="tune", up=unmoved, codec=plain, check=anything, upload=None)
 
     def keep(self, job: Job, trained: Trained, client: Client, site: Site, turn: Turn) -> tuple[Client, None]:
         """The tuned part, which the next round goes on with."""

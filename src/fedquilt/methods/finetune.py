@@ -54,7 +54,7 @@ class FineTune(OnBase):
             objective=self.objective or self.base.loss, finish=self.keep, only=self.only, epochs=self.epochs,
             steps=self.steps, optimizer=self.optimizer or self.base.optimizer,
         )  # fmt: skip
-        return train, replace(tune, name="tune", up=unmoved, codec=plain, cohort=everyone, check=anything)
+        return train, replace(tune, name="tune", up=unmoved, codec=plain, cohort=everyone, check=anything, upload=None)
 
     def keep(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, None]:
         """The tuned copy is the client's own."""

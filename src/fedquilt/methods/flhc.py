@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedquilt.core.declared import shown
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone, plain
 from fedquilt.core.net import Net
@@ -150,10 +151,10 @@ class FLHC(Grouped):
 
     def check_sensed(self, state: Groups, upload: Sensed) -> None:
         """A vector has one number for each weight that is compared, or for each of a sketch."""
-        length = flatten(self.described(state.models[0])).numel()
-        length = length if self.sketch_size is None else min(length, self.sketch_size)
-        if upload.vector.shape != (length,):
-            raise InputError(f"A client's update has shape {tuple(upload.vector.shape)}, expected ({length},).")
+        whole = flatten(self.described(state.models[0]))
+        length = whole.numel() if self.sketch_size is None else min(whole.numel(), self.sketch_size)
+        if upload.vector.shape != (length,) or upload.vector.dtype != whole.dtype:
+            raise InputError(f"A client's update is {shown(upload.vector)}, expected ({length},) {whole.dtype}.")
 
     def clustered(self, vectors: Mapping[ClientId, Tensor], turn: Turn) -> ClusterResult:
         """The clusters of these vectors."""

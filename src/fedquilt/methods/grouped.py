@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy as cross_entropy_of
 
+from fedquilt.core.declared import shown
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Cohort, Exchange, OnBase, Reply, Turn
 from fedquilt.core.params import Params
@@ -183,8 +184,11 @@ class Grouped(OnBase):
             known, aims = range(len(state.models)), state.clusters.directions
             if upload.nearest not in known or (upload.cluster is not None and upload.cluster not in known):
                 raise InputError(f"There are {len(known)} clusters, but the client joined {upload.cluster}.")
-            if upload.vector is not None and (aims is None or upload.vector.shape != aims.shape[1:]):
-                raise InputError(f"The client's vector has shape {tuple(upload.vector.shape)}, unlike the clusters'.")
+            vector, dtypes = upload.vector, {t.dtype for t in state.models[0].values()}
+            if vector is not None and (aims is None or vector.shape != aims.shape[1:] or vector.dtype not in dtypes):
+                raise InputError(f"The client's vector is {shown(vector)}, unlike the clusters'.")
+            if vector is None and upload.cluster is None and aims is not None:
+                raise InputError("A client that opens a cluster must show its vector.")
 
     def up(self, state: Groups, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
         """Average inside clusters."""

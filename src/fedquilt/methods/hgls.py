@@ -126,7 +126,9 @@ class HGLS(OnBase):
             codec=inside(train.codec), download=inside(train.download), check=self.check,
         )  # fmt: skip
         down = inside(train.download) if self.search_base == "aggregated" else plain
-        return first, Exchange("search", self.offer, self.seek, self.note, cohort=train.cohort, download=down)
+        return first, Exchange(
+            "search", self.offer, self.seek, self.note, cohort=train.cohort, download=down, upload=Tally
+        )
 
     def down(self, state: SearchServer, client_id: ClientId) -> Invite:
         """The base's download, unless the search has brought it; the mean head to those who never trained."""

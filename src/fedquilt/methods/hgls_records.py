@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedquilt.core.declared import Count
 from fedquilt.core.exchange import Codec, plain
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
@@ -24,9 +25,9 @@ class Peer:
 class Tally:
     """Over the clients that searched: slopes they were given, slopes that pointed their way, slopes they took."""
 
-    candidates: int = 0
-    aligned: int = 0
-    taken: int = 0
+    candidates: Count = 0
+    aligned: Count = 0
+    taken: Count = 0
 
 
 @record

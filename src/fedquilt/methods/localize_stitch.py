@@ -183,6 +183,8 @@ class LocalizeStitch(OnBase):
     def _checked(self, state: Stitched, vote: Any) -> Any:
         if not isinstance(vote, Vote):
             raise InputError("this is no vote of Localize-and-Stitch.")
+        if vote.seen is None and self.silent is not None:
+            raise InputError("the client does not say which classes vote.")
         if vote.seen is not None:
             rows = next((t.shape[0] for n, t in state.shared.items() if self.silent is not None and self.silent(n)), 0)
             if vote.seen.dtype != torch.bool or vote.seen.shape != (rows,):

@@ -164,7 +164,12 @@ class PODFCSSV(OnBase):
         if isinstance(upload, Learned):
             same_names(state.shared, upload.delta, "upload")
         rows, counts, width = upload.prototypes, upload.counts, state.bank.rows.shape[1]
-        if rows.dim() != 2 or rows.shape[1] != width or not rows.is_floating_point() or counts.shape != rows.shape[:1]:
+        if (
+            rows.dim() != 2
+            or rows.shape[1] != width
+            or rows.dtype != state.bank.rows.dtype
+            or counts.shape != rows.shape[:1]
+        ):
             raise InputError(
                 f"upload: prototypes {tuple(rows.shape)} with {tuple(counts.shape)} counts, width {width}."
             )

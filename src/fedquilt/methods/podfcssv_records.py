@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import torch
 from torch import Tensor
 
+from fedquilt.core.declared import Between
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.train import Memory
@@ -58,7 +62,7 @@ class Learned:
 
     delta: Params
     prototypes: Tensor
-    counts: Tensor
+    counts: Annotated[Tensor, torch.int64, Between(1, 10**9)]
     rows: int
 
 
@@ -67,4 +71,4 @@ class Seen:
     """What a client answers when it only looked at its data: as :class:`Learned`, without adapters."""
 
     prototypes: Tensor
-    counts: Tensor
+    counts: Annotated[Tensor, torch.int64, Between(1, 10**9)]

@@ -98,8 +98,8 @@ def run_of(
         stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
         identity=config.identity(), personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints, stages=config.output.stages,
-        min_replies=config.cohort.min_replies, network=config.network, tell=tell_of(config, folder),
-        meter=meter,
+        min_replies=config.cohort.min_replies, max_growth=config.cohort.max_growth,
+        network=config.network, tell=tell_of(config, folder), meter=meter,
     )  # fmt: skip
 
 

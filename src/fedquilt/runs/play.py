@@ -17,6 +17,7 @@ from fedquilt.engines.auto import Auto
 from fedquilt.engines.client_side import Score, one_thread
 from fedquilt.engines.engine import Carrier, Engine
 from fedquilt.engines.rounds import RoundLog, Rounds
+from fedquilt.engines.scale import GROWTH
 from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
@@ -54,8 +55,8 @@ class Run:
         evaluation: Evaluation | None = None, stop: Stop | None = None, snapshots: Snapshots | None = None,
         folder: RunFolder | None = None, identity: str = "", score: Score | None = classify,
         personal_models: bool = False, checkpoints: bool = False, stages: bool = False,
-        min_replies: int = 1, meter: Meter | None = None, network: Network | None = None,
-        tell: Callable[[Callable[[str], None]], Trackers] | None = None,
+        min_replies: float = 0.5, max_growth: float = GROWTH, meter: Meter | None = None,
+        network: Network | None = None, tell: Callable[[Callable[[str], None]], Trackers] | None = None,
     ) -> None:  # fmt: skip
         if rounds < 1:
             raise InputError(f"rounds must be at least 1, got {rounds}.")
@@ -68,7 +69,7 @@ class Run:
         self.snapshots = snapshots or Snapshots()
         if personal_models and engine.keeps_states:
             raise InputError("output.personal_models: clients' states stay at their sites, so the server has none.")
-        self.personal_models, self.min_replies = personal_models, min_replies
+        self.personal_models, self.min_replies, self.max_growth = personal_models, min_replies, max_growth
         wanted = checkpoints and folder is not None
         self.checkpoints = Checkpoints(folder.path, method) if wanted and folder is not None else None
         wanted = isinstance(federation, Stream) and (stages or getattr(method, "reconstructs", False))
@@ -114,6 +115,7 @@ class Run:
             self.method, self.source, self.energy.engine, self.seed, score=self.score,
             slots=self.folder.slots if self.folder is not None else None,
             state=None if found is None else found.state, done=self.done, min_replies=self.min_replies,
+            growth=self.max_growth, past=self.progress.get("past"),
         )  # fmt: skip
         if self.checkpoints is not None:
             rounds.heard = self.checkpoints.heard
@@ -213,6 +215,8 @@ class Run:
         if due and self._scheduled(rounds.done):
             heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_", "common_valid_"))}
             rounds.state = self.method.observe(rounds.state, heard)  # test rows never steer training
+        if log.void is not None:
+            self._note(f"round {rounds.done} is void: {log.void}")
         self._warn(rounds)
         self._follow(rounds, metrics, due)
         self._write(rounds, log, metrics, exams)
@@ -252,7 +256,7 @@ class Run:
         for name in ("updates", "bytes_down", "bytes_up", "raw_down", "raw_up", "seconds", "quarantined"):
             progress[name] += metrics[name]
         progress |= {name: progress.get(name, 0) + metrics[name] for name in CARRIED if name in metrics}
-        progress |= {"energy": self.energy.state(), "virtual_seconds": self.meters.virtual}
+        progress |= {"energy": self.energy.state(), "virtual_seconds": self.meters.virtual, "past": rounds.past}
         if not due:
             return
         progress["last"] = metrics

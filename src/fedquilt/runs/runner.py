@@ -14,6 +14,7 @@ from fedquilt.core.exchange import Method
 from fedquilt.core.record import pack
 from fedquilt.engines.client_side import Score
 from fedquilt.engines.engine import Engine
+from fedquilt.engines.scale import GROWTH
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.engines import make_engine as make_engine
@@ -50,6 +51,7 @@ def run(
     evaluate_local: bool = False, patience: int | None = None, min_delta: float = 0.0, snapshot_every: int = 1,
     processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False, checkpoints: bool = False,
     score: Score | None = classify, network: Network | None = None, exact: bool = True,
+    min_replies: float = 0.5, max_growth: float = GROWTH,
 ) -> Iterator[Snapshot]:  # fmt: skip
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -75,6 +77,10 @@ def run(
         score: How a model is scored; None for no evaluation.
         network: Links and devices of the virtual clock (``virtual_seconds`` of the metrics); None for no clock.
         exact: False lets 'auto' train clients side by side where that is faster; then numbers agree but for rounding.
+        min_replies: How many clients of a cohort must give a usable reply, or the run stops: a count (1, 2, ...) or a
+            share (a float up to 1.0).
+        max_growth: How many times its past norm a part of the server's state may have after a round. One that leaves
+            its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
 
     Example:
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
@@ -88,6 +94,7 @@ def run(
             method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,
             stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models, checkpoints=checkpoints,
             snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score, network=network,
+                min_replies=min_replies, max_growth=max_growth,
             folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
         )  # fmt: skip
         for snapshot in made:

@@ -140,11 +140,13 @@ class Training(_Section):
 
 
 class Participation(_Section):
-    """Who is asked each round: a fraction, or a number, of the clients; and how many must answer for it to count."""
+    """Who is asked each round: a fraction, or a number, of the clients; how many must answer for it to count: a whole
+    number of them, or a share; and how many times its past norm a part of the server's state may have after it."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     count: Positive | None = None
-    min_replies: Positive = 1
+    min_replies: Positive | Annotated[float, Field(gt=0, le=1)] = 0.5
+    max_growth: Annotated[float, Field(gt=1)] = 1000.0
 
     @model_validator(mode="after")
     def _one_size(self) -> Participation:
@@ -258,6 +260,10 @@ class Config(_Section):
             del asked["train"]["epochs_first"]
         if asked["train"]["precision"] == "float32":
             del asked["train"]["precision"]
+        if isinstance(self.cohort.min_replies, float):
+            asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number
+        if self.cohort.max_growth == Participation().max_growth:
+            del asked["cohort"]["max_growth"]
         for name in ("pretraining", "common_valid"):
             if not asked["data"][name]:
                 del asked["data"][name]

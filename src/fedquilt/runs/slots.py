@@ -43,13 +43,15 @@ def _client(value: Any) -> ClientId:
 class FolderSlots:
     """Clients' states as files, one per client and version, so that a snapshot costs what changed since the last.
 
-    A new state is written beside the old one. A file that was replaced goes at once if no snapshot knows it, and
-    otherwise when the last snapshot that does is gone: after as many further snapshots as are kept.
+    A new state is written beside the old one. Once the new one is settled, a file that was replaced goes at once if no
+    snapshot knows it, and otherwise when the last snapshot that does is gone: after as many further snapshots as are
+    kept.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.now: Entries = {}
+        self._old: dict[ClientId, bytes | None] = {}  # what was before all that is not settled
         self._fresh: set[str] = set()  # written since the last snapshot
         self._replaced: deque[dict[str, ClientId]] = deque({} for _ in range(KEPT))
 
@@ -79,9 +81,33 @@ class FolderSlots:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._fresh.add(name)
                 path.write_bytes(frame)
-            if old is not None:
+            if old is not None and client in self._old and self._old[client] != old:
                 self._retire(file_of(client, old), client)
+        self._old.setdefault(client, old)
         self.now[client] = digest
+
+    def unsettled(self) -> tuple[ClientId, ...]:
+        """The clients for whom something was put that is not settled."""
+        return tuple(self._old)
+
+    def back(self, client: ClientId) -> None:
+        """Take back what was put for a client since it was last settled."""
+        if client not in self._old:
+            return
+        old, new = self._old.pop(client), self.now.pop(client)
+        if old is not None:
+            self.now[client] = old
+        if new != old:
+            with storage(self.folder.parent):
+                self._retire(file_of(client, new), client)
+
+    def settle(self) -> None:
+        """Let go of what was replaced."""
+        with storage(self.folder.parent):
+            for client, old in self._old.items():
+                if old is not None and old != self.now.get(client):
+                    self._retire(file_of(client, old), client)
+        self._old.clear()
 
     def _retire(self, name: str, client: ClientId) -> None:
         if name in self._fresh:
@@ -96,6 +122,7 @@ class FolderSlots:
 
     def secure(self) -> None:
         """Make sure that what was put is on the disk."""
+        self.settle()
         with storage(self.folder.parent), ThreadPoolExecutor(_AT_ONCE) as pool:
             for _ in pool.map(flush, [self.folder / name for name in self._fresh]):
                 pass
@@ -114,6 +141,7 @@ class FolderSlots:
     def restore(self, now: Mapping[ClientId, bytes], older: Sequence[Mapping[ClientId, bytes]] = ()) -> None:
         """Go back to the files of a snapshot, and remove all others but those that ``older`` snapshots rely on."""
         self.now = dict(now)
+        self._old.clear()
         self._fresh.clear()
         here = {file_of(c, d) for c, d in now.items()}
         old = {file_of(c, d): c for entries in older for c, d in entries.items()}
@@ -144,7 +172,11 @@ class HandleSlots(FolderSlots):
 
     def put(self, client: ClientId, frame: bytes) -> None:
         """Keep a new handle."""
+        self._old.setdefault(client, self.now.get(client))
         self.now[client] = frame
+
+    def _retire(self, name: str, client: ClientId) -> None:
+        """There is no file."""
 
     def secure(self) -> None:
         """Handles are in the snapshot itself."""
@@ -155,6 +187,7 @@ class HandleSlots(FolderSlots):
     def restore(self, now: Mapping[ClientId, bytes], older: Sequence[Mapping[ClientId, bytes]] = ()) -> None:
         """Go back to the handles of a snapshot."""
         self.now = dict(now)
+        self._old.clear()
 
     def verify(self, now: Mapping[ClientId, bytes]) -> None:
         """Whether the frames are whole is checked where they are, when they are asked for."""

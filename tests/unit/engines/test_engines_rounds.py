@@ -269,7 +269,8 @@ class Gift:
 
 
 def test_a_state_that_overflows_stops_the_run() -> None:
-    """Two finite changes of 3e38 make a mean that is finite, but w + 3e38 + 3e38 in float32 is not."""
+    """Two finite changes of 3e38 make a mean that is finite, but w + 3e38 + 3e38 in float32 is not. No state counts
+    that holds such numbers, and when it happens again and again, the run is over."""
     base = fedavg()
     (train,) = base.exchanges()
 
@@ -283,10 +284,14 @@ def test_a_state_that_overflows_stops_the_run() -> None:
         def exchanges(self) -> Any:
             return (replace(train, work=replace(train.work, finish=finish)),)
 
-    rounds = Rounds(Huge(), points(4, 4), Local(), Seed(0))
-    rounds.play()
-    with pytest.raises(RoundError, match="non-finite numbers after 'up'"):
+    rounds = Rounds(Huge(), points(4, 4), Local(), Seed(0), growth=float("inf"))
+    assert rounds.play().void is None
+    before = pack(rounds.state)
+    for _ in range(2):
+        assert "non-finite numbers in 'shared' after 'up'" in (rounds.play().void or "")
+    with pytest.raises(RoundError, match="non-finite numbers in 'shared' after 'up'"):
         rounds.play()
+    assert pack(rounds.state) == before
 
 
 def test_quarantined_bytes_are_counted() -> None:

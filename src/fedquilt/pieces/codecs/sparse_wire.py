@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedquilt.core.declared import check_declared
 from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.params import Names, Params, is_weight
 from fedquilt.core.record import record
@@ -90,6 +91,9 @@ class sparse:
         """Named tensors again."""
         if not isinstance(wire, SparseWire) or wire.form not in FORMS or wire.values not in sparse_values.KINDS:
             raise FrameError("this is no sparse change of a known form.")
+        check_declared(wire, SparseWire, "a sparse change")
+        if wire.step and wire.form != "coded":
+            raise FrameError(f"a change of the form '{wire.form}' has no steps, got {wire.step}.")
         layout = read(wire.layout, sent)
         names = self._names(layout)
         sizes = [_size(layout, n) for n in names]

@@ -1,0 +1,157 @@
+"""One client's upload with one of its fields spoilt, on its way to the server."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.record import pack, unpack
+from fedquilt.core.table import ClientId
+from fedquilt.engines.client_side import Outcome, Task
+from fedquilt.engines.engine import Lost
+from fedquilt.engines.local import Local
+
+STRAY = "stray"
+Path = tuple[Any, ...]
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.double() if value.dtype not in (torch.float64,) else value.float()
+    if isinstance(value, dict):
+        return {n: _double(v) for n, v in value.items()} or {STRAY: torch.zeros(1, dtype=torch.float64)}
+    if isinstance(value, bool):
+        return 2
+    if isinstance(value, int):
+        return value + 0.5
+    return torch.tensor(0.5)
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value[None].repeat(2, *[1] * value.dim())
+    if isinstance(value, dict):
+        return {**value, STRAY: torch.zeros(1)}
+    return (value, value)
+
+
+def _number(at: float) -> Callable[[Any], Any]:
+    """All numbers are this one, as far as their type can hold it."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if value.is_floating_point():
+                top = torch.finfo(value.dtype).max
+                return torch.full_like(value, at if at != at else max(-top, min(top, at)))
+            if value.dtype == torch.bool:
+                return value if at != at else torch.full_like(value, at < 0)
+            if at != at:
+                return value  # whole numbers cannot
+            low, top = torch.iinfo(value.dtype).min, torch.iinfo(value.dtype).max
+            return torch.full_like(value, max(low, min(top, int(at))))
+        if isinstance(value, dict):
+            return {n: fill(v) for n, v in value.items()} or {STRAY: torch.full((1,), min(at, 1e38))}
+        if isinstance(value, tuple | list):
+            return type(value)(fill(v) for v in value) if value else (at,)
+        if is_dataclass(value):
+            return replace(value, **{f.name: fill(getattr(value, f.name)) for f in fields(value)})
+        if isinstance(value, int) and not isinstance(value, bool):
+            return at if at != at else int(at) if at < 1e300 else 10**400
+        return at
+
+    return fill
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda value: None,
+    "string": lambda value: "spoilt",
+    "dtype": _double,
+    "shape": _shape,
+    "nan": _number(float("nan")),
+    "1e30": _number(1e30),
+    "negative": _number(-1.0),
+    "huge": _number(1.7e308),
+}
+
+
+def paths(value: Any, here: Path = ()) -> Iterator[Path]:
+    """Every field of an upload, also those inside fields; of a dict of tensors the first and the last."""
+    if is_dataclass(value):
+        for field in fields(value):
+            yield (*here, field.name)
+            yield from paths(getattr(value, field.name), (*here, field.name))
+    elif isinstance(value, dict):
+        for key in dict.fromkeys([*list(value)[:1], *list(value)[-1:]]):
+            yield (*here, key)
+            yield from paths(value[key], (*here, key))
+    elif isinstance(value, tuple | list):
+        for place in dict.fromkeys([0, len(value) - 1] if value else []):
+            yield (*here, place)
+            yield from paths(value[place], (*here, place))
+
+
+def spoilt(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+    """The upload with another value at one place; the same if it has no such place."""
+    if not path:
+        return change(value)
+    step, *rest = path
+    if is_dataclass(value) and isinstance(step, str) and hasattr(value, step):
+        return replace(value, **{step: spoilt(getattr(value, step), tuple(rest), change)})
+    if isinstance(value, dict) and step in value:
+        return {**value, step: spoilt(value[step], tuple(rest), change)}
+    if isinstance(value, tuple | list) and isinstance(step, int) and step < len(value):
+        return type(value)(spoilt(v, tuple(rest), change) if i == step else v for i, v in enumerate(value))
+    return value
+
+
+@dataclass(frozen=True)
+class Spoil:
+    """What is done to one client's upload in one exchange; without a kind it is lost."""
+
+    client: ClientId
+    exchange: str
+    path: Path = ()
+    kind: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.exchange}.{'.'.join(map(str, self.path))}: {self.kind}"
+
+
+class Spoiling(Local):
+    """As local, but for one client's uploads. Honest work is done once for all runs with one ``memo``."""
+
+    def __init__(self, spoil: Spoil | None, memo: dict[bytes, Outcome]) -> None:
+        super().__init__()
+        self.spoil, self.memo = spoil, memo
+        self.seen: dict[str, set[Path]] = {}
+        self.hit = 0
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """One after another."""
+        for client in clients:
+            yield client, self._visit(task(client))
+
+    def _visit(self, task: Task) -> Outcome | Lost:
+        key = hashlib.sha256(pack(task)).digest()
+        found = self.memo.get(key)
+        if found is None:
+            found = self.side.visit(task)
+            found = self.memo[key] = replace(found, upload=bytes(found.upload))
+        spoil = self.spoil
+        if spoil is None:
+            self.seen.setdefault(task.exchange, set()).update(paths(unpack(found.upload)))
+        elif (task.client, task.exchange) == (spoil.client, spoil.exchange):
+            if spoil.kind is None:
+                return Lost("lost")
+            wire = unpack(found.upload)
+            frame = pack(spoilt(wire, spoil.path, KINDS[spoil.kind]), compact=True)
+            self.hit += frame != pack(wire, compact=True)
+            return replace(found, upload=frame)
+        return found

@@ -1,0 +1,282 @@
+"""Whose reply the server cannot take, and rounds that do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+import fedquilt.engines.hearing as hearing
+from fedquilt.core.errors import ExchangeError, RoundError
+from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.params import Parts, everything_but, under
+from fedquilt.core.record import pack, record, unpack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Site
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds, needed
+from fedquilt.engines.scale import Scale, Unsound
+from fedquilt.methods.fedavg import Server
+from fedquilt.pieces.optimizers import SGD
+from fedquilt.runs.runner import run
+from helpers.engines import Counting, Tampering
+from helpers.sabotage import Without, Wraps
+from helpers.toy import fedavg, last, points
+
+TOY = points(12, 20, 16, 14)
+TEN = points(*[10] * 10)
+PRIVATE = Parts(shared=everything_but(under("bias")), private=under("bias"))
+
+
+@record
+class Row:
+    """A vector whose length nobody declares."""
+
+    values: torch.Tensor
+
+
+@record
+class Visits:
+    """How often a client was visited."""
+
+    times: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacking(Wraps):
+    """The server adds up vectors of one length; ``bad`` says what client 1 sends instead."""
+
+    base: Any
+    bad: Callable[[], torch.Tensor] | None = None
+    few: int = 1
+
+    def init_client(self, seed: Seed) -> Visits:
+        return Visits(0)
+
+    def exchanges(self) -> Any:
+        (train,) = self.base.exchanges()
+        return (replace(train, work=self.work, up=self.up, check=lambda state, upload: None),)
+
+    def work(self, download: Any, client: Visits, site: Site, turn: Turn) -> tuple[Visits, Row]:
+        lies = self.bad is not None and turn.client == 1
+        return Visits(client.times + 1), Row(self.bad() if lies else torch.full((2,), float(turn.client or 0)))
+
+    def up(self, state: Server, replies: Iterable[Reply[Row]], turn: Turn) -> Server:
+        rows = [r.upload.values for r in replies]
+        if not rows:
+            return state
+        if len(rows) < self.few:
+            raise ValueError("too few")
+        if any(float(row[0]) == -7 for row in rows):
+            raise KeyError("seven")
+        return replace(state, shared={n: t + torch.stack(rows).mean() for n, t in state.shared.items()})
+
+
+CONTENTS = {
+    "alone": (lambda: torch.tensor([-7.0, 0.0]), "the server cannot take it: KeyError: 'seven'"),
+    "beside others": (lambda: torch.zeros(3), "does not go with the other replies: the server cannot take it: Runtime"),
+}
+
+
+@pytest.mark.parametrize("few", [1, 2])
+@pytest.mark.parametrize(("bad", "reason"), CONTENTS.values(), ids=CONTENTS)
+def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
+    method = Stacking(base=fedavg(), bad=bad, few=few)
+    spoilt = last(method, TOY, rounds=3)
+    (entry,) = spoilt.log.quarantined
+    assert (entry.client, entry.round, entry.exchange) == (1, 2, "train")
+    assert "seven" in entry.reason if few == 2 and "seven" in reason else reason in entry.reason
+    assert min(entry.bytes_down, entry.bytes_up) > 0
+    assert [v.client for v in spoilt.log.visits] == [0, 2, 3]
+    assert [spoilt.client_state(c).times for c in TOY.ids] == [3, 0, 3, 3]
+    assert spoilt.digest() == last(Without(base=Stacking(base=fedavg(), few=few), client=1), TOY, rounds=3).digest()
+
+
+def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch):
+    method, engine = Stacking(base=fedavg(), bad=CONTENTS["alone"][0]), Counting()
+    held = last(method, TOY)
+    monkeypatch.setattr(hearing, "HELD", 0)
+    again = last(method, TOY, engine=engine)
+    assert [t.client for t in engine.tasks] == [0, 1, 2, 3] * 4
+    assert again.digest() == held.digest()
+    assert again.log.quarantined == held.log.quarantined
+    assert [v.client for v in again.log.visits] == [0, 2, 3]
+
+
+def test_nothing_is_asked_again_of_an_ordinary_round(monkeypatch):
+    monkeypatch.setattr(hearing, "HELD", 0)
+    engine = Counting()
+    assert last(fedavg(), TOY, engine=engine).log.quarantined == []
+    assert len(engine.tasks) == 2 * len(TOY.ids)
+
+
+BUGS = {"always": lambda rows: True, "of any reply": bool, "of two": lambda rows: len(rows) > 1}
+
+
+@pytest.mark.parametrize("held", [hearing.HELD, 0])
+@pytest.mark.parametrize("fails", BUGS.values(), ids=BUGS)
+def test_a_bug_of_the_method_is_raised_and_nobody_is_blamed(monkeypatch, fails, held):
+    monkeypatch.setattr(hearing, "HELD", held)
+    (train,) = fedavg(parts=PRIVATE).exchanges()
+
+    def up(state: Any, replies: Any, turn: Turn) -> Any:
+        if fails(list(replies)):
+            raise IndexError("a bug")
+        return state
+
+    class Buggy(Wraps):
+        base = fedavg(parts=PRIVATE)
+
+        def exchanges(self) -> Any:
+            return (replace(train, up=up),)
+
+    rounds = Rounds(Buggy(), TOY, Local(), Seed(0))
+    before = rounds.digest()
+    with pytest.raises(ExchangeError, match="stage 'up', round 1: IndexError: a bug"):
+        rounds.play()
+    assert (rounds.digest(), rounds.done) == (before, 0)
+
+
+# Out of scale
+
+
+def enormous(frame: Any) -> bytes:
+    """All numbers of an upload are 1e30."""
+    wire = unpack(bytes(frame))
+    delta = {n: torch.full_like(t, 1e30) for n, t in wire.upload.delta.items()}
+    return pack(replace(wire, upload=replace(wire.upload, delta=delta)), compact=True)
+
+
+@pytest.mark.parametrize("parts", [Parts(), PRIVATE], ids=["shared", "private"])
+def test_nine_honest_clients_are_not_left_out_because_of_a_liar(parts, tmp_path):
+    method = fedavg(parts=parts)
+    for snapshot in run(method, TEN, rounds=3, engine=Tampering(4, enormous), folder=tmp_path / "run", score=None):
+        assert [q.client for q in snapshot.log.quarantined] == [4]
+        assert "leave the scale of its past: the norm of 'shared'" in snapshot.log.quarantined[0].reason
+        assert "so far" in snapshot.log.quarantined[0].reason
+    *_, resumed = run(method, TEN, rounds=5, engine=Tampering(4, enormous), folder=tmp_path / "run", score=None)
+    assert [q.client for q in resumed.log.quarantined] == [4]
+    assert resumed.digest() == last(Without(base=method, client=4), TEN, rounds=5).digest()
+
+
+WILD = {"optimizer": SGD(1e8), "batch_size": 8}
+
+
+@pytest.mark.filterwarnings("ignore:round . is void")
+def test_a_state_out_of_scale_makes_the_round_void_and_several_stop_the_run(tmp_path):
+    """No client is to blame when all of them diverge."""
+    method, folder = fedavg(**WILD, parts=PRIVATE), tmp_path / "run"
+    plays = run(method, TOY, rounds=9, engine="local", folder=folder, score=None)
+    first = next(iter(plays))
+    start = Rounds(method, TOY, Local(), Seed(0))
+    assert "leave the scale" in (first.log.void or "")
+    assert pack(first.state) == pack(start.state)
+    assert first.digest() != start.digest()  # one more round, and nothing else
+    start.done = 1
+    assert first.digest() == start.digest()
+    assert [q.client for q in first.log.quarantined] == list(TOY.ids)
+    assert all(q.reason.startswith("the round is void: the server's state would leave") for q in first.log.quarantined)
+    assert first.log.visits == []
+    plays.close()  # type: ignore[attr-defined]
+    with pytest.raises(RoundError, match=r"round 3: .*3 rounds in a row. The last good state is kept. Try a smaller"):
+        list(run(method, TOY, rounds=9, engine="local", folder=folder, score=None))
+    with pytest.raises(RoundError, match="round 3"):  # and again after every resume
+        list(run(method, TOY, rounds=9, engine="local", folder=folder, score=None))
+    assert "void" in (folder / "ledger.jsonl").read_text()
+
+
+def test_a_round_that_counts_ends_a_row_of_void_ones():
+    """Two of three rounds in a row are void, again and again: the run goes on."""
+    base = fedavg()
+    (train,) = base.exchanges()
+
+    class Sometimes(Wraps):
+        def exchanges(self) -> Any:
+            return (replace(train, up=self.up),)
+
+        def up(self, state: Any, replies: Any, turn: Turn) -> Any:
+            found = train.up(state, replies, turn)
+            return found if turn.round % 3 == 2 else Server({n: t + 1e9 for n, t in found.shared.items()})
+
+    Sometimes.base = base
+    rounds = Rounds(Sometimes(), TOY, Local(), Seed(0))
+    logs = [rounds.play() for _ in range(6)]
+    assert [log.void is not None for log in logs] == [True, True, False] * 2
+    assert rounds.past["void"] == 0
+
+
+def state(**parts: float) -> dict[str, Any]:
+    return {name: torch.full((4,), size / 2) for name, size in parts.items()}
+
+
+@record
+class Parted:
+    """A state of two parts."""
+
+    model: Any
+    other: Any
+
+
+def test_every_part_of_a_state_is_compared_with_its_own_past():
+    scale = Scale(1e3)
+    for size in (5.0, 6.0, 7.0):
+        scale.note(Parted(state(w=size), state(h=0.0)))
+    assert scale.past == {"model": [5.0, 6.0, 7.0], "other": [0.0, 0.0, 0.0]}
+    scale.check(Parted(state(w=5999), state(h=5e6)))
+    with pytest.raises(Unsound, match=r"norm of 'model' would be 6e\+03, so far 6, and 6e\+03 is the limit"):
+        scale.check(Parted(state(w=6001), state(h=0.0)))
+    with pytest.raises(Unsound, match=r"norm of 'other' would be 7e\+06, so far nothing, and 6e\+06"):
+        scale.check(Parted(state(w=6), state(h=7e6)))
+    with pytest.raises(Unsound, match="non-finite numbers in 'model'"):
+        scale.check(Parted(state(w=float("nan")), state(h=0.0)))
+    with pytest.raises(Unsound, match=r"norm of 'model' would be 2e\+30"):
+        scale.check(Parted(state(w=2e30), state(h=0.0)))  # whose square is no float32
+    scale.check(Parted({"bn.running_var": torch.full((4,), 1e9)}, None))  # as large as the data
+
+
+def test_a_state_that_creeps_is_stopped_too():
+    """The median of the last rounds moves slower than a state that grows a hundredfold in every round."""
+    scale = Scale(1e3)
+    for size in (1.0, 1e2, 1e4):
+        scale.check(Parted(state(w=size), None))
+        scale.note(Parted(state(w=size), None))
+    with pytest.raises(Unsound):
+        scale.check(Parted(state(w=1e6), None))
+
+
+@pytest.mark.parametrize(
+    ("least", "asked", "count"),
+    [(1, 10, 1), (3, 2, 3), (0.5, 10, 5), (0.5, 9, 5), (0.5, 1, 1), (1.0, 7, 7), (0.1, 30, 3), (0.01, 3, 1)],
+)
+def test_replies_needed_are_a_count_or_a_share(least, asked, count):
+    assert needed(least, asked) == count
+
+
+def test_half_of_the_cohort_must_answer_unless_said_otherwise():
+    method = fedavg()
+    for client in range(6):
+        method = Silent(base=method, client=client)
+    with pytest.raises(RoundError, match="4 of 10 clients gave a usable reply, at least 5 needed"):
+        last(method, TEN)
+    assert len(last(method, TEN, min_replies=4).log.visits) == 4
+    assert len(last(method, TEN, min_replies=0.4).log.visits) == 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(Wraps):
+    """The base, but one client sends nothing that could be used."""
+
+    base: Any
+    client: int
+
+    def exchanges(self) -> Any:
+        (train,) = self.base.exchanges()
+
+        def work(download: Any, client: Any, site: Site, turn: Turn) -> Any:
+            kept, upload = train.work(download, client, site, turn)
+            return kept, None if turn.client == self.client else upload
+
+        return (replace(train, work=work),)
