@@ -143,6 +143,7 @@ class Exchange:
             shapes). The client is then left out of the round, with the reason in the ledger.
         download: How the download travels. What ``work`` gets, and an upload's codec takes for ``sent``, is what came
             out of it.
+        most_bytes: The longest frame that an upload may have; by default 64 MiB and 16 times its download.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Exchange:
     cohort: Cohort = everyone
     check: Callable[[Any, Any], None] = anything
     download: Codec = plain
+    most_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
+from fedquilt.core.limits import upload_limits
 from fedquilt.core.params import finite
 from fedquilt.core.record import finite_scalars, pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.engines.beside import Companion
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task, Wire, again_folded, one_thread
-from fedquilt.engines.engine import Engine, Lost
+from fedquilt.engines.engine import Engine, Lost, Timed
 from fedquilt.engines.log import Quarantine as Quarantine
 from fedquilt.engines.log import RoundLog as RoundLog
 from fedquilt.engines.log import Visit as Visit
@@ -103,7 +105,7 @@ class Rounds:
 
     def digest(self) -> str:
         """A sha256 of everything that makes up the state of the run; equal runs have equal digests."""
-        total = hashlib.sha256(pack(self.state))
+        total = hashlib.sha256(pack(self.state, checksum=False))
         total.update(str(self.done).encode())
         digests = self.slots.digests()
         for client in in_order(list(digests)):
@@ -228,7 +230,8 @@ class Rounds:
         try:
             if isinstance(outcome, Lost):
                 raise ValueError(outcome.reason)
-            wire = unpack(outcome.upload)
+            limits = upload_limits(down.raw, exchange.most_bytes, _seconds_left(self.engine, client))
+            wire = unpack(outcome.upload, limits=limits)
             if not isinstance(wire, Wire):
                 raise ValueError("malformed: not an upload")
             if not isinstance(wire.examples, int) or not 0 < wire.examples <= MOST_EXAMPLES:
@@ -241,6 +244,7 @@ class Rounds:
             if not (finite(tensors_in(upload)) and finite_scalars(upload)):
                 raise ValueError("non-finite numbers in the upload; did training diverge? Try a smaller learning rate")
             exchange.check(self.state, upload)
+            limits.check_time()
         except Exception as error:
             up = 0 if isinstance(outcome, Lost) else len(outcome.upload)
             known = isinstance(error, ValueError | FedquiltError) and str(error)
@@ -294,6 +298,11 @@ class Rounds:
                 if self.stepped is not None:
                     self.stepped(self.done, "evaluate", len(found), len(clients))
             return found
+
+
+def _seconds_left(engine: Engine, client: ClientId) -> float:
+    """How long decoding a client's reply may take: what is left of its deadline, where there is one."""
+    return engine.seconds_left(client) if isinstance(engine, Timed) else inf
 
 
 def _check_cohort(asked: Sequence[ClientId], known: frozenset[ClientId]) -> None:
