@@ -1,8 +1,9 @@
 """The header of a compact frame: the same typed tree as in a safetensors frame, in few bytes.
 
-A compact frame is ``MAGIC``, the tree, zeros up to a multiple of 8 if any tensor has items of more than one byte, and
-the tensors' bytes, the widest items first. Numbers are varints (7 bits to the byte, low ones first), a record is the
-mark of its type and its fields in order, and bytes stand in the tree itself.
+A compact frame is ``MAGIC``, the tree, zeros up to a multiple of 8 if any tensor has items of more than one byte, the
+tensors' bytes, the widest items first, and the CRC-32 of all that in 4 bytes. Numbers are varints (7 bits to the byte,
+low ones first, at most 10 bytes), a record is the mark of its type and its fields in order, and bytes stand in the tree
+itself.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError
+from fedquilt.core.errors import FrameError, InputError
+from fedquilt.core.limits import NO_LIMITS, SIDES, VARINT_BYTES, Count, Limits
 from fedquilt.core.registered import DTYPES, MARKS, RECORDS, SHORT, SIZES, names
 
-MAGIC = b"\xf3\x51"  # no safetensors frame begins so: its header's length is a multiple of 8
+MAGIC = b"\xf3\x52"  # no safetensors frame begins so: its header's length is a multiple of 8
 _NONE, _TRUE, _FALSE, _INT, _NEGATIVE, _FLOAT, _TEXT, _BYTES, _TENSOR, _TUPLE, _LIST, _DICT, _PARAMS, _RECORD = range(
     14
 )
@@ -99,6 +101,10 @@ class Writer:
         elif isinstance(value, int):
             if 0 <= value < 128:
                 out.append(_SMALL + value)
+            elif value.bit_length() > 64:
+                raise InputError(
+                    f"An integer of {value.bit_length()} bits cannot travel. Numbers have at most 64 bits."
+                )
             else:
                 self._count(_NEGATIVE if value < 0 else _INT, -value - 1 if value < 0 else value)
         elif isinstance(value, float):
@@ -140,8 +146,9 @@ class Writer:
 class Parser:
     """Reads a compact header into the tree and the entries of a safetensors frame, so that one reader serves both."""
 
-    def __init__(self, buffer: memoryview) -> None:
+    def __init__(self, buffer: memoryview, limits: Limits = NO_LIMITS) -> None:
         self._raw, self._at = buffer, len(MAGIC)
+        self._count = Count(limits)
         self.entries: dict[str, Any] = {}
 
     def parse(self) -> tuple[dict[str, Any], Any, int]:
@@ -164,6 +171,7 @@ class Parser:
         return self.entries, tree, start
 
     def _node(self) -> Any:
+        self._count.node()
         tag = self._byte()
         if tag >= _SMALL:
             return tag - _SMALL
@@ -185,12 +193,22 @@ class Parser:
         if tag == _BYTES:
             return {"B": self._take(count)}
         if tag in (_TUPLE, _LIST):
-            return {"U" if tag == _TUPLE else "L": [self._node() for _ in range(count)]}
+            self._count.into()
+            items = [self._node() for _ in range(count)]
+            self._count.out()
+            return {"U" if tag == _TUPLE else "L": items}
         if tag == _DICT:
-            return {"D": [[self._node(), self._node()] for _ in range(count)]}
+            self._count.into()
+            pairs = [[self._node(), self._node()] for _ in range(count)]
+            self._count.out()
+            return {"D": pairs}
         if tag == _PARAMS:
-            return {"N": [[self._take(self._varint()).decode(), self._tensor()] for _ in range(count)]}
+            return {"N": [[self._name(), self._tensor()] for _ in range(count)]}
         raise FrameError(f"unknown tag {tag} in the tree.")
+
+    def _name(self) -> str:
+        self._count.node()
+        return self._take(self._varint()).decode()
 
     def _record(self, short: bytes) -> Any:
         name = SHORT.get(short)
@@ -199,15 +217,19 @@ class Parser:
                 f"unknown record type {short.hex()!r}. Import the module that defines it, marked with @record. Are "
                 "both sides of the same version?"
             )
-        return {"R": name, "v": {field: self._node() for field in names(RECORDS[name])}}
+        self._count.into()
+        values = {field: self._node() for field in names(RECORDS[name])}
+        self._count.out()
+        return {"R": name, "v": values}
 
     def _tensor(self) -> str:
         first = self._byte()
         code, sides = first >> 4, first & 15
         if code >= len(_CODES):
             raise FrameError(f"a tensor of unknown dtype {code}.")
-        if sides == 15:
-            sides = self._varint()
+        self._count.node()
+        if sides == 15 and (sides := self._varint()) > SIDES:
+            raise FrameError(f"a tensor of {sides} dimensions.")
         name = str(len(self.entries))
         self.entries[name] = {"dtype": _CODES[code], "shape": [self._varint() for _ in range(sides)]}
         return name
@@ -237,3 +259,5 @@ class Parser:
                     raise FrameError("a number is longer than it need be.")
                 return value
             shift += 7
+            if shift == 7 * VARINT_BYTES:
+                raise FrameError(f"a number of more than {VARINT_BYTES} bytes.")

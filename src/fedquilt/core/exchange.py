@@ -146,6 +146,7 @@ class Exchange:
         upload: The type of an upload, if ``check`` does not look at it: a record, a union of records, or None for
             trips whose clients have nothing to say. Whatever it is, the fields of records hold what their
             annotations declare (see :mod:`fedquilt.core.declared`), or the reply is left out.
+        most_bytes: The longest frame that an upload may have; by default 64 MiB and 16 times its download.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Exchange:
     check: Callable[[Any, Any], None] = anything
     download: Codec = plain
     upload: Any = Any
+    most_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

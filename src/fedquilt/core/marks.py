@@ -33,7 +33,7 @@ STANDARD = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs", "orders"} 
 
 def generators() -> tuple[Any, Any]:
     """Where Python's own and numpy's global generator stand."""
-    kind, keys, place, *gauss = np.random.get_state(legacy=True)  # noqa: NPY002 - looked at, not drawn from
+    kind, keys, place, *gauss = np.random.get_state(legacy=True)
     return random.getstate(), (kind, keys.tobytes(), place, *gauss)  # type: ignore[union-attr]
 
 

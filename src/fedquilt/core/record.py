@@ -3,14 +3,16 @@
 A record is a tree of frozen dataclasses marked with :func:`record`, tuples, lists, dicts, tensors, bytes and
 plain scalars. ``pack`` writes it as a frame: a valid safetensors file whose tensors are the tree's tensors
 and whose metadata holds the typed tree; or, for messages, the same in fewer bytes (``core/compact.py``).
-``unpack`` takes both, and checks names, dtypes, shapes and sizes against the bytes that are really there before
-it makes a single tensor. No code is ever executed by decoding.
+``unpack`` takes both, and checks a checksum, limits, and names, dtypes, shapes and sizes against the bytes that are
+really there before it makes a single tensor. No code is ever executed by decoding.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import is_dataclass
 from typing import Any, cast
@@ -21,21 +23,28 @@ from torch import Tensor
 
 from fedquilt.core.compact import MAGIC, Lift, Parser, Writer, escaped
 from fedquilt.core.errors import FrameError, InputError
+from fedquilt.core.limits import HEADER_BYTES, NO_LIMITS, SIDES, Count, Limits
 from fedquilt.core.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, type_name
 from fedquilt.core.registered import record as record
 
 Frame = bytes | bytearray | memoryview
+_COLLIDING = 64  # keys of one dict with the same hash
+_SUM_BYTES = 4  # at the end of a compact frame
+_SUMMED, _UNSUMMED = b'{"__metadata__":{"crc32":"', b'{"__metadata__":{"fedquilt":'  # how a header begins
+_DIGITS = slice(8 + len(_SUMMED), 16 + len(_SUMMED))  # where the checksum of a safetensors frame stands
 
 
-def pack(value: Any, compact: bool = False, lift: Lift | None = None) -> bytes:
+def pack(value: Any, compact: bool = False, lift: Lift | None = None, checksum: bool = True) -> bytes:
     """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels; in the latter,
-    what ``lift`` gives for bytes stands in their place."""
+    what ``lift`` gives for bytes stands in their place. Without ``checksum``: a safetensors frame for hashing, or for
+    storing under its hash."""
     if compact:
         first, follow = _pieces(value, lift)
-        return b"".join([first, *map(_bytes_of, follow)])
+        pieces = [first, *map(_bytes_of, follow)]
+        return b"".join([*pieces, _crc(pieces).to_bytes(_SUM_BYTES, "little")])
     tensors: dict[str, Tensor] = {}
-    tree = _write(value, "", tensors)
-    header: dict[str, Any] = {"__metadata__": {"fedquilt": json.dumps(tree, separators=(",", ":"))}}
+    tree = json.dumps(_write(value, "", tensors), separators=(",", ":"))
+    header: dict[str, Any] = {"__metadata__": {"crc32": "0" * 8, "fedquilt": tree} if checksum else {"fedquilt": tree}}
     spans, end = {}, 0
     by_width = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
     chunks = [_bytes_of(tensor) for tensor in by_width.values()]
@@ -46,13 +55,25 @@ def pack(value: Any, compact: bool = False, lift: Lift | None = None) -> bytes:
         header[name] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": spans[name]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *chunks])
+    text = len(text).to_bytes(8, "little") + text
+    if checksum:
+        before, after = text[: _DIGITS.start], text[_DIGITS.stop :]
+        text = b"%s%08x%s" % (before, _crc([before, after, *chunks]), after)
+    return b"".join([text, *chunks])
+
+
+def _crc(pieces: Iterable[Frame]) -> int:
+    """The CRC-32 of these bytes, one piece after another."""
+    total = 0
+    for piece in pieces:
+        total = zlib.crc32(piece, total)
+    return total
 
 
 def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None = None) -> bytearray | memoryview:
     """A compact frame that :func:`unpack` takes over instead of copying it, in the memory that ``room`` has for it."""
     header, tensors = _pieces(value)
-    size = len(header) + sum(t.numel() * t.element_size() for t in tensors)
+    size = len(header) + sum(t.numel() * t.element_size() for t in tensors) + _SUM_BYTES
     frame = memoryview(cast(Any, np.empty(size, np.uint8))) if room is None else room(size)
     view, at = memoryview(frame), len(header)
     view[:at] = header
@@ -64,6 +85,7 @@ def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None =
             place = torch.frombuffer(frame, dtype=tensor.dtype, count=tensor.numel(), offset=at)
             place.view(tensor.shape).copy_(tensor.detach())
         at += tensor.numel() * tensor.element_size()
+    view[at:] = zlib.crc32(view[:at]).to_bytes(_SUM_BYTES, "little")
     return frame
 
 
@@ -78,7 +100,7 @@ def frame_bytes(value: Any, compact: bool = False) -> int:
     if not compact:
         return len(pack(value))
     writer = _written(value)
-    return len(writer.header()) + sum(t.numel() * t.element_size() for t in writer.tensors)
+    return len(writer.header()) + sum(t.numel() * t.element_size() for t in writer.tensors) + _SUM_BYTES
 
 
 def _written(value: Any, lift: Lift | None = None) -> Writer:
@@ -160,16 +182,18 @@ def _put(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
 Instead = tuple[type, Callable[[Any], Any]]  # a type of record, and what is made of each
 
 
-def unpack(frame: Frame, instead: Instead | None = None) -> Any:
+def unpack(frame: Frame, instead: Instead | None = None, limits: Limits = NO_LIMITS) -> Any:
     """The record in a frame, sharing no memory with it, if that is bytes; memory that may be written into is taken over
     instead of copied."""
     buffer = memoryview(frame)
     plain = buffer.format == "B" and buffer.ndim == 1 and buffer.contiguous
+    limits.check_size(buffer.nbytes)
     if not plain or buffer.readonly:
         buffer = memoryview(bytearray(buffer if plain else buffer.tobytes()))
     try:
-        entries, tree, start = _header(buffer)
-        reader = _Reader(buffer, entries, start, instead)
+        buffer = _intact(buffer)
+        entries, tree, start = _header(buffer, limits)
+        reader = _Reader(buffer, entries, start, instead, limits)
         value = reader.read(tree)
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, ValueError) as error:
         if isinstance(error, FrameError):
@@ -179,38 +203,62 @@ def unpack(frame: Frame, instead: Instead | None = None) -> Any:
     return value
 
 
-_last: list[tuple[bytes, int, tuple[dict[str, Any], Any, int]]] = []  # the last compact header with tensors after it
+def _intact(buffer: memoryview) -> memoryview:
+    """The frame without a checksum at its end, once that is right. Safetensors frames may have none: those that are
+    stored under their hash, and those of earlier versions."""
+    if buffer[:2] == MAGIC:
+        whole, told = buffer[:-_SUM_BYTES], int.from_bytes(buffer[-_SUM_BYTES:], "little")
+        found = zlib.crc32(whole)
+    elif buffer[8 : _DIGITS.start] == _SUMMED:
+        whole, told = buffer, int(bytes(buffer[_DIGITS]), 16)
+        found = _crc([buffer[: _DIGITS.start], buffer[_DIGITS.stop :]])
+        told = told if bytes(buffer[_DIGITS]) == b"%08x" % told else -1
+    elif buffer[8 : 8 + len(_UNSUMMED)] == _UNSUMMED:
+        return buffer
+    else:
+        raise FrameError(f"{bytes(buffer[:8]).hex()} begins no frame of this version. Damaged?")
+    if found != told:
+        raise FrameError("damaged: its checksum is not that of its bytes.")
+    return whole
 
 
-def _header(buffer: memoryview) -> tuple[dict[str, Any], Any, int]:
+_last: list[tuple[bytes, int, int, tuple[dict[str, Any], Any, int]]] = []  # the last compact header before tensors
+
+
+def _header(buffer: memoryview, limits: Limits) -> tuple[dict[str, Any], Any, int]:
     """Tensors, tree, and where the tensors' bytes begin. Replies of one exchange have the same header: it is read, and
     checked, once. Nobody writes into what was read."""
-    if _last and len(buffer) == _last[0][1] and buffer[: len(_last[0][0])] == _last[0][0]:
-        return _last[0][2]
-    found = _checked_header(buffer)
+    if _last:
+        known, length, nodes, found = _last[0]
+        if len(buffer) == length and nodes <= limits.nodes and buffer[: len(known)] == known:
+            return found
+    found = _checked_header(buffer, limits)
     if found[0] and buffer[:2] == MAGIC:
-        _last[:] = [(bytes(buffer[: found[2]]), len(buffer), found)]
+        _last[:] = [(bytes(buffer[: found[2]]), len(buffer), limits.nodes, found)]
     return found
 
 
-def _checked_header(buffer: memoryview) -> tuple[dict[str, Any], Any, int]:
+def _checked_header(buffer: memoryview, limits: Limits) -> tuple[dict[str, Any], Any, int]:
     if buffer[:2] == MAGIC:
-        entries, tree, start = Parser(buffer).parse()
+        entries, tree, start = Parser(buffer, limits).parse()
     else:
-        if len(buffer) < 8:
-            raise FrameError(f"a frame has at least 8 bytes, got {len(buffer)}.")
         length = int.from_bytes(buffer[:8], "little")
         if length > len(buffer) - 8:
             raise FrameError(f"the header claims {length} bytes, but only {len(buffer) - 8} follow. Truncated?")
+        if length > HEADER_BYTES:
+            raise FrameError(f"too large: a header of {length:,} bytes.")
         entries = json.loads(bytes(buffer[8 : 8 + length]).decode())
-        tree, start = json.loads(entries.pop("__metadata__")["fedquilt"]), 8 + length
+        told = entries.pop("__metadata__")
+        if told.keys() - {"crc32"} != {"fedquilt"}:
+            raise FrameError(f"unknown metadata {sorted(told)[:3]}.")
+        tree, start = json.loads(told["fedquilt"]), 8 + length
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
         (low, high), shape, code = entry["data_offsets"], entry["shape"], entry["dtype"]
         if code not in DTYPES:
             raise FrameError(f"tensor '{name}' has unknown dtype {code!r}.")
-        if not all(type(s) is int and s >= 0 for s in shape):
-            raise FrameError(f"tensor '{name}' has impossible shape {shape!r}.")
+        if len(shape) > SIDES or not all(type(s) is int and 0 <= s < 2**63 for s in shape):
+            raise FrameError(f"tensor '{name}' has impossible shape {shape[:SIDES]!r}.")
         if low != end or high - low != math.prod(shape) * SIZES[code]:
             raise FrameError(f"tensor '{name}': shape {shape} {code} does not fit bytes {low} to {high}.")
         end = high
@@ -220,11 +268,16 @@ def _checked_header(buffer: memoryview) -> tuple[dict[str, Any], Any, int]:
 
 
 class _Reader:
-    def __init__(self, buffer: memoryview, entries: dict[str, Any], start: int, instead: Instead | None) -> None:
+    def __init__(
+        self, buffer: memoryview, entries: dict[str, Any], start: int, instead: Instead | None, limits: Limits
+    ) -> None:
         self.buffer, self.entries, self.start, self.instead = buffer, entries, start, instead
+        self.count = Count(limits)
         self.unread = dict.fromkeys(entries)
+        self.below: dict[str, list[str]] | None = None  # the tensors of each place of the tree
 
     def tensor(self, name: str) -> Tensor:
+        self.count.node()
         entry = self.entries[name]
         if name not in self.unread:
             raise FrameError(f"tensor '{name}' is used twice.")
@@ -237,13 +290,19 @@ class _Reader:
         return torch.frombuffer(self.buffer, dtype=dtype, count=count, offset=offset).view(shape)
 
     def params(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
-        lead = prefix + "/" if prefix else ""
-        for name in [n for n in self.unread if n.startswith(lead)]:
-            rest = name[len(lead) :]
-            if "/" not in rest:
-                yield _name(rest), self.tensor(name)
+        if not isinstance(prefix, str):
+            raise FrameError(f"a {type(prefix).__name__} instead of a place of the tree.")
+        if self.below is None:
+            self.below = {}
+            for name in self.entries:
+                self.below.setdefault(name.rpartition("/")[0], []).append(name)
+        for name in self.below.pop(prefix, ()):
+            if name in self.unread:
+                self.count.node()
+                yield _name(name.rpartition("/")[2]), self.tensor(name)
 
     def read(self, node: Any) -> Any:
+        self.count.node()
         if not isinstance(node, dict):
             if isinstance(node, list):
                 raise FrameError("a bare list in the tree.")
@@ -257,6 +316,17 @@ class _Reader:
             return found
         if "T" in node:
             return self.tensor(node["T"])
+        if "F" in node:
+            return float(node["F"])
+        if "B" in node:
+            raw = node["B"]
+            return raw if isinstance(raw, bytes) else self.tensor(raw).numpy().tobytes()
+        self.count.into()
+        inner = self.inside(node)
+        self.count.out()
+        return inner
+
+    def inside(self, node: dict[str, Any]) -> Any:
         if "R" in node:
             return self.record(node["R"], node["v"])
         if "U" in node:
@@ -264,12 +334,10 @@ class _Reader:
         if "L" in node:
             return [self.read(v) for v in node["L"]]
         if "D" in node:
-            return {self.read(k): self.read(v) for k, v in node["D"]}
-        if "F" in node:
-            return float(node["F"])
-        if "B" in node:
-            raw = node["B"]
-            return raw if isinstance(raw, bytes) else self.tensor(raw).numpy().tobytes()
+            keys = [self.read(k) for k, _ in node["D"]]
+            if len(keys) > _COLLIDING and max(Counter(map(hash, keys)).values()) > _COLLIDING:
+                raise FrameError("keys that were chosen to collide.")  # a dict of them would take a quadratic time
+            return {k: self.read(v) for k, (_, v) in zip(keys, node["D"], strict=True)}
         raise FrameError(f"unknown node {sorted(node)[:3]} in the tree.")
 
     def record(self, name: str, values: dict[str, Any]) -> Any:

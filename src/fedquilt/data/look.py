@@ -142,6 +142,6 @@ def fingerprint(data: Federation | Stream) -> str:
 def _described(prepare: Prepare) -> bytes:
     """How rows are prepared, as bytes; what cannot be described counts by its name."""
     try:
-        return pack(describe(prepare, "prepare"))
+        return pack(describe(prepare, "prepare"), checksum=False)
     except InputError:
         return getattr(prepare, "__qualname__", type(prepare).__qualname__).encode()

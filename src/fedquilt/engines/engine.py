@@ -59,6 +59,15 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class Timed(Protocol):
+    """An engine whose clients have a deadline, which decoding their replies is part of."""
+
+    def seconds_left(self, client: ClientId) -> float:
+        """What a client that has answered left of its deadline."""
+        ...
+
+
+@runtime_checkable
 class Carrier(Protocol):
     """An engine whose messages travel to other machines, and which knows what they weighed."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from fedquilt.core.declared import check_declared, shown
 from fedquilt.core.errors import FedquiltError
 from fedquilt.core.exchange import Exchange
+from fedquilt.core.limits import NO_LIMITS, Limits
 from fedquilt.core.params import finite
 from fedquilt.core.record import finite_scalars, tensors_in, unpack
 from fedquilt.engines.client_side import Outcome, Wire
@@ -17,13 +18,15 @@ MOST_EXAMPLES = 10**9
 _LONGEST = 500  # characters of a reason
 
 
-def received(outcome: Outcome, exchange: Exchange, state: Any, sent: Any, rows: int) -> tuple[Wire, Any, Load]:
+def received(
+    outcome: Outcome, exchange: Exchange, state: Any, sent: Any, rows: int, limits: Limits = NO_LIMITS
+) -> tuple[Wire, Any, Load]:
     """What travelled, the upload in it, and what that weighs; raises unless all of it can be used.
 
     In this order: the frame, the number of examples (of a client with so many ``rows``), the client's own new state,
     the codec, finite numbers, what the record declares of its fields, and what the method's ``check`` knows of them.
     """
-    wire = unpack(outcome.upload)
+    wire = unpack(outcome.upload, limits=limits)
     if not isinstance(wire, Wire):
         raise ValueError("malformed: not an upload")
     if type(wire.examples) is not int or not 0 < wire.examples <= MOST_EXAMPLES:
@@ -37,6 +40,7 @@ def received(outcome: Outcome, exchange: Exchange, state: Any, sent: Any, rows: 
         raise ValueError("non-finite numbers in the upload; did training diverge? Try a smaller learning rate")
     check_declared(upload, exchange.upload)
     exchange.check(state, upload)
+    limits.check_time()
     return wire, upload, load_of(upload, wire.upload, outcome.upload, partial(Wire, wire.examples))
 
 

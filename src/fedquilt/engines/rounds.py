@@ -10,12 +10,13 @@ from typing import Any
 
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
+from fedquilt.core.limits import upload_limits
 from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.engines.beside import Companion
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task, again_folded, one_thread
-from fedquilt.engines.engine import Engine, Lost
+from fedquilt.engines.engine import Engine, Lost, Timed
 from fedquilt.engines.hearing import Listening
 from fedquilt.engines.log import Quarantine as Quarantine
 from fedquilt.engines.log import RoundLog as RoundLog
@@ -88,7 +89,7 @@ class Rounds:
 
     def digest(self) -> str:
         """A sha256 of everything that makes up the state of the run; equal runs have equal digests."""
-        total = hashlib.sha256(pack(self.state))
+        total = hashlib.sha256(pack(self.state, checksum=False))
         total.update(str(self.done).encode())
         digests = self.slots.digests()
         for client in in_order(list(digests)):
@@ -243,7 +244,8 @@ class Rounds:
         try:
             if isinstance(outcome, Lost):
                 raise ValueError(outcome.reason)
-            wire, upload, load = received(outcome, exchange, self.state, sent, self.source.size(client))
+            limits = upload_limits(down.raw, exchange.most_bytes, _seconds_left(self.engine, client))
+            wire, upload, load = received(outcome, exchange, self.state, sent, self.source.size(client), limits)
         except Exception as error:
             up = 0 if isinstance(outcome, Lost) else len(outcome.upload)
             log.quarantined.append(Quarantine(self.done, exchange.name, client, words(error), len(frame), up))
@@ -294,6 +296,11 @@ class Rounds:
                 if self.stepped is not None:
                     self.stepped(self.done, "evaluate", len(found), len(clients))
             return found
+
+
+def _seconds_left(engine: Engine, client: ClientId) -> float:
+    """How long decoding a client's reply may take: what is left of its deadline, where there is one."""
+    return engine.seconds_left(client) if isinstance(engine, Timed) else math.inf
 
 
 def _check_cohort(asked: Sequence[ClientId], known: frozenset[ClientId]) -> None:

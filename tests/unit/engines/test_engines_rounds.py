@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import fedquilt.engines.sender as module
+from fedquilt.core.compact import MAGIC
 from fedquilt.core.errors import ExchangeError, InputError, RoundError
 from fedquilt.core.exchange import OnBase
+from fedquilt.core.limits import upload_limits
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
@@ -19,6 +21,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Quarantine, RoundLog, Rounds
 from fedquilt.methods.local_only import local_only
 from helpers.engines import Counting, Tampering, with_examples
+from helpers.frames import sealed
 from helpers.sabotage import Corrupting, Without, Wraps
 from helpers.toy import fedavg, last, linear, points
 
@@ -48,8 +51,9 @@ def test_a_bad_upload_is_left_out_as_if_its_client_had_not_been_asked(kind, part
 
 
 TAMPERS = {
-    "truncated": (lambda frame: frame[:-1], "the tensors take"),
-    "empty": (lambda frame: b"", "at least 8 bytes"),
+    "truncated": (lambda frame: frame[:-1], "its checksum is not that of its bytes"),
+    "a flipped bit": (lambda frame: bytes([*frame[:-9], frame[-9] ^ 1, *frame[-8:]]), "its checksum is not"),
+    "empty": (lambda frame: b"", "begins no frame"),
     "another record": (lambda frame: pack("hello"), "malformed: not an upload"),
     "no examples": (with_examples(0), "absurd weight: 0 examples"),
     "negative": (with_examples(-5), "absurd weight: -5 examples"),
@@ -64,6 +68,53 @@ def test_a_bad_frame_is_left_out_as_if_its_client_had_not_been_asked(change, rea
     spoiled = last(fedavg(parts=PRIVATE), TOY, engine=Tampering(1, change))
     assert [reason in q.reason for q in spoiled.log.quarantined] == [True]
     assert spoiled.digest() == last(Without(base=fedavg(parts=PRIVATE), client=1), TOY).digest()
+
+
+LONG = b"\x09" + b"\xff" * 300_000  # a tuple whose length is a number of 300,000 bytes
+HOSTILE = {
+    "a long number": (sealed(MAGIC + LONG), "a number of more than 10 bytes"),
+    "many values": (pack([0] * 2**18, compact=True), "more than 131,072 values"),
+    "many names": (pack({str(n): torch.zeros(0) for n in range(2**16)}, compact=True), "more than 131,072 values"),
+}
+
+
+@pytest.mark.parametrize(("frame", "reason"), HOSTILE.values(), ids=HOSTILE)
+def test_a_frame_that_would_take_long_to_decode_is_left_out_at_once(frame, reason):
+    spoiled = last(fedavg(), TOY, rounds=1, engine=Tampering(1, lambda upload: frame))
+    assert [reason in q.reason for q in spoiled.log.quarantined] == [True]
+    assert sum(p.seconds for p in spoiled.log.phases if p.phase == "upload") < 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded(Wraps):
+    base: Any
+    most_bytes: int
+
+    def exchanges(self) -> Any:
+        return tuple(replace(e, most_bytes=self.most_bytes) for e in self.base.exchanges())
+
+
+def test_an_upload_is_as_long_as_its_exchange_allows():
+    """By default 64 MiB and 16 times the download, which no honest upload of these comes near."""
+    log = rounds_of(fedavg()).play()
+    assert not log.quarantined
+    (size,) = {v.up.wire for v in log.visits}
+    assert not rounds_of(Bounded(base=fedavg(), most_bytes=size)).play().quarantined
+    with pytest.raises(RoundError, match=f"too large: a frame of {size} bytes where at most {size - 1} are allowed"):
+        rounds_of(Bounded(base=fedavg(), most_bytes=size - 1)).play()
+    assert upload_limits(1000).size == 2**26 + 16_000
+
+
+class Hurried(Local):
+    """Its clients answered when their deadline was nearly over; of one it was over."""
+
+    def seconds_left(self, client: Any) -> float:
+        return -1.0 if client == 1 else 60.0
+
+
+def test_decoding_a_reply_is_part_of_its_deadline():
+    log = rounds_of(fedavg(), Hurried()).play()
+    assert [(q.client, q.reason.split(":")[0]) for q in log.quarantined] == [(1, "late")]
 
 
 def rounds_of(method: Any, engine: Any = None, **options: Any) -> Rounds:

@@ -39,8 +39,9 @@ class _Sent:
 class Delivery:
     """One message to each node that has clients in the cohort.
 
-    ``answers`` has for each client its result with the frames of its answer, or why there is none. Clients whose node
-    is not there wait for it; nodes that have forgotten their work are sent it again.
+    ``answers`` has for each client its result with the frames of its answer, or why there is none; ``waited``, after
+    how many seconds it came. Clients whose node is not there wait for it; nodes that have forgotten their work are sent
+    it again.
     """
 
     post: Post
@@ -51,14 +52,16 @@ class Delivery:
     oldest: int
     job: JobFor
     answers: dict[ClientId, Any] = field(default_factory=dict)
+    waited: dict[ClientId, float] = field(default_factory=dict)
     _under_way: list[_Sent] = field(default_factory=list)
     _homeless: list[ClientId] = field(default_factory=list)
+    _began: float = 0.0
 
     def run(self, clients: Sequence[ClientId]) -> dict[ClientId, Any]:
         """Send everything and wait for the answers."""
         patience = self.post.patience
         self._homeless = list(clients)
-        began = time.monotonic()
+        began = self._began = time.monotonic()
         while True:
             self._send()
             for sent in list(self._under_way):
@@ -162,6 +165,7 @@ class Delivery:
             client = getattr(result, "client", None)
             if plain(client) and client in sent.clients and client not in self.answers:  # one counts, of its own node
                 self.answers[client] = Lost(told(result.reason)) if isinstance(result, Refused) else (result, frames)
+                self.waited[client] = time.monotonic() - self._began
         self._lose(sent, "its node gave no result for it")
 
     def _failed(self, sent: _Sent, failed: Failed) -> None:

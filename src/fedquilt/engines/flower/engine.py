@@ -51,6 +51,7 @@ class Flower:
         self.roster = Roster(self.post, self.run, self.note)
         self._begin = b""
         self._oldest = 0
+        self._waited: dict[ClientId, float] = {}
         self._kind: type | None = None
 
     @property
@@ -94,7 +95,12 @@ class Flower:
 
     def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor) -> dict[ClientId, Any]:
         delivery = Delivery(self.post, self.roster, self.note, kind, self._begin, self._oldest, job)
-        return delivery.run(clients)
+        answers, self._waited = delivery.run(clients), delivery.waited
+        return answers
+
+    def seconds_left(self, client: ClientId) -> float:
+        """What a client that has answered left of the deadline; decoding its reply takes from that."""
+        return self.patience.deadline - self._waited.get(client, 0.0)
 
     def visits(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]

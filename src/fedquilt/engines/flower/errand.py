@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedquilt.core.errors import FrameError
+from fedquilt.core.limits import Limits
 from fedquilt.core.record import pack, record, unpack
 
-PROTOCOL = 2
+PROTOCOL = 3
+HEAD = Limits(size=2**26, nodes=2**22)  # of what stands beside the frames: jobs, results, clients
 Frames = Mapping[str, bytes]
 
 
@@ -144,7 +146,7 @@ def read(frames: Frames, name: str, kind: type) -> Any:
     """The record under a name; refused unless it is of the kind expected there."""
     if name not in frames:
         raise FrameError(f"malformed message: it has no part called {name!r}.")
-    found = unpack(frames[name])
+    found = unpack(frames[name], limits=HEAD)
     if not isinstance(found, kind):
         raise FrameError(f"malformed message: {name!r} is a {type(found).__name__}, not a {kind.__name__}.")
     return found
