@@ -225,6 +225,9 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
     assert fedquilt("assign", folder, "--data", new).code == 0
     wrong = fedquilt("assign", folder, "--data", tmp_path / "none.npz")
     assert wrong.code == 2
+    np.savez(tmp_path / "bare.npz", x=np.zeros((6, 1, 8, 8), np.float32))
+    bare = fedquilt("assign", folder, "--data", tmp_path / "bare.npz")
+    assert (bare.code, "have no labels" in bare.err, "x and y" in bare.err) == (2, True, True), bare
 
     out = fedquilt("csv", folder, "--to", tmp_path / "tables", "--json").json
     assert (out["rounds"], out["clients"], out["clusters"]) == (3, 4, True)
