@@ -20,6 +20,7 @@ from fedquilt.runs.codecs import check_codecs, with_codecs
 from fedquilt.runs.config import Config, check_options, dump, flat
 from fedquilt.runs.data import federation_of as federation_of
 from fedquilt.runs.data import made
+from fedquilt.runs.energy import OFF
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.finished import result_of
 from fedquilt.runs.registry import lookup
@@ -97,7 +98,7 @@ def run_of(
         identity=config.identity(), personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints, stages=config.output.stages,
         min_replies=config.cohort.min_replies, network=config.network, tell=tell_of(config, folder),
-        meter=meter,
+        meter=meter if config.meters.energy else Meter(why=OFF),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.runs.energy import in_words
 from fedquilt.runs.finished import in_messages
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.terminal import console as console
@@ -39,6 +40,8 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
     stopped = " (stopped early)" if result["stopped_early"] else ""
     say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    if result.get("energy"):
+        say(in_words(result["energy"]))
     if in_messages(result):
         say(in_messages(result))
     if result["quarantined"]:

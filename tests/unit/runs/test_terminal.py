@@ -13,6 +13,7 @@ from rich.table import Table
 from fedquilt.runs import progress, show, terminal
 from fedquilt.runs.progress import Progress
 from fedquilt.runs.terminal import broken, say, show_table
+from helpers.command import fedquilt
 
 LONG = "The network has BatchNorm, which cannot learn from a batch of one row; see /a/rather/long/path/runs/quick-1a2b"
 
@@ -114,15 +115,9 @@ def test_tables_break_no_word(width: int, screen: bool) -> None:
         assert all(len(line.rstrip()) <= width or " " not in line.strip() for line in said(console).splitlines())
 
 
-def test_errors_keep_their_brackets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    import sys
-
-    from fedquilt.cli import main
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(sys, "argv", ["fedquilt", "resume", str(tmp_path / "run[red]")])
-        main()
-    assert "run[red]" in capsys.readouterr().err
+def test_errors_keep_their_brackets(tmp_path: Path) -> None:
+    said = fedquilt("resume", tmp_path / "run[red]")
+    assert (said.code, "run[red]" in said.err) == (2, True)
 
 
 def test_the_console_takes_nothing_for_markup() -> None:
