@@ -82,7 +82,9 @@ def _say(as_json: bool, text: str, code: int, kind: str) -> None:
     if as_json:
         print(json.dumps({"error": kind, "message": text, "exit_code": code}))
     else:
-        print(f"fedquilt: {text}", file=sys.stderr)
+        from fedquilt.runs.terminal import say
+
+        say(f"fedquilt: {text}", file=sys.stderr)
     sys.exit(code)
 
 

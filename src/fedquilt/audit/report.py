@@ -18,7 +18,7 @@ from torch import Tensor
 from fedquilt.audit.cells import Finding, Plan
 from fedquilt.runs.files import storage, to_json, write_atomic
 from fedquilt.runs.plots import STYLE, subplots
-from fedquilt.runs.show import console
+from fedquilt.runs.terminal import say, show_table
 
 NUMBERS = {
     "psnr": "PSNR dB", "psnr_blind": "blind dB", "ssim": "SSIM", "labels_right": "labels",
@@ -133,14 +133,14 @@ def show(found: dict[str, Any]) -> None:
     """Everything in the terminal."""
     notes: list[str] = []
     for attack in found["plan"]["attacks"]:
-        console.print(table(found["rows"], attack, notes))
+        show_table(table(found["rows"], attack, notes))
     for number, note in enumerate(notes, 1):
-        print(f"({number}) {note}")
+        say(f"({number}) {note}")
     if {"dlg", "idlg", "peer"} & set(found["plan"]["attacks"]):
-        print("blind: the mean picture of all clients, scored alike; a search that is not above it learned nothing.")
-    print(f"table   {found['folder']}/audit.csv, audit.json")
+        say("blind: the mean picture of all clients, scored alike; a search that is not above it learned nothing.")
+    say(f"table   {found['folder']}/audit.csv, audit.json")
     if found["pictures"]:
-        print(f"picture {found['pictures']}")
+        say(f"picture {found['pictures']}")
 
 
 def _figure(name: str, value: float | None) -> str:

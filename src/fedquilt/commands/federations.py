@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +59,6 @@ def serve(
     Example: [bold]fedquilt serve recipe.toml --keys keys --host 0.0.0.0 --nodes 3[/bold]
     """
     import signal
-    import sys
 
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
@@ -134,6 +134,7 @@ def join(
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.join import Membership
     from fedquilt.deploy.site import is_function, settings_of
+    from fedquilt.runs.terminal import say
 
     place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
     own = is_function(data)
@@ -155,7 +156,7 @@ def join(
         raise InputError("Give --ca (the server's CA certificate), or --insecure for a server on this machine.")
     if ca is not None and key is None:
         raise InputError("Give this node's private key: --key oslo. A server only lets in nodes whose keys it knows.")
-    Membership(Address.of(superlink), settings, ca, key, port).run(lambda text: typer.echo(text, err=True))
+    Membership(Address.of(superlink), settings, ca, key, port).run(lambda text: say(text, file=sys.stderr))
 
 
 def states(

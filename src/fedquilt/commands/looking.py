@@ -67,7 +67,7 @@ def assign(folder: Folder,
 def csv(folder: Folder,
         to: Annotated[Path, typer.Option(help="The folder that the files go to.")],
         as_json: AsJson = False) -> None:  # fmt: skip
-    """Write a run's numbers as server_metrics.csv, cluster_metrics.csv and client_ID/metrics.csv.
+    """Write a run's numbers as server_metrics.csv, cluster_metrics.csv and, per client, metrics.csv, deployed.csv.
 
     Example: [bold]fedquilt csv runs/groups-1a2b3c4d --to tables[/bold]
     """
@@ -78,6 +78,7 @@ def csv(folder: Folder,
         echo(found)
     else:
         typer.echo(f"{found['rounds']} rounds, {found['clients']} clients: {found['folder']}")
+        typer.echo(f"energy: {found['energy']}")
 
 
 def report(folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],

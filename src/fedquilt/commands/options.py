@@ -13,7 +13,15 @@ Overrides = Annotated[
     typer.Argument(help="Settings to change, for example rounds=5 method.mu=0.1.", metavar="KEY=VALUE"),
 ]
 Folder = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
+Energy = Annotated[
+    bool | None, typer.Option("--energy/--no-energy", help="Count joules, where this machine can (meters.energy).")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+def with_energy(overrides: list[str] | None, energy: bool | None) -> list[str]:
+    """The settings to change, with the switch of the command line."""
+    return [*(overrides or []), *([] if energy is None else [f"meters.energy={str(energy).lower()}"])]
 
 
 def listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedquilt.commands.options import AsJson, Folder, Overrides, Recipe, echo
+from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe, echo, with_energy
 from fedquilt.core.errors import InputError
 
 if TYPE_CHECKING:
     from fedquilt.runs.config import Config
 
 
-def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
+def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None,
         fresh: Annotated[bool, typer.Option(help="Start anew even if this run exists.")] = False) -> None:  # fmt: skip
     """Run one method and keep everything about it in a folder.
 
@@ -22,11 +22,11 @@ def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
     """
     from fedquilt.runs.config import load
 
-    config = load(recipe, overrides or [])
+    config = load(recipe, with_energy(overrides, energy))
     _run(config, Path(config.output.folder) / config.folder_name, as_json, fresh)
 
 
-def resume(folder: Folder,
+def resume(folder: Folder, energy: Energy = None,
            as_json: AsJson = False) -> None:  # fmt: skip
     """Go on with a run that was interrupted; the result is the same to the last bit.
 
@@ -34,10 +34,13 @@ def resume(folder: Folder,
     """
     from fedquilt.runs.afterwards import config_in
 
-    _run(config_in(folder), folder, as_json, fresh=False)
+    config = config_in(folder)
+    if energy is not None:
+        config = config.model_copy(update={"meters": config.meters.model_copy(update={"energy": energy})})
+    _run(config, folder, as_json, fresh=False)
 
 
-def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None) -> None:
     """Compare several methods over several seeds on one federation.
 
     Runs that are finished are kept, so an interrupted comparison goes on where it stopped. As many as there are cores
@@ -51,7 +54,7 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     from fedquilt.runs.config import load
     from fedquilt.runs.progress import Progress
 
-    config = load(recipe, overrides or [])
+    config = load(recipe, with_energy(overrides, energy))
     top, todo = cells(config)
     if not as_json:
         typer.echo(f"{len(todo)} run{'s' * (len(todo) > 1)}; to follow in a browser: fedquilt watch {top}")

@@ -36,8 +36,9 @@ class Objective:
         forward: How the pass is made: ``scores``, or ``scores_and_features``.
 
     Example:
+        >>> from torch import nn
         >>> from fedquilt.pieces.objectives import cross_entropy, prox
-        >>> objective = Objective(Net.of(torch.nn.Linear, 4, 2), (cross_entropy, prox(0.1)))
+        >>> objective = Objective(Net(nn.Linear, 4, 2), (cross_entropy, prox(0.1)))
     """
 
     net: Net

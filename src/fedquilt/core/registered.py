@@ -52,6 +52,7 @@ def record(cls: type[T]) -> type[T]:
         >>> @record
         ... class Note:
         ...     text: str
+        >>> from fedquilt.core.record import pack, unpack
         >>> unpack(pack(Note("hello")))
         Note(text='hello')
     """

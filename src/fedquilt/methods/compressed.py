@@ -20,6 +20,11 @@ class Compressed(OnBase):
         exchange: Which trip; by default the one called 'train', or else the first.
 
     Example:
+        >>> from torch import nn
+        >>> from fedquilt.core.net import Net
+        >>> from fedquilt.methods.fedavg import FedAvg
+        >>> from fedquilt.pieces.codecs import error_feedback, top_k
+        >>> net = Net(nn.Linear, 4, 2)
         >>> method = Compressed(base=FedAvg(objective=net), codec=error_feedback(top_k(0.01)))
     """
 

@@ -32,6 +32,14 @@ class FedRep(OnBase):
     def __post_init__(self) -> None:
         if self.head_epochs < 1:
             raise InputError(f"head_epochs must be at least 1, got {self.head_epochs}.")
+        trained, parts = self.base.net.trainable, self.base.parts
+        for part, choice, what in (("private", parts.private, "head"), ("shared", parts.shared, "body")):
+            if not any(choice(name) for name in trained):
+                raise InputError(
+                    f"FedRep trains a {what} of its own, but the base has none: of {len(trained)} trained tensors "
+                    f"({', '.join(trained[:3])}{', ...' * (len(trained) > 3)}) none is {part}. Name the head: "
+                    "fedrep(objective, head=('head',)), or FedRep(base=FedAvg(..., parts=at_home(under('head'))))."
+                )
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's trip, its work done in two parts."""

@@ -14,6 +14,7 @@ from typing import Any
 
 POWERCAP = Path("/sys/class/powercap")
 NOT_HERE = "not measurable here"
+SWITCHED_OFF = "switched off"
 
 
 def joules(before: int, after: int, span: int) -> float:
@@ -105,6 +106,7 @@ class Meter:
 
     Args:
         counters: What is read; none makes a meter that does nothing.
+        why: What to say of a run where nothing is read.
 
     Example:
         >>> meter = Meter.here()
@@ -114,8 +116,8 @@ class Meter:
         True
     """
 
-    def __init__(self, counters: Sequence[Counter] = ()) -> None:
-        self.counters = tuple(counters)
+    def __init__(self, counters: Sequence[Counter] = (), why: str = NOT_HERE) -> None:
+        self.counters, self.why = tuple(counters), why
         kinds = {"rapl": Rapl, "nvml": Nvml}
         found = [name for name, kind in kinds.items() if any(isinstance(c, kind) for c in counters)]
         self.source = "+".join(found) or "none"

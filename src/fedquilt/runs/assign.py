@@ -15,7 +15,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.data import Federation
 from fedquilt.engines.client_side import one_thread
-from fedquilt.metrics.classify import classify
+from fedquilt.metrics.scoring import score_of
 from fedquilt.pieces.clustering.result import AMBIGUOUS, ClusterResult, members
 from fedquilt.pieces.clustering.result import assign as by_direction
 from fedquilt.runs.afterwards import config_in
@@ -77,6 +77,11 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     learned = Learned(
         method_of(config, _Alone(site, text["classes"])), snapshot.state, snapshot.done, Seed(config.seed)
     )
+    if "y" not in site.train.columns and not getattr(learned.method, "reconstructs", False):
+        raise InputError(
+            f"The client's rows ({data if not isinstance(data, Site) else 'a site'}) have no labels, and this method "
+            "places a client by what it learns from them. Give the labels too: an .npz with x and y."
+        )
     with one_thread():
         try:
             if found.directions is not None and hasattr(learned.method, "welcome"):
@@ -165,8 +170,9 @@ class _Members:
 
 
 def _by_loss(found: ClusterResult, learned: Learned, site: Site, clients: _Members) -> Placed:
+    score = score_of(learned.method)
     losses = {
-        k: classify(learned.method.predict, clients.model(group[0]), site.train).loss
+        k: score(learned.method.predict, clients.model(group[0]), site.train).loss
         for k, group in enumerate(members(found))
         if group
     }

@@ -20,6 +20,7 @@ from fedquilt.runs.codecs import check_codecs, with_codecs
 from fedquilt.runs.config import Config, check_options, dump, flat
 from fedquilt.runs.data import federation_of as federation_of
 from fedquilt.runs.data import made
+from fedquilt.runs.energy import OFF
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.finished import result_of
 from fedquilt.runs.registry import lookup
@@ -99,7 +100,8 @@ def run_of(
         identity=config.identity(), personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints, stages=config.output.stages,
         min_replies=config.cohort.min_replies, max_growth=config.cohort.max_growth,
-        network=config.network, tell=tell_of(config, folder), meter=meter,
+        network=config.network, tell=tell_of(config, folder),
+        meter=meter if config.meters.energy else Meter(why=OFF),
     )  # fmt: skip
 
 

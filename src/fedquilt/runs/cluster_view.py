@@ -11,8 +11,8 @@ from rich.table import Table
 
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.runs.clusters import LOG, clusters_in, history
-from fedquilt.runs.show import console
 from fedquilt.runs.storage import RunFolder
+from fedquilt.runs.terminal import say, show_table
 
 _SHOWN = ("accuracy_least", "balanced_accuracy", "macro_f1", "majority_class")
 SHOWN = 20  # clients that a line names
@@ -65,23 +65,23 @@ def clusters_table(found: Mapping[str, Any]) -> None:
         numbers = [_percent(row.get(n)) for n in _SHOWN]
         more = [_short(row.get("embedding_distance"))] + ([_short(row.get("lambda"))] if strengths else [])
         table.add_row(str(row["cluster"]), str(len(row["members"])), spread, *numbers, *more)
-    console.print(table)
-    print("Means over clients (± their standard deviation); far: from the cluster's embedding to the common one.")
+    show_table(table)
+    say("Means over clients (± their standard deviation); far: from the cluster's embedding to the common one.")
     for row in found["clusters"]:
         named = ", ".join(str(c) for c in row["members"][:SHOWN]) + (" ..." if len(row["members"]) > SHOWN else "")
-        print(f"cluster {row['cluster']}: {named or 'nobody'}")
+        say(f"cluster {row['cluster']}: {named or 'nobody'}")
     if found["planted"] is not None:
-        print("planted groups: " + ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items()))
+        say("planted groups: " + ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items()))
     known = {n: v for n, v in found["measures"].items() if v is not None}
     if known:
-        print("measures: " + ", ".join(f"{n} {v:.4g}" for n, v in known.items()))
+        say("measures: " + ", ".join(f"{n} {v:.4g}" for n, v in known.items()))
     if found["moved"]:
         moves = list(found["moved"].items())
-        print("moved: " + ", ".join(f"round {r} {100 * share:.0f} %" for r, share in moves[-8:]))
+        say("moved: " + ", ".join(f"round {r} {100 * share:.0f} %" for r, share in moves[-8:]))
     for warning in found["warnings"]:
-        print(f"warning: {warning}")
+        say(f"warning: {warning}")
     for picture in found["pictures"]:
-        print(f"picture {picture}")
+        say(f"picture {picture}")
 
 
 def _percent(value: float | None) -> str:

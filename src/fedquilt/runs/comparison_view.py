@@ -9,9 +9,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.runs.show import console
 from fedquilt.runs.statistics.intervals import Interval
 from fedquilt.runs.tables import FRAME
+from fedquilt.runs.terminal import say, show_table
 
 
 def comparison_table(summary: Mapping[str, Any]) -> None:
@@ -37,18 +37,18 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
         sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
         style = "bold" if row["method"] == best else "dim" if row["frame"] else ""
         table.add_row(row["method"], *(_percent(s) for s in spans), sent, f"{row['seconds']:.1f}", style=style)
-    console.print(table)
+    show_table(table)
     if len(framed) < len(FRAME):
-        print("compare.frame=true runs the methods of the frame too.")
+        say("compare.frame=true runs the methods of the frame too.")
     _beside(summary)
     for run in summary["failed"]:
-        print(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
+        say(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
     interval = "± is the 95 % t-interval over seeds. " if seeds > 1 else "One seed: no interval. "
-    print(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
-    print(f"report {summary['report']}")
-    print(f"table  {summary['folder']}/table.csv")
-    print(f"curves {summary['folder']}/curves.png")
-    print("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")
+    say(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
+    say(f"report {summary['report']}")
+    say(f"table  {summary['folder']}/table.csv")
+    say(f"curves {summary['folder']}/curves.png")
+    say("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")
 
 
 def _beside(summary: Mapping[str, Any]) -> None:
@@ -72,9 +72,9 @@ def _beside(summary: Mapping[str, Any]) -> None:
             "" if row["ari"] is None else f"{row['ari']:.2f}",
             "" if math.isnan(row["updates"]) else f"{row['updates']:.0f}",
         )
-    console.print(table)
+    show_table(table)
     if others:
-        print(
+        say(
             "difference: mean over clients of accuracy minus the first method's, ± 95 % over clients; p: Wilcoxon's "
             "test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, "
             "agree; seeds: in how many it is better. majority: the same difference from always answering the "

@@ -8,7 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.runs.show import console
+from fedquilt.runs.terminal import say, show_table
 
 NAMES = {
     "probe": "linear probe, own task", "neighbours": "20 neighbours, own task",
@@ -29,12 +29,12 @@ def continual_tables(found: Mapping[str, Any]) -> None:
         if name in found["measures"]:
             row = found["measures"][name]
             table.add_row(label, *(_figure(row[n], name) for n in NUMBERS))
-    console.print(table)
+    show_table(table)
     for name in ("probe", "loss"):
         _matrix(found, name)
     banks = [str(row["bank"]) for row in found["by_round"] if "bank" in row]
     if banks:
-        console.print(f"rows of the bank by round: {' '.join(banks)}", highlight=False)
+        say(f"rows of the bank by round: {' '.join(banks)}")
 
 
 def _matrix(found: Mapping[str, Any], name: str) -> None:
@@ -48,7 +48,7 @@ def _matrix(found: Mapping[str, Any], name: str) -> None:
     ]
     for label, values in lines:
         table.add_row(label, *(_figure(v, name) for v in values))
-    console.print(table)
+    show_table(table)
 
 
 def _table(title: str, first: str) -> Table:

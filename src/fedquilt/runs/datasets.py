@@ -12,8 +12,8 @@ from rich.table import Table
 
 from fedquilt.core.errors import InputError
 from fedquilt.data import available, cache, fetch, places, sources, verify
-from fedquilt.runs.show import console
 from fedquilt.runs.statistics.targets import MEGABYTE
+from fedquilt.runs.terminal import console, say, show_table
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -31,9 +31,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
         shown.add_row(
             row["name"], shape, *facts, size, _here(row), row["licence"], style="" if row["present"] else "dim"
         )
-    console.print(shown)
-    print(f"Data folder (FEDQUILT_DATA): {places.data_folder() or 'not set'}. MB: size of the download.")
-    print("One data set, its files and how to get them: fedquilt datasets NAME")
+    show_table(shown)
+    say(f"Data folder (FEDQUILT_DATA): {places.data_folder() or 'not set'}. MB: size of the download.")
+    say("One data set, its files and how to get them: fedquilt datasets NAME")
 
 
 def _here(row: Mapping[str, Any]) -> str:
@@ -50,8 +50,8 @@ def card(row: Mapping[str, Any]) -> None:
     for label in ("name", "source", "licence", "shape", "count", "classes", "hub"):
         value = row[label]
         if value is not None:
-            print(f"{label:8} {'x'.join(map(str, value)) if label == 'shape' else value}")
-    print(f"here     {row['where']}" if row["present"] else f"not here\n{row['where']}")
+            say(f"{label:8} {'x'.join(map(str, value)) if label == 'shape' else value}")
+    say(f"here     {row['where']}" if row["present"] else f"not here\n{row['where']}")
 
 
 def tell(name: str | None, echo: Callable[[Any], None] | None) -> None:
@@ -70,7 +70,7 @@ def downloaded(name: str, via: str, quiet: bool) -> list[dict[str, Any]]:
     """Download a data set with a bar for each file; the files and their sizes."""
     if quiet or not console.is_terminal:
         return _sizes(fetch(name, via))
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console) as bars:
         tasks: dict[str, TaskID] = {}
 

@@ -18,6 +18,7 @@ def checks() -> list[dict[str, str]]:
         ("packages", _packages),
         ("cores and memory", _machine),
         ("accelerators", _accelerators),
+        ("energy", _energy),
         ("disk", _disk),
         ("data", _data),
         ("local engine", lambda: _engine("local")),
@@ -57,6 +58,15 @@ def _accelerators() -> str:
 
     count = torch.cuda.device_count()
     return ", ".join(torch.cuda.get_device_name(i) for i in range(count)) if count else "none; work runs on the CPU"
+
+
+def _energy() -> str:
+    """Whether joules can be counted; where they cannot, nothing is guessed."""
+    from fedquilt.metrics.energy import NOT_HERE, Meter
+
+    source = Meter.here().source
+    unread = f"{NOT_HERE}: neither RAPL below /sys/class/powercap nor NVML (extra energy) can be read"
+    return unread if source == "none" else f"counted by {source}"
 
 
 def _disk() -> str:

@@ -15,7 +15,11 @@ from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task
 from fedquilt.engines.engine import Engine, Lost
 from fedquilt.engines.rounds import RoundLog, Visit
-from fedquilt.metrics.energy import NOT_HERE, Meter, per_change
+from fedquilt.metrics.energy import SWITCHED_OFF, Meter, per_change
+
+SIDE_BY_SIDE = "not told: runs side by side share the machine's counters; engine.at_once=1 plays one at a time"
+OFF = f"{SWITCHED_OFF} (meters.energy = false)"
+SERVER_ALONE = "of the server's machine alone: what the sites spend is not counted"
 
 
 class Metered:
@@ -86,6 +90,7 @@ class Energy:
         self._metered = Metered(engine, self.meter) if self.meter.counters else None
         self.engine: Engine = engine if self._metered is None else self._metered
         self.changed = {"joules": 0.0, "change": 0.0}
+        self.rounds = 0  # so many were counted; a run that goes on elsewhere may be counted in part
 
     def play(self, play: Callable[[], RoundLog]) -> RoundLog:
         """A round: what is not spent waiting for clients is the server's, 'aggregate'."""
@@ -96,6 +101,7 @@ class Energy:
         log = play()
         spent = self.meter.since(before)
         if spent is not None:
+            self.rounds += 1
             self.meter.add("aggregate", max(spent - (self.meter.spent.get("train", 0.0) - waited), 0.0))
         for _, joules, change in self._metered.visited:
             if change is not None:
@@ -113,21 +119,43 @@ class Energy:
 
     def state(self) -> dict[str, Any]:
         """So far, for snapshots; empty where nothing is measured."""
-        return {"joules": dict(self.meter.spent), "changed": dict(self.changed)} if self.meter.spent else {}
+        spent = {"joules": dict(self.meter.spent), "changed": dict(self.changed), "rounds": self.rounds}
+        return spent if self.meter.spent else {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot."""
+    def restore(self, state: Mapping[str, Any], done: int = 0) -> None:
+        """Go on from a snapshot after so many rounds."""
         if state:
             self.meter.spent, self.changed = dict(state["joules"]), dict(state["changed"])
+            self.rounds = int(state.get("rounds", done))
 
-    def result(self) -> dict[str, Any]:
-        """For result.json."""
+    def result(self, done: int | None = None) -> dict[str, Any]:
+        """For result.json; ``done`` is the number of rounds of the run."""
         if not self.meter.spent:
-            return {"source": "none", "note": NOT_HERE}
+            return {"source": "none", "note": self.meter.why}
+        told = [SERVER_ALONE] if self.engine.keeps_states else []
+        if done is not None and self.rounds < done:
+            told.append(f"counted in {self.rounds} of {done} rounds")
         return {
             "source": self.meter.source, "joules": dict(self.meter.spent),
             "joules_per_model_change": per_change(self.changed["joules"], self.changed["change"]),
+            **({"note": "; ".join(told)} if told else {}),
         }  # fmt: skip
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """What a run spent, as its result.json has it, in a line."""
+    spent = found.get("joules")
+    if not spent:
+        return f"energy: {found.get('note') or 'unknown'}"
+    parts = ", ".join(f"{phase} {_figure(joules)} J" for phase, joules in spent.items())
+    ratio = found.get("joules_per_model_change")
+    change = "" if ratio is None else f"; {_figure(ratio)} J per unit of model change"
+    note = f" ({found['note']})" if found.get("note") else ""
+    return f"energy: {_figure(sum(spent.values()))} J by {found['source']}: {parts}{change}{note}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _visit(joules: float, change: float | None) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Run:
                 self._note(note)
         if found is not None:
             self.progress |= found.progress
-            self.energy.restore(self.progress["energy"])
+            self.energy.restore(self.progress["energy"], self.done)
             self.meters.restore(self.energy.meter.spent, self.progress["virtual_seconds"])
         rounds = Rounds(
             self.method, self.source, self.energy.engine, self.seed, score=self.score,
@@ -309,7 +309,7 @@ class Run:
             "seconds": self.progress["seconds"], "virtual_seconds": self.meters.virtual,
             "quarantined": self.progress["quarantined"],
             "peak_bytes": peak_bytes(), "data": self._data, "majority_class": majority_of(self.federation),
-            "energy": self.energy.result(),
+            "energy": self.energy.result(rounds.done),
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
         for problem in write_tables(self.folder.path):

@@ -18,6 +18,7 @@ from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.memory import available
 from fedquilt.runs.build import engine_of, method_of, result_for, run_of
 from fedquilt.runs.config import Config
+from fedquilt.runs.energy import SIDE_BY_SIDE
 from fedquilt.runs.engines import tell_unused
 from fedquilt.runs.listening import Listener, Nobody, play_to
 from fedquilt.runs.side_by_side import side_by_side
@@ -86,7 +87,7 @@ class Player:
 
             def apart(cell: Cell, listener: Listener) -> str | None:
                 with closing(engine_of(self.config.model_copy(update={"engine": choice}))) as engine:
-                    return self._trouble(cell, engine, listener, Meter())  # the machine's counters count all of them
+                    return self._trouble(cell, engine, listener, Meter(why=SIDE_BY_SIDE))
 
             found = side_by_side(todo, count, apart, self.audience.playing)
         else:

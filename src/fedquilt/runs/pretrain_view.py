@@ -11,6 +11,7 @@ from fedquilt.runs.config import Config
 from fedquilt.runs.pretrain import Pretraining, pretrain
 from fedquilt.runs.pretrain_card import PICTURE, TEXT
 from fedquilt.runs.progress import Bar, Progress
+from fedquilt.runs.terminal import say
 
 
 def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool) -> dict[str, Any]:
@@ -33,13 +34,13 @@ def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool)
     if not quiet:
         first, last = facts.curve[0], facts.curve[-1]
         scored = "" if last[1] is None or last[1] != last[1] else f", validation {first[1]:.4f} -> {last[1]:.4f}"
-        print(
+        say(
             f"{facts.rows} images, {len(facts.curve)} epochs, {facts.seconds:.1f} s"
             + ("" if bars else " (done before)")
         )
-        print(f"loss {first[0]:.4f} -> {last[0]:.4f}{scored}")
-        print(f"sha256 {facts.sha256}")
-        print(f"model   {out}: set model.pretrained to it")
-        print(f"card    {out / TEXT}")
-        print(f"picture {out / PICTURE}")
+        say(f"loss {first[0]:.4f} -> {last[0]:.4f}{scored}")
+        say(f"sha256 {facts.sha256}")
+        say(f"model   {out}: set model.pretrained to it")
+        say(f"card    {out / TEXT}")
+        say(f"picture {out / PICTURE}")
     return {"out": str(out), **asdict(facts)}

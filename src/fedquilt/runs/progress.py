@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Column
+from rich.text import Text
 
 from fedquilt.runs.statistics.targets import MEGABYTE
+from fedquilt.runs.terminal import console as console
+from fedquilt.runs.terminal import say
 
 if TYPE_CHECKING:
     from fedquilt.runs.player import Cell
 
-console = Console()
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 
 
@@ -64,8 +65,7 @@ class Bar:
             self.owner.draw(now=done == self.total)
         elif not self.owner.quiet and (done == self.total or now - self._said > _PLAIN_SECONDS):
             self._said = now
-            print(" ".join(part for part in (f"{self.title}: {done}/{self.total}", self.numbers, self._left()) if part),
-                  flush=True)  # fmt: skip
+            say(" ".join(part for part in (f"{self.title}: {done}/{self.total}", self.numbers, self._left()) if part))
         if self._moved is not None:
             self._moved()
 
@@ -89,7 +89,7 @@ class Bar:
     def end(self) -> None:
         """It is done: its line goes, a line above the others stays."""
         if self.owner.live is not None and self._task is not None:
-            self.owner.live.console.print(f"{self.title}: {self.done} rounds {self.numbers}", markup=False)
+            say(f"{self.title}: {self.done} rounds {self.numbers}", screen=self.owner.live.console)
             self.owner.live.remove_task(self._task)
             self._task = None
 
@@ -117,6 +117,14 @@ def _numbers(metrics: Mapping[str, Any], totals: Mapping[str, Any]) -> str:
     return ", ".join(shown)
 
 
+class _Numbers(ProgressColumn):
+    """The last scores, and the present phase in dim letters; both as they are, not as markup."""
+
+    def render(self, task: Task) -> Text:
+        """One line."""
+        return Text.assemble(task.fields["numbers"], " ", (task.fields["phase"], "dim"), no_wrap=True)
+
+
 class Progress:
     """A live view in a terminal, a line every few seconds elsewhere, nothing when quiet."""
 
@@ -126,9 +134,9 @@ class Progress:
         if not quiet and on_screen():
             wide = 20 if console.width >= 110 else 8
             rest = Column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - wide - 36))
-            columns = [TextColumn("{task.description}"), BarColumn(bar_width=wide), MofNCompleteColumn(),
+            columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=wide), MofNCompleteColumn(),
                        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-                       TextColumn("{task.fields[numbers]} [dim]{task.fields[phase]}", table_column=rest)]  # fmt: skip
+                       _Numbers(table_column=rest)]  # fmt: skip
             self.live = RichProgress(*columns, console=console, auto_refresh=False)  # without a thread: see forks()
         self._drawn = 0.0
 
@@ -158,9 +166,9 @@ class Progress:
     def note(self, text: str) -> None:
         """Something worth saying above the progress."""
         if self.live is not None:
-            self.live.console.print(f"note: {text}", markup=False)
+            say(f"note: {text}", screen=self.live.console)
         elif not self.quiet:
-            print(f"note: {text}", flush=True)
+            say(f"note: {text}")
 
 
 class Parts:

@@ -16,6 +16,7 @@ from fedquilt.engines.client_side import Score
 from fedquilt.engines.engine import Engine
 from fedquilt.engines.scale import GROWTH
 from fedquilt.metrics.classify import classify
+from fedquilt.metrics.energy import SWITCHED_OFF, Meter
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.engines import make_engine as make_engine
 from fedquilt.runs.links import Network
@@ -52,6 +53,7 @@ def run(
     processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False, checkpoints: bool = False,
     score: Score | None = classify, network: Network | None = None, exact: bool = True,
     min_replies: float = 0.5, max_growth: float = GROWTH,
+    energy: bool = True,
 ) -> Iterator[Snapshot]:  # fmt: skip
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -76,6 +78,7 @@ def run(
         checkpoints: With a folder: save what each client sent and the merged model, every round.
         score: How a model is scored; None for no evaluation.
         network: Links and devices of the virtual clock (``virtual_seconds`` of the metrics); None for no clock.
+        energy: Count joules, where the machine has counters that can be read.
         exact: False lets 'auto' train clients side by side where that is faster; then numbers agree but for rounding.
         min_replies: How many clients of a cohort must give a usable reply, or the run stops: a count (1, 2, ...) or a
             share (a float up to 1.0).
@@ -95,6 +98,7 @@ def run(
             stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models, checkpoints=checkpoints,
             snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score, network=network,
                 min_replies=min_replies, max_growth=max_growth,
+            meter=None if energy else Meter(why=SWITCHED_OFF),
             folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
         )  # fmt: skip
         for snapshot in made:

@@ -202,6 +202,12 @@ class Snapshots(_Section):
     seconds: Annotated[float, Field(ge=0)] = 5.0
 
 
+class Meters(_Section):
+    """What is measured beside the numbers: the joules that counters of the machine tell."""
+
+    energy: bool = True
+
+
 class Output(_Section):
     """Where runs go, whether personal models are saved at the end, models of every round (checkpoints), and what was
     learned at the end of each task of a stream (stages; for methods whose features can be probed they always are); and
@@ -226,7 +232,8 @@ class Comparison(_Section):
     frame: bool = False
 
 
-OTHERWISE = {"engine", "snapshot", "output", "compare", "flower", "network", "sweep"}  # these cannot change the numbers
+# These cannot change the numbers.
+OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep"}
 
 
 class Config(_Section):
@@ -249,6 +256,7 @@ class Config(_Section):
     evaluate: Evaluation = Evaluation()
     stop: Stop = Stop()
     snapshot: Snapshots = Snapshots()
+    meters: Meters = Meters()
     output: Output = Output()
     compare: Comparison = Comparison()
     sweep: Sweep = Sweep()

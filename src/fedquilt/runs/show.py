@@ -11,9 +11,11 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.runs.energy import in_words
 from fedquilt.runs.finished import in_messages
-from fedquilt.runs.progress import console as console
 from fedquilt.runs.statistics.targets import MEGABYTE
+from fedquilt.runs.terminal import console as console
+from fedquilt.runs.terminal import say, show_table
 
 
 def result_table(folder: Path, result: Mapping[str, Any]) -> None:
@@ -34,21 +36,21 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     if "test_accuracy" in last and result.get("majority_class") is not None:
         least = _figure(result["majority_class"])
         table.add_row("majority class, mean over clients", least, least, style="dim")
-    console.print(table)
+    show_table(table)
     up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
     stopped = " (stopped early)" if result["stopped_early"] else ""
-    console.print(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    if result.get("energy"):
+        say(in_words(result["energy"]))
     if in_messages(result):
-        console.print(in_messages(result), highlight=False)
+        say(in_messages(result))
     if result["quarantined"]:
-        console.print(
-            f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.", highlight=False
-        )
+        say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
     _told(folder)
-    print(f"state {result['digest']}")
+    say(f"state {result['digest']}")
     if (folder / "report.html").exists():
-        print(f"report {folder}/report.html")
-    print(f"folder {folder}")
+        say(f"report {folder}/report.html")
+    say(f"folder {folder}")
 
 
 def _told(folder: Path) -> None:
@@ -58,9 +60,9 @@ def _told(folder: Path) -> None:
     except (OSError, ValueError):
         return
     used = len({label for _, label in text["labels"]})
-    print(f"{used} clusters ({text['criterion']}); see them with: fedquilt clusters {folder}")
+    say(f"{used} clusters ({text['criterion']}); see them with: fedquilt clusters {folder}")
     for warning in text["warnings"]:
-        print(f"warning: {warning}")
+        say(f"warning: {warning}")
 
 
 def newcomers_table(found: Mapping[str, Any]) -> None:
@@ -73,13 +75,13 @@ def newcomers_table(found: Mapping[str, Any]) -> None:
         if "refused" not in row:
             numbers = (f"{100 * row[name]:.1f}" for name in ("mean", "std", "worst", "majority"))
             table.add_row(mode, *numbers, str(row["epochs"]))
-    console.print(table)
+    show_table(table)
     for mode, row in found["modes"].items():
         if "refused" in row:
-            print(f"{mode}: {row['refused']}")
+            say(f"{mode}: {row['refused']}")
     starts = {row["start"] for row in found["modes"].values() if "start" in row}
     if "fresh client" in starts:
-        print("There is no global model: newcomers start from what a client has before its first visit.")
+        say("There is no global model: newcomers start from what a client has before its first visit.")
 
 
 def _figure(value: float | None) -> str:
@@ -90,15 +92,15 @@ def stream_tables(stream: Any, found: Mapping[str, Any]) -> None:
     """When each task is on, and its split."""
     for stage in found["stages"]:
         task = stage["task"]
-        print(f"rounds {stage['rounds']}: task {task} (classes {_ranges(found['tasks'][task]['classes'])})")
+        say(f"rounds {stage['rounds']}: task {task} (classes {_ranges(found['tasks'][task]['classes'])})")
     if found["recurring"]:
-        print("and then from the beginning again")
+        say("and then from the beginning again")
     if found["delays"]:
         late = ", ".join(f"client {client} by {rounds}" for client, rounds in list(found["delays"].items())[:10])
         more = f" and {len(found['delays']) - 10} more" if len(found["delays"]) > 10 else ""
-        print(f"behind by so many rounds: {late}{more}")
+        say(f"behind by so many rounds: {late}{more}")
     for number, task in enumerate(stream.tasks):
-        print(f"\ntask {number}")
+        say(f"\ntask {number}")
         partition_table(task, Path(found["tasks"][number]["plot"]))
 
 
@@ -135,19 +137,19 @@ def partition_table(federation: Any, picture: Path) -> None:
     table.add_column("bits", justify="right")
     for client, row, bits in list(zip(federation.ids, counts, label_entropy(counts), strict=True))[:shown]:
         table.add_row(str(client), *(str(n) if n else "·" for n in row[:labels]), str(row.sum()), f"{bits:.2f}")
-    console.print(table)
+    show_table(table)
     left_out = [(len(counts) - shown, "clients"), (counts.shape[1] - labels, "labels")]
     if more := " and ".join(f"{n} more {what}" for n, what in left_out if n):
-        print(f"... and {more}; all are in {picture.with_suffix('.csv')}")
+        say(f"... and {more}; all are in {picture.with_suffix('.csv')}")
     sizes = counts.sum(1)
-    print(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
+    say(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
     found = measures(counts)
     distance = found["label_distance"]
-    print("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))
+    say("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))
     if distance is not None:
-        print(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 equal, 1 nothing shared)")
-    print(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
-    print(f"picture {picture}")
+        say(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 equal, 1 nothing shared)")
+    say(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
+    say(f"picture {picture}")
 
 
 def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
@@ -158,7 +160,7 @@ def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
         table.add_column(name, no_wrap=place == 0, overflow="fold")  # a name that is cut off is no use to anyone
     for row in rows:
         table.add_row(*(_text(row[n]) for n in names))
-    console.print(table)
+    show_table(table)
 
 
 def _text(value: Any) -> str:
@@ -182,11 +184,11 @@ def merged_models(request: Any, quiet: bool) -> dict[str, Any]:
         found = merge_files(request, lambda name, numbers: bars.advance(bar, numbers))
     if not quiet:
         for place, model in enumerate(found["models"]):
-            print(f"{model['path']}  {part_of(found, place)}".rstrip())
+            say(f"{model['path']}  {part_of(found, place)}".rstrip())
         if found["base"] is not None:
-            print(f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
+            say(f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
                   f"with both signs {100 * found['conflicts']:.2f} %")  # fmt: skip
-        print(f"{found['numbers']} weights in {found['tensors']} tensors, {found['seconds']:.1f} s")
-        print(f"model {found['out']}")
-        print(f"card  {card_of(request.out)}")
+        say(f"{found['numbers']} weights in {found['tensors']} tensors, {found['seconds']:.1f} s")
+        say(f"model {found['out']}")
+        say(f"card  {card_of(request.out)}")
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.runs.show import console
+from fedquilt.runs.terminal import say, show_table
 
 MEASURES = {
     "accuracy": "acc", "worst": "worst", "balanced_accuracy": "bal", "macro_f1": "F1", "calibration_error": "ECE",
@@ -29,12 +29,12 @@ def tails_tables(found: Mapping[str, Any]) -> None:
         what = "all classes" if how == "plain" else "only classes that the client has training rows of"
         _table(f"mean over {found['examined']} clients, own test rows, {what}, %", rows)
     groups = found["groups"]["by_share"]
-    print("groups by share of rows: " + "; ".join(f"{name} {classes}" for name, classes in groups.items()))
+    say("groups by share of rows: " + "; ".join(f"{name} {classes}" for name, classes in groups.items()))
     if found["fallback"]:
-        print(f"never visited, so with the realigned global head: {found['fallback']}")
+        say(f"never visited, so with the realigned global head: {found['fallback']}")
     if "collapse" in found:
         measures = found["collapse"]
-        print(
+        say(
             f"features: within / between classes {measures['within']:.3f}, angles {measures['angle']:.1f} ± "
             f"{measures['angle_std']:.1f} degrees (collapse: {measures['ideal']:.1f})"
         )
@@ -52,4 +52,4 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     for mode, row in rows.items():
         values = [row[name] for name in names] + [row[kind][group] for kind, group, _ in groups]
         table.add_row(mode, *("-" if v is None or math.isnan(v) else f"{100 * v:.1f}" for v in values))
-    console.print(table)
+    show_table(table)

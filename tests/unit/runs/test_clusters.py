@@ -225,6 +225,9 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
     assert fedquilt("assign", folder, "--data", new).code == 0
     wrong = fedquilt("assign", folder, "--data", tmp_path / "none.npz")
     assert wrong.code == 2
+    np.savez(tmp_path / "bare.npz", x=np.zeros((6, 1, 8, 8), np.float32))
+    bare = fedquilt("assign", folder, "--data", tmp_path / "bare.npz")
+    assert (bare.code, "have no labels" in bare.err, "x and y" in bare.err) == (2, True, True), bare
 
     out = fedquilt("csv", folder, "--to", tmp_path / "tables", "--json").json
     assert (out["rounds"], out["clients"], out["clusters"]) == (3, 4, True)
@@ -233,10 +236,12 @@ def test_clusters_assign_and_csv(recipe: Path, tmp_path: Path, directions: str, 
     server = numbers(tmp_path / "tables" / "server_metrics.csv")
     assert server[0] == ["round", "mean_acc", "std_acc", "mean_loss"]
     client = numbers(tmp_path / "tables" / "client_0" / "metrics.csv")
-    assert client[0][:6] == ["round", "loss", "accuracy_before", "accuracy_after", "energy_consumed", "energy_ratio"]
+    assert client[0] == ["round", "loss", "accuracy_before", "accuracy_after", "energy_consumed", "energy_ratio"]
     assert [row[0] for row in client[1:]] == ["1", "2", "3"]
-    assert {row[client[0].index("model")] for row in client[1:]} == {"local"}
-    accuracies = [float(numbers(tmp_path / "tables" / f"client_{c}" / "metrics.csv")[-1][8]) for c in range(4)]
+    deployed = [numbers(tmp_path / "tables" / f"client_{c}" / "deployed.csv") for c in range(4)]
+    assert deployed[0][0] == ["round", "model", "selected", "deployed_accuracy", "deployed_loss"]
+    assert {row[1] for row in deployed[0][1:]} == {"local"}
+    accuracies = [float(rows[-1][3]) for rows in deployed]
     assert float(server[-1][1]) == pytest.approx(np.mean(accuracies), abs=1e-6)
     assert float(server[-1][2]) == pytest.approx(np.std(accuracies), abs=1e-6)
     header = numbers(tmp_path / "tables" / "cluster_metrics.csv")[0]
@@ -278,14 +283,14 @@ def test_clients_that_were_not_asked_are_in_the_tables_once_a_round(tmp_path: Pa
         pass
     export_csv(tmp_path / "run", tmp_path / "out")
     tables = [numbers(tmp_path / "out" / f"client_{c}" / "metrics.csv") for c in (0, 1)]
-    assert [[row[0] for row in t[1:]] for t in tables] == [["1", "2", "3"]] * 2
-    chosen = np.array([[int(row[7]) for row in t[1:]] for t in tables])
+    deployed = [numbers(tmp_path / "out" / f"client_{c}" / "deployed.csv") for c in (0, 1)]
+    assert [[row[0] for row in t[1:]] for t in [*tables, *deployed]] == [["1", "2", "3"]] * 4
+    chosen = np.array([[int(row[2]) for row in t[1:]] for t in deployed])
     assert chosen.sum(0).tolist() == [1, 1, 1]
-    for table in tables:
-        for row in table[1:]:
-            assert row[2] == row[3] == row[8]  # without evaluate.local: the model it would use
-            assert row[6] == "deployed"
-            assert row[4] == ("0" if row[7] == "0" else "")
+    for table, beside in zip(tables, deployed, strict=True):
+        for row, own in zip(table[1:], beside[1:], strict=True):
+            assert row[2] == row[3] == own[3]  # without evaluate.local: the model it would use
+            assert own[1] == "deployed"
     assert not (tmp_path / "out" / "cluster_metrics.csv").exists()
 
 

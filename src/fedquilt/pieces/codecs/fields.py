@@ -28,6 +28,7 @@ class on:
             not hold them: ``{"head.weight": (10, 512), "head.bias": (10,)}``. Then they need not travel.
 
     Example:
+        >>> from fedquilt.pieces.codecs.hgc import hgc
         >>> codec = on("delta", hgc())
     """
 

@@ -8,8 +8,8 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.runs.show import console
 from fedquilt.runs.sweeping.ranking import best_first
+from fedquilt.runs.terminal import say, show_table
 
 MOST = 20  # lines
 
@@ -31,14 +31,13 @@ def sweep_table(summary: Mapping[str, Any]) -> None:
             row["label"], f"{100 * row['valid']:.1f}{half}", f"{row['rounds']:.1f}", f"{row['megabytes']:.1f}",
             f"{row['seconds']:.1f}", style="bold" if row["best"] else "",
         )  # fmt: skip
-    console.print(table)
+    show_table(table)
     if len(rows) > MOST:
-        console.print(f"and {len(rows) - MOST} more: {summary['folder']}/sweep.csv", highlight=False)
+        say(f"and {len(rows) - MOST} more: {summary['folder']}/sweep.csv")
     best = summary["best"]
     half = f" ± {100 * best['test_half_95']:.1f}" if best["test_half_95"] == best["test_half_95"] else ""
-    console.print(f"best on validation: {best['label']}; its test accuracy is {100 * best['test']:.1f}{half} %",
-                  highlight=False, soft_wrap=True)  # fmt: skip
+    say(f"best on validation: {best['label']}; its test accuracy is {100 * best['test']:.1f}{half} %")
     for run in summary["failed"]:
-        console.print(f"{run['method']}, seed {run['seed']} failed: {run['reason']}", highlight=False, soft_wrap=True)
+        say(f"{run['method']}, seed {run['seed']} failed: {run['reason']}")
     for name in ("report", "recipe", "folder"):
-        console.print(f"{name} {summary[name]}", highlight=False, soft_wrap=True)
+        say(f"{name} {summary[name]}")

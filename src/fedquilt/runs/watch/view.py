@@ -9,6 +9,7 @@ from typing import Any
 
 from fedquilt.runs.files import to_json
 from fedquilt.runs.progress import span
+from fedquilt.runs.terminal import say
 from fedquilt.runs.watch.server import Watch
 
 
@@ -16,19 +17,19 @@ def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) ->
     """Serve the page until Ctrl-C."""
     with Watch(top, port) as server:
         if as_json:
-            print(to_json({"url": server.url, "port": server.server_port, "folder": str(top)}), flush=True)
+            say(to_json({"url": server.url, "port": server.server_port, "folder": str(top)}))
         else:
-            print(f"watching {top}: open this address in a browser of this machine (Ctrl-C ends)")
+            say(f"watching {top}: open this address in a browser of this machine (Ctrl-C ends)")
             if not begun:
-                print("There are no runs yet; they appear on the page when they begin.")
-            print(server.url, flush=True)
+                say("There are no runs yet; they appear on the page when they begin.")
+            say(server.url)
         if open_page:
             webbrowser.open(server.url)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             if not as_json:
-                print("\nThe page has ended; runs go on.")
+                say("\nThe page has ended; runs go on.")
 
 
 def lines_of(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
