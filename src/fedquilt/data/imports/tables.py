@@ -22,6 +22,7 @@ def of_csv(
     features: Sequence[str] | None = None,
     delimiter: str = ",",
     words: Words | str | None = None,
+    categories: Sequence[str] = (),
 ) -> Arrays:
     """A csv file (or csv.gz) with a header; see :func:`fedquilt.data.imports.columns.arrays_from`."""
     _check(path)
@@ -42,12 +43,12 @@ def of_csv(
             raise InputError(f"{path}, line {line}, has {len(row)} fields, the header has {len(header)}. Correct it.")
     columns = zip(*(row for _, row in body), strict=True)
     named = {n: np.array(c) for n, c in zip(header, columns, strict=True)}
-    return arrays_from(named, str(path), label, user, features, words)
+    return arrays_from(named, str(path), label, user, features, words, categories)
 
 
 def of_parquet(
     path: Path, label: str = "label", user: str | None = None, features: Sequence[str] | None = None,
-    words: Words | str | None = None,
+    words: Words | str | None = None, categories: Sequence[str] = (),
 ) -> Arrays:  # fmt: skip
     """A parquet file."""
     import pyarrow
@@ -60,14 +61,14 @@ def of_parquet(
         raise InputError(f"{path} cannot be read as parquet: {error}. Write it again.") from error
     holes = [name for name in found.column_names if found.column(name).null_count]
     texts = words.columns if isinstance(words, Words) else words and (words,)
-    wanted = {label, user, *(texts or features or found.column_names)}
+    wanted = {label, user, *(texts or ())}  # any other cell may be missing
     if wanted & set(holes):
         name = next(n for n in holes if n in wanted)
         raise InputError(
             f"{path}, column {name!r}, has {found.column(name).null_count} empty cells. Fill them in first."
         )
     named = {n: _column(found.column(n)) for n in found.column_names}
-    return arrays_from(named, str(path), label, user, features, words)
+    return arrays_from(named, str(path), label, user, features, words, categories)
 
 
 def _column(values: object) -> Array:
