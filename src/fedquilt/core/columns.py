@@ -35,7 +35,7 @@ class Column:
     Args:
         name: As in the file's header; a number without one.
         category: Whether its cells are names.
-        levels: Of a category, the codes of the levels that have a column of their own; any other counts as none of them.
+        levels: Of a category, the codes of the levels that have a column of their own; any other is none of them.
         mean, std: Of a number. A missing cell is the mean; a column that never changes has the deviation 1.
         flagged: Whether training rows have missing cells here, so that a 0/1 column says where.
     """
@@ -90,7 +90,9 @@ class PerColumn:
 
     def _prepared(self, x: Tensor) -> Tensor:
         if x.dim() != 2 or x.shape[1] != len(self.columns):
-            raise InputError(f"The table has {len(self.columns)} columns, but rows have the shape {tuple(x.shape[1:])}.")
+            raise InputError(
+                f"The table has {len(self.columns)} columns, but rows have the shape {tuple(x.shape[1:])}."
+            )
         mean, std = (t.to(x.device) for t in self._numbers)
         missing = torch.isnan(x)
         scaled = torch.where(missing, self._filled.to(x.device), (x.double() - mean) / std).float()
@@ -174,7 +176,8 @@ def sums_of(x: Tensor, columns: Sequence[Column]) -> ColumnSums:
     mean = np.where(here & number, rows, 0.0).sum(0) / np.maximum(present, 1)
     squares = np.square(np.where(here & number, rows - mean, 0.0)).sum(0)
     levels = tuple(_frequent(rows[here[:, i], i]) for i, c in enumerate(columns) if c.category)
-    return ColumnSums(len(rows), *(torch.from_numpy(v) for v in (present.astype(np.int64), mean, squares)), levels)
+    counted, means, spread = (torch.from_numpy(v) for v in (present.astype(np.int64), mean, squares))
+    return ColumnSums(len(rows), counted, means, spread, levels)
 
 
 def _frequent(codes: Floats) -> Tensor:

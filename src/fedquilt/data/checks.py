@@ -16,6 +16,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, in_order
 
 _CHANNELS = (1, 3, 4)
+LARGEST = 3.0e38  # a number that networks can hold
 _MOST = 1_000_000  # classes; a larger label is a number of something else
 
 
@@ -101,7 +102,7 @@ def _tensor(values: Any, name: str, where: str) -> Tensor:
 
 
 def _refuse_infinite(floats: Tensor, where: str) -> None:
-    rows = torch.isinf(floats).any(1)
+    rows = (floats.abs() > LARGEST).any(1)
     if rows.any():
         raise InputError(
             f"{where}: x has infinite values in {int(rows.sum())} of {len(floats)} rows (the first is row "

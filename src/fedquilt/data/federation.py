@@ -109,7 +109,7 @@ class Federation:
         arrays = read(source) if isinstance(source, str) else source
         if natural and arrays.user is None:
             raise InputError(f"{arrays.name} does not say who its rows come from. Give a partition instead of natural.")
-        given = {"global_test": arrays.global_test, "classes": arrays.classes} | (
+        given: dict[str, Any] = {"global_test": arrays.global_test, "classes": arrays.classes} | (
             {"user": arrays.user} if natural else {}
         )
         given |= {"table": arrays.table} | ({"standardise": None} if arrays.ready else {})

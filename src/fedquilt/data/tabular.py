@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,27 +12,15 @@ from torch import Tensor
 
 from fedquilt.core.columns import SCOPES, Column, PerColumn, blank_of, code_of, fitted, own, sums_of
 from fedquilt.core.errors import InputError
+from fedquilt.data.checks import LARGEST
 from fedquilt.data.npz import Array
-from fedquilt.data.rows import Rows
 
 Standardise = str | bool | None
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "?"))  # as they are written in files, in any case
 MOST_LEVELS = 1000  # a column with more different names is a text, or names its rows
 
 
-class Divided(Protocol):
-    """What is needed of a federation, or of one in the making."""
-
-    columns: Any
-    train: Rows
-    valid: Rows
-    test: Rows
-    global_columns: Any
-    prepare: Any
-    preparation: Any
-
-
-D = TypeVar("D", bound=Divided)
+D = TypeVar("D")  # a federation, or one in the making
 
 
 # From cells to stored rows
@@ -65,9 +53,22 @@ def stored(named: Mapping[str, Array], where: str, categories: Iterable[str] = (
     return np.stack(made, axis=1), PerColumn(tuple(kinds))
 
 
+def stored_like(named: Mapping[str, Array], where: str, prepare: PerColumn) -> Array:
+    """New rows of a table that is known: its columns by their names, of the same kinds."""
+    lacking = [c.name for c in prepare.columns if c.name not in named]
+    if lacking:
+        raise InputError(f"{where} has no column {lacking[0]!r}, which the run's table had. It has {', '.join(named)}.")
+    chosen = {c.name: named[c.name] for c in prepare.columns}
+    x, kinds = stored(chosen, where, [c.name for c in prepare.columns if c.category])
+    odd = [c.name for c, k in zip(prepare.columns, kinds.columns, strict=True) if c.category != k.category]
+    if odd:
+        raise InputError(f"{where}, column {odd[0]!r}, holds names, but numbers in the run's table. Correct it.")
+    return x
+
+
 def of_pieces(pieces: Sequence[Any], where: str) -> tuple[list[Any], PerColumn | None]:
-    """Inputs given in Python, of one client each: data frames and arrays of names become stored rows, all alike; numbers
-    stay as they are."""
+    """Inputs given in Python, of one client each: data frames and arrays of names become stored rows, all alike;
+    numbers stay as they are."""
     named = [_named(x) for x in pieces]
     if all(found is None for found in named):
         return list(pieces), None
@@ -125,8 +126,9 @@ def _numbers(values: Array, where: str) -> Array | None:
 
 
 def _finite(values: Array, where: str) -> Array:
-    if np.isinf(values).any():
-        raise InputError(f"{where} has an infinite value in row {int(np.isinf(values).argmax()) + 1}. Correct it.")
+    large = np.abs(values) > LARGEST
+    if large.any():
+        raise InputError(f"{where} has an infinite value, or nearly so, in row {int(large.argmax()) + 1}. Correct it.")
     return values
 
 
@@ -173,18 +175,21 @@ def has_holes(*columns: Tensor | None) -> bool:
     return any(x is not None and bool(torch.isnan(x).any()) for x in columns)
 
 
-def fit(data: Sequence[Divided], blank: PerColumn) -> PerColumn:
+def fit(data: Sequence[Any], blank: PerColumn) -> PerColumn:
     """The numbers of all clients' training rows, client after client: what a real federation agrees on by messages."""
     parts = (task.columns["x"][task.train[place]] for task in data for place in range(len(task.train)))
     return fitted(blank.blank(), (sums_of(x, blank.columns) for x in parts if len(x)))
 
 
-def standardised(data: D, prepare: PerColumn) -> D:
+def standardised(given: D, prepare: PerColumn) -> D:
     """With rows prepared so; where the numbers are each client's own, rows are stored as they come out."""
+    data: Any = given
+    made: Any
     if prepare.scope != "clients":
-        return replace(data, prepare=prepare, preparation=prepare)  # type: ignore[type-var]
+        made = replace(data, prepare=prepare, preparation=prepare)
+        return made  # type: ignore[no-any-return]
     x = data.columns["x"]
-    made = x.new_zeros((len(x), prepare.width), dtype=torch.float32)
+    stands = x.new_zeros((len(x), prepare.width), dtype=torch.float32)
     kinds = ("train", "valid", "exam_valid", "test", "unlabelled")
     named = (getattr(data, name, None) for name in kinds)
     held = list({id(rows): rows for rows in named if rows is not None}.values())  # valid is often exam_valid, too
@@ -197,12 +202,11 @@ def standardised(data: D, prepare: PerColumn) -> D:
     for place in range(len(data.train)):
         mine = own(prepare, sums_of(x[data.train[place]], prepare.columns))
         rows = torch.cat([kind[place] for kind in held])
-        made[rows] = mine({"x": x[rows]})["x"]
+        stands[rows] = mine({"x": x[rows]})["x"]
     wide = {name: _alone(getattr(data, name, None), prepare) for name in ("global_columns", "server_columns")}
     changed = {name: columns for name, columns in wide.items() if columns is not None}
-    return replace(  # type: ignore[type-var]
-        data, columns={**data.columns, "x": made}, prepare=None, preparation=prepare, **changed
-    )
+    made = replace(data, columns={**data.columns, "x": stands}, prepare=None, preparation=prepare, **changed)
+    return made  # type: ignore[no-any-return]
 
 
 def _alone(columns: Any, prepare: PerColumn) -> Any:

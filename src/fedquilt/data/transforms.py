@@ -58,7 +58,8 @@ class GreyToRGB:
 
 @dataclass(frozen=True)
 class Normalise:
-    """x -> (x - mean) / std, for each channel of images and each column of tables; bytes first come to the scale 0 to 1, as with :class:`Pixels`.
+    """x -> (x - mean) / std, for each channel of images and each column of tables; bytes first come to the scale 0 to
+    1, as with :class:`Pixels`.
 
     Args:
         mean, std: One number, or one per channel. None, for both: those of all clients' training rows; a federation
@@ -92,7 +93,9 @@ class Normalise:
             return
         given = max((len(v) for v in (self._pixels.mean, self._pixels.std) if isinstance(v, tuple)), default=1)
         if given not in (1, x.shape[1]):
-            raise InputError(f"Normalise has {given} columns, but x has {x.shape[1]}. Give one number, or {x.shape[1]}.")
+            raise InputError(
+                f"Normalise has {given} columns, but x has {x.shape[1]}. Give one number, or {x.shape[1]}."
+            )
 
     @cached_property
     def _pixels(self) -> Pixels:

@@ -48,6 +48,8 @@ class Data(_Section):
     label: str | None = None
     user: str | None = None
     features: list[str] | None = None
+    categories: list[str] | None = None
+    standardise: Literal["federation", "clients"] | bool = "federation"
     text: str | list[str] | None = None
     words: Annotated[int, Field(ge=3)] | None = None
     length: Positive | None = None
@@ -257,9 +259,11 @@ class Config(_Section):
             del asked["train"]["epochs_first"]
         if asked["train"]["precision"] == "float32":
             del asked["train"]["precision"]
-        for name in ("pretraining", "common_valid"):
+        for name in ("pretraining", "common_valid", "categories"):
             if not asked["data"][name]:
                 del asked["data"][name]
+        if asked["data"]["standardise"] in ("federation", True):
+            del asked["data"]["standardise"]
         for name in ("codec", "download_codec"):
             if not asked[name]:
                 del asked[name]  # a run without codecs is the run it was before there were any

@@ -45,6 +45,11 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
             f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.", highlight=False
         )
     _told(folder)
+    if "preparation" in result:
+        told, up, down = (result["preparation"][name] for name in ("told", "bytes_up", "bytes_down"))
+        print(f"table {told}" + (f" ({up:,} bytes up and {down:,} down to agree on it)" if up else ""))
+    if "doubt" in result:
+        print(f"note: {result['doubt']}")
     print(f"state {result['digest']}")
     if (folder / "report.html").exists():
         print(f"report {folder}/report.html")
@@ -141,6 +146,8 @@ def partition_table(federation: Any, picture: Path) -> None:
         print(f"... and {more}; all are in {picture.with_suffix('.csv')}")
     sizes = counts.sum(1)
     print(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
+    if federation.preparation is not None:
+        print(f"table: {federation.preparation.told()}")
     found = measures(counts)
     distance = found["label_distance"]
     print("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))
