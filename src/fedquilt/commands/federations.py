@@ -108,6 +108,8 @@ def join(
     superlink: Annotated[str | None, typer.Option(help="Where the server is.", metavar="HOST:PORT")] = None,
     label: Annotated[str | None, typer.Option(help="The label column of a table (label).")] = None,
     user: Annotated[str | None, typer.Option(help="The column whose values are the clients of this site.")] = None,
+    feature: Annotated[list[str] | None, typer.Option(help="A column of a table to use (all but label, user).")] = None,
+    category: Annotated[list[str] | None, typer.Option(help="A column of numbers that are categories.")] = None,
     size: Annotated[int | None, typer.Option(help="The side of images from a folder, in pixels (64).")] = None,
     name: Annotated[str | None, typer.Option(help="This site's id; without one, the rows' users are clients.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The server's CA certificate, ca.crt.")] = None,
@@ -140,6 +142,7 @@ def join(
     own = is_function(data)
     given = {
         "data": data if own else str(Path(data).absolute()), "label": label, "user": user, "size": size, "name": name,
+        "features": feature or None, "categories": category or [],
         "state": str(place), "trusted": trust or [], "test": test, "valid": valid, "seed": seed, "classes": classes,
         "mean": mean, "std": std, "path": [str(Path.cwd())] if own else [],
     }  # fmt: skip

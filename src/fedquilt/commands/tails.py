@@ -53,7 +53,9 @@ def tails(
 
 def predict(
     folder: Folder,
-    data: Annotated[Path, typer.Argument(help="A folder of images, or an .npz with x.", metavar="DATA")],
+    data: Annotated[
+        Path, typer.Argument(help="A folder of images, an .npz with x, or a table (.csv, .parquet).", metavar="DATA")
+    ],
     mode: Annotated[
         Literal["universal", "global", "plain", "personal"], typer.Option(help="Which saved model answers.")
     ] = "global",

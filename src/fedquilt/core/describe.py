@@ -20,8 +20,8 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 
 _ROOMS = tuple(f"fedquilt.{room}" for room in (
-    "core.net", "core.objective", "core.train", "core.exchange", "core.params", "pieces", "methods", "models",
-    "metrics",
+    "core.net", "core.objective", "core.train", "core.exchange", "core.params", "core.columns", "pieces", "methods",
+    "models", "metrics",
 ))  # fmt: skip
 _FILES = (
     *(

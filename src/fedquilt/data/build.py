@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare
@@ -21,11 +22,13 @@ from fedquilt.data.checks import (
     label_column,
     ordered_ids,
     pair_columns,
+    refuse_holes,
     same_kind,
 )
 from fedquilt.data.partitions import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.rows import Ints, Rows, merged, split
+from fedquilt.data.tabular import Standardise, blank_for, fit, has_holes, is_table, of_pieces, scope_of, standardised
 from fedquilt.data.transforms import Transforms
 
 SPLITS = ("train", "valid", "test")
@@ -46,16 +49,55 @@ class Holdings:
     classes: int | None = None
     prepare: Prepare | None = None
     groups: dict[ClientId, int] | None = None
+    preparation: PerColumn | None = None
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What every way of making a federation takes beside the rows."""
+    """What every way of making a federation takes beside the rows.
+
+    ``standardise`` says how tables are prepared, and None that rows are ready; ``table`` what their columns are.
+    """
 
     global_test: Pair | None = None
     classes: int | None = None
     prepare: Prepare | None = None
     drop_empty: bool = False
+    standardise: Standardise = None
+    table: PerColumn | None = None
+
+    @property
+    def tabular(self) -> bool:
+        """Whether the rows, if they are a table, are stored as one."""
+        asked = self.prepare is None and scope_of(self.standardise) is not None
+        return asked or isinstance(self.prepare, PerColumn)
+
+    def opened(self, inputs: Sequence[Any], where: str) -> tuple[list[Any], Extras]:
+        """Data frames and arrays of names as stored rows, in each of these inputs and the global test set."""
+        wide = [] if self.global_test is None else [self.global_test[0]]
+        if not self.tabular or self.table is not None:
+            return list(inputs), self
+        (*found,), table = of_pieces([*inputs, *wide], where)
+        if table is None:
+            return list(inputs), self
+        exam = None if self.global_test is None else (found.pop(), self.global_test[1])
+        return found, replace(self, table=table, global_test=exam)
+
+    def _as_table(self, made: Holdings) -> Holdings:
+        """The rows as a table whose numbers are those of the training rows; None where they are none."""
+        x, wide = made.columns["x"], made.global_columns
+        if isinstance(self.prepare, PerColumn):
+            return replace(made, preparation=self.prepare)  # its numbers come later
+        scope = scope_of(self.standardise)
+        held = None if wide is None else wide["x"]
+        if scope is not None and self.tabular and is_table(x):
+            kinds = blank_for(x, self.table, scope)
+            if scope != "none" or has_holes(x, held) or any(c.category for c in kinds.columns):
+                return standardised(made, fit([made], kinds))
+        for columns, where in ((made.columns, "data"), (wide, "global_test")):
+            if columns is not None and columns["x"].is_floating_point():
+                refuse_holes(columns["x"], where)
+        return replace(made, columns=_narrow(made.columns), global_columns=None if wide is None else _narrow(wide))
 
     def complete(self, made: Holdings) -> dict[str, Any]:
         """Check the whole, add the global test set, the number of classes and the preparation: a federation's parts."""
@@ -64,7 +106,7 @@ class Extras:
             prepare = Pixels()
         if isinstance(prepare, Pixels | Transforms):
             prepare.check(x)
-        wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test")
+        wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test", self.tabular)
         if wide is not None:
             if not len(wide["x"]):
                 raise InputError("The global test set has no rows. Leave it out, or give it at least one.")
@@ -72,7 +114,7 @@ class Extras:
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
         classes = count_classes(labels, self.classes) if labels else self.classes
         whole = replace(made, global_columns=wide, classes=classes, prepare=prepare)
-        kept = _without_empty(whole, self.drop_empty)
+        kept = self._as_table(_without_empty(whole, self.drop_empty))
         return {**vars(kept), "examined": kept.ids, "exam_valid": kept.valid}
 
 
@@ -81,11 +123,12 @@ def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Ex
     check_fractions(test, valid)
     ids = ordered_ids(clients)
     given = {client_id(name): value for name, value in clients.items()}
+    given, extras = _opened(given, extras)
     pieces: list[Columns] = []
     parts: dict[str, list[Ints]] = {name: [] for name in ("whole", *SPLITS)}
     end = 0
     for client in ids:
-        own = dict(_pieces(client, given[client]))
+        own = dict(_pieces(client, given[client], extras.tabular))
         for name, rows in parts.items():
             count = len(own[name]["x"]) if name in own else 0
             rows.append(np.arange(end, end + count))
@@ -106,7 +149,8 @@ def of_arrays(
     """One data set, divided by a partition or by who each row comes from."""
     check_fractions(*fractions)
     groups = None
-    columns = pair_columns(*pair, "data")
+    (x,), extras = extras.opened([pair[0]], "data")
+    columns = pair_columns(x, pair[1], "data", extras.tabular)
     count = len(columns["x"])
     if not count:
         raise InputError("data: x and y are empty. Give at least one row.")
@@ -165,23 +209,49 @@ def _check_rows(made: Sequence[Rows], ids: Sequence[ClientId], length: int) -> N
         raise InputError(f"Client {ids[client]!r} has row {row} twice. A row is in one split of a client, once.")
 
 
-def _pieces(client: ClientId, value: Any) -> Iterator[tuple[str, Columns]]:
+def _opened(given: dict[ClientId, Any], extras: Extras) -> tuple[dict[ClientId, Any], Extras]:
+    """Every client's inputs as stored rows, where they are tables of named columns."""
+    places = [
+        (client, name, pair)
+        for client, value in given.items()
+        for name, pair in (value.items() if isinstance(value, Mapping) else (("", value),))
+        if isinstance(pair, tuple | list) and len(pair) == 2
+    ]
+    found, changed = extras.opened([pair[0] for _, _, pair in places], "data")
+    if changed is extras:
+        return given, extras
+    made = {client: dict(value) if isinstance(value, Mapping) else value for client, value in given.items()}
+    for (client, name, pair), x in zip(places, found, strict=True):
+        if name:
+            made[client][name] = (x, pair[1])
+        else:
+            made[client] = (x, pair[1])
+    return made, changed
+
+
+def _narrow(columns: Columns) -> Columns:
+    """Floats as float32."""
+    x = columns["x"]
+    return {**columns, "x": x.float()} if x.is_floating_point() else columns
+
+
+def _pieces(client: ClientId, value: Any, table: bool) -> Iterator[tuple[str, Columns]]:
     if isinstance(value, Mapping):
         _check_splits(client, value)
         for name, pair in value.items():
-            yield name, _piece(pair, f"client {client!r}, {name}")
+            yield name, _piece(pair, f"client {client!r}, {name}", table)
     else:
-        yield "whole", _piece(value, f"client {client!r}")
+        yield "whole", _piece(value, f"client {client!r}", table)
 
 
-def _piece(pair: Any, where: str) -> Columns:
+def _piece(pair: Any, where: str, table: bool) -> Columns:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
             f"{where}: expected (x, y), got {type(pair).__name__}. Give (x, y) or "
             "{'train': (x, y), 'valid': (x, y), 'test': (x, y)}."
         )
     x, y = pair
-    return pair_columns(x, y, where)
+    return pair_columns(x, y, where, table)
 
 
 def _check_splits(client: ClientId, splits: Mapping[str, Any]) -> None:

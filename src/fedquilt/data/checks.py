@@ -16,23 +16,25 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, in_order
 
 _CHANNELS = (1, 3, 4)
+LARGEST = 3.0e38  # a number that networks can hold
 _MOST = 1_000_000  # classes; a larger label is a number of something else
 
 
-def pair_columns(x: Any, y: Any, where: str) -> Columns:
+def pair_columns(x: Any, y: Any, where: str, table: bool = False) -> Columns:
     """The columns of inputs and labels of equal length, or of inputs alone if y is None; ``where`` is for errors."""
     if y is None:
-        return {"x": input_column(x, where)}
-    inputs, labels = input_column(x, where), label_column(y, where)
+        return {"x": input_column(x, where, table)}
+    inputs, labels = input_column(x, where, table), label_column(y, where)
     if len(inputs) != len(labels):
         raise InputError(f"{where}: x has {len(inputs)} rows but y has {len(labels)}. Give one label for each row.")
     return {"x": inputs, "y": labels}
 
 
-def input_column(x: Any, where: str) -> Tensor:
+def input_column(x: Any, where: str, table: bool = False) -> Tensor:
     """Inputs as they are stored: floats as float32, whole numbers as int64, byte images as uint8, channels first.
 
-    Memory is shared with the caller's array where type and layout allow it.
+    Floats of a ``table`` of two dimensions keep their digits (float64) and their missing cells (NaN): both are looked
+    at column by column. Memory is shared with the caller's array where type and layout allow it.
     """
     tensor = _tensor(x, "x", where)
     if tensor.dim() == 0:
@@ -45,8 +47,11 @@ def input_column(x: Any, where: str) -> Tensor:
         raise InputError(f"{where}: x holds complex numbers. Give real ones, for example x.real and x.imag.")
     if not (tensor.is_floating_point() or tensor.dtype == torch.bool):
         return tensor.to(torch.int64).contiguous()
+    if table and tensor.dim() == 2 and tensor.dtype in (torch.float64, torch.float32):
+        _refuse_infinite(tensor, where)
+        return tensor.contiguous()
     floats = tensor.to(torch.float32).contiguous()
-    _refuse_holes(floats, where)
+    refuse_holes(floats, where)
     return floats
 
 
@@ -96,7 +101,17 @@ def _tensor(values: Any, name: str, where: str) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _refuse_holes(floats: Tensor, where: str) -> None:
+def _refuse_infinite(floats: Tensor, where: str) -> None:
+    rows = (floats.abs() > LARGEST).any(1)
+    if rows.any():
+        raise InputError(
+            f"{where}: x has infinite values in {int(rows.sum())} of {len(floats)} rows (the first is row "
+            f"{int(rows.nonzero()[0])}). Correct them, or leave those cells empty (NaN)."
+        )
+
+
+def refuse_holes(floats: Tensor, where: str) -> None:
+    """Raise if there are numbers that no network can take."""
     rows = ~torch.isfinite(floats).flatten(1).all(1) if floats.dim() > 1 else ~torch.isfinite(floats)
     count = int(rows.sum())
     if count:
@@ -109,7 +124,8 @@ def _refuse_holes(floats: Tensor, where: str) -> None:
 
 def same_kind(like: Tensor, x: Tensor, where: str) -> None:
     """Raise unless these rows are of the shape and type of those elsewhere."""
-    if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
+    floats = x.is_floating_point() and like.is_floating_point()
+    if x.shape[1:] != like.shape[1:] or (x.dtype != like.dtype and not floats):
         raise InputError(
             f"{where}: rows of x are {tuple(x.shape[1:])} {x.dtype}, but elsewhere they are "
             f"{tuple(like.shape[1:])} {like.dtype}. All clients need inputs of one shape and type."

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
@@ -20,6 +21,7 @@ from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.data.partitions import Partition
 from fedquilt.data.rows import Ints, Rows
 from fedquilt.data.sources import read
+from fedquilt.data.tabular import Standardise, standardised
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,7 +30,9 @@ class Federation:
 
     Make one with a ``from_`` method; these check what they are given. Bytes (uint8) are taken for images, stored
     channels first and prepared with ``Pixels()`` unless ``prepare`` says otherwise; floats are stored as float32,
-    other numbers as int64.
+    other numbers as int64. Floats of two dimensions are a table: each column is standardised by the mean and deviation
+    of the training rows (``standardise``: 'federation', of all clients' rows; 'clients', of each client's own; False,
+    not at all; None, the rows are ready), missing cells (NaN) are the mean and flagged, and categories are 0/1 columns.
 
     Args:
         columns: Tensors of equal length, shared by all clients: x, y and any others.
@@ -43,6 +47,7 @@ class Federation:
         groups: The planted group of each examined client, where there are such groups: what clustering should find.
         unlabelled: Training rows of ``ids`` whose labels nobody may see, or None; see
             :func:`fedquilt.data.without_labels`.
+        preparation: What was done to the columns of a table, or None.
 
     Example:
         >>> import numpy as np
@@ -65,15 +70,16 @@ class Federation:
     groups: Mapping[ClientId, int] | None = None
     unlabelled: Rows | None = None
     server_columns: Columns | None = None
+    preparation: PerColumn | None = None
 
     @classmethod
     def from_clients(
         cls, clients: Given, test: float = 0.2, valid: float = 0.1, seed: int | Seed = 0, *,
         classes: int | None = None, global_test: Pair | None = None, prepare: Prepare | None = None,
-        drop_empty: bool = False,
+        drop_empty: bool = False, standardise: Standardise = "federation", table: PerColumn | None = None,
     ) -> Federation:  # fmt: skip
         """From each client's own data: ``(x, y)``, split by the fractions, or a pair for each of train, valid, test."""
-        extras = Extras(global_test, classes, prepare, drop_empty)
+        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
         return cls(**build.of_clients(clients, test, valid, as_seed(seed), extras))
 
     @classmethod
@@ -81,28 +87,32 @@ class Federation:
         cls, x: Any, y: Any, partition: Partition | None = None, clients: int | None = None, test: float = 0.2,
         valid: float = 0.1, seed: int | Seed = 0, *, global_test: Pair | None = None, user: Any = None,
         classes: int | None = None, prepare: Prepare | None = None, drop_empty: bool = False,
+        standardise: Standardise = "federation", table: PerColumn | None = None,
     ) -> Federation:  # fmt: skip
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
         With ``user``, every distinct user is a client, or ``clients`` of them drawn at random. Each client's rows
         are then split by the fractions. The arrays are not copied where type and layout allow it. Where there are no
-        labels, ``y`` is None.
+        labels, ``y`` is None. ``x`` may be a data frame, or an array of names and numbers; ``table`` says what the
+        columns are where that was found out already.
         """
-        extras = Extras(global_test, classes, prepare, drop_empty)
+        extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
         return cls(**build.of_arrays((x, y), partition, clients, user, (test, valid), as_seed(seed), extras))
 
     @classmethod
     def from_source(cls, source: str | Arrays, *args: Any, natural: bool = False, **options: Any) -> Federation:
         """From a named data set (see :func:`fedquilt.data.available`); then as ``from_arrays``.
 
-        With ``natural``, the clients are the people the rows come from, where the data set says so.
+        With ``natural``, the clients are the people the rows come from, where the data set says so. Rows of the named
+        data sets are as they are published; tables of one's own are standardised, see :class:`Federation`.
         """
         arrays = read(source) if isinstance(source, str) else source
         if natural and arrays.user is None:
             raise InputError(f"{arrays.name} does not say who its rows come from. Give a partition instead of natural.")
-        given = {"global_test": arrays.global_test, "classes": arrays.classes} | (
+        given: dict[str, Any] = {"global_test": arrays.global_test, "classes": arrays.classes} | (
             {"user": arrays.user} if natural else {}
         )
+        given |= {"table": arrays.table} | ({"standardise": None} if arrays.ready else {})
         return cls.from_arrays(*arrays.pair, *args, **{**given, **options})
 
     @classmethod
@@ -129,23 +139,25 @@ class Federation:
     def from_csv(
         cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
         features: Sequence[str] | None = None, text: imports.Words | str | None = None, delimiter: str = ",",
-        **options: Any,
+        categories: Sequence[str] = (), **options: Any,
     ) -> Federation:  # fmt: skip
         """From a csv file with a header; then as ``from_arrays``.
 
         ``label`` names the column of classes (names are numbered in their order), ``user`` that of natural clients,
-        ``features`` the number columns to use (all others), or ``text`` the columns whose words are used instead.
+        ``features`` the columns to use (all others), or ``text`` the columns whose words are used instead. Columns
+        that are not numbers are categories, and so are those that ``categories`` names.
         """
-        arrays = imports.of_csv(Path(path), label, user, features, delimiter, text)
+        arrays = imports.of_csv(Path(path), label, user, features, delimiter, text, categories)
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
     def from_parquet(
         cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
-        features: Sequence[str] | None = None, text: imports.Words | str | None = None, **options: Any,
+        features: Sequence[str] | None = None, text: imports.Words | str | None = None,
+        categories: Sequence[str] = (), **options: Any,
     ) -> Federation:  # fmt: skip
         """From a parquet file, as :meth:`from_csv`."""
-        arrays = imports.of_parquet(Path(path), label, user, features, text)
+        arrays = imports.of_parquet(Path(path), label, user, features, text, categories)
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
@@ -177,7 +189,7 @@ class Federation:
         Clients and their test rows stay as they are; the fraction ``valid`` of the training rows is held out.
         """
         clients, classes = imports.of_pfllib(Path(folder), valid, as_seed(seed))
-        return cls.from_clients(clients, **{"classes": classes, **options})
+        return cls.from_clients(clients, **{"classes": classes, "standardise": None, **options})
 
     @classmethod
     def from_rows(
@@ -238,6 +250,10 @@ class Federation:
     def fingerprint(self) -> str:
         """What data this is: sha256 over columns, rows, ids and ``prepare``; equal data give equal prints anywhere."""
         return look.fingerprint(self)
+
+    def prepared(self, prepare: PerColumn) -> Federation:
+        """The same table, prepared with numbers that came from elsewhere: those that a whole federation agreed on."""
+        return standardised(self, prepare)
 
     def pooled(self) -> Federation:
         """The same with one training client, 'pooled', for all train and all valid rows; exams stay as they are."""

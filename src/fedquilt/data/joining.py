@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 from fedquilt.core.table import Columns
 from fedquilt.data.checks import few, same_kind
 from fedquilt.data.federation import Federation
 from fedquilt.data.rows import chosen, moved
+from fedquilt.data.tabular import fit, standardised
 
 
 def only_classes(federation: Federation, classes: Sequence[int]) -> Federation:
@@ -33,6 +35,10 @@ def joined(tasks: Sequence[Federation]) -> tuple[Federation, ...]:
     """The federations on common columns; those that had common ones before share them as they are."""
     for number, task in enumerate(tasks):
         _check_like(tasks[0], task, number)
+    prepare = tasks[0].prepare
+    if isinstance(prepare, PerColumn) and any(task.prepare != prepare for task in tasks):
+        prepare = fit(tasks, prepare)
+        tasks = [standardised(task, prepare) for task in tasks]
     columns, bases = _stacked([dict(task.columns) for task in tasks])
     tests = [dict(task.global_columns) for task in tasks if task.global_columns is not None]
     wide = _stacked(tests)[0] if tests else None
@@ -70,7 +76,7 @@ def _check_like(first: Federation, task: Federation, number: int) -> None:
     same_kind(first.columns["x"], task.columns["x"], f"task {number}")
     if task.ids != first.ids or task.examined != first.examined:
         raise InputError(f"Task {number} has the clients {few(task.ids)}, task 0 has {few(first.ids)}. Give the same.")
-    if task.columns.keys() != first.columns.keys() or task.prepare != first.prepare:
+    if task.columns.keys() != first.columns.keys() or _kind(task) != _kind(first):
         raise InputError(f"Task {number} has other columns, or prepares them otherwise, than task 0. Make them alike.")
     empty = [client for client, count in zip(task.ids, task.train.counts(), strict=True) if not count]
     if empty:
@@ -78,3 +84,8 @@ def _check_like(first: Federation, task: Federation, number: int) -> None:
             f"{len(empty)} of {len(task.ids)} clients have no training rows in task {number}: {few(empty)}. Divide "
             "each task by itself (one federation for each, with the same clients), or use fewer classes per client."
         )
+
+
+def _kind(task: Federation) -> object:
+    """How rows are prepared; tables are alike if their columns are, and are then standardised together."""
+    return task.prepare.blank() if isinstance(task.prepare, PerColumn) else task.prepare

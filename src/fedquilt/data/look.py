@@ -111,6 +111,8 @@ def summary(data: Federation) -> dict[str, Any]:
         },
         "bytes": sum(t.numel() * t.element_size() for t in held),
     }
+    if data.preparation is not None:
+        facts["table"] = data.preparation.told()
     if data.server_columns is not None:
         facts["server_valid"] = len(data.server_columns["x"])
     if "y" in data.columns:

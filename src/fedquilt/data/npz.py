@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 
 Array = NDArray[Any]
@@ -29,6 +30,8 @@ class Arrays:
         user: Who each row comes from, where that is known; one natural client each.
         classes: How many classes.
         name, licence, source: What it is called, its terms, and where it comes from.
+        table: What the columns of a table are, where they have names or are categories.
+        ready: Whether rows are as they are published, and meant to be used so; tables of one's own are standardised.
     """
 
     x: Array
@@ -41,6 +44,8 @@ class Arrays:
     licence: str = "not stated"
     source: str = ""
     labelled: bool = True
+    table: PerColumn | None = None
+    ready: bool = False
 
     @property
     def pair(self) -> tuple[Array, Array | None]:

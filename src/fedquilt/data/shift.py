@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns
@@ -209,6 +210,9 @@ def _refuse_whole(name: str, federation: Federation) -> None:
         raise InputError(
             f"{name} changes images and floats; x holds whole numbers, such as token ids. Give x as floats."
         )
+    prepare = federation.prepare
+    if isinstance(prepare, PerColumn) and any(c.category for c in prepare.columns):
+        raise InputError(f"{name} changes numbers, and this table has categories. Leave them out with features=[...].")
 
 
 def _planted(federation: Federation, settings: int) -> dict[ClientId, int]:

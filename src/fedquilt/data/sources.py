@@ -37,7 +37,7 @@ def read(name: str) -> Arrays:
         arrays = arrays_of(load(path), str(path))
         return replace(arrays, classes=_classes(arrays.y, arrays.y_test), name=name, source=str(path))
     arrays = _packaged(entry) if entry.needs else _from_files(entry)
-    arrays = replace(arrays, classes=arrays.classes or entry.classes, name=name)
+    arrays = replace(arrays, classes=arrays.classes or entry.classes, name=name, ready=arrays.table is None)
     if entry.licence == "not stated":
         return arrays
     return replace(arrays, licence=entry.licence, source=entry.source)

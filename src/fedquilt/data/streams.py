@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 from fedquilt.core.table import ClientId, Prepare, Site, Table
 from fedquilt.data import look
@@ -154,6 +155,11 @@ class Stream:
     def prepare(self) -> Prepare | None:
         """Turns stored rows into what a network takes."""
         return self.tasks[0].prepare
+
+    @property
+    def preparation(self) -> PerColumn | None:
+        """What was done to the columns of a table."""
+        return self.tasks[0].preparation
 
     @property
     def groups(self) -> Mapping[ClientId, int] | None:

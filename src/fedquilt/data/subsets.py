@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
@@ -15,6 +16,7 @@ from fedquilt.data.checks import as_seed
 from fedquilt.data.federation import Federation
 from fedquilt.data.rows import Rows, shuffled
 from fedquilt.data.streams import Stream
+from fedquilt.data.tabular import fit
 
 Data = TypeVar("Data", Federation, Stream)
 
@@ -37,7 +39,18 @@ def held_out(data: Data, newcomers: int, seed: int | Seed = 0) -> tuple[Data, Da
         raise InputError(f"Of {len(ids)} clients from 1 to {len(ids) - 1} can be newcomers, got {newcomers!r}.")
     drawn = as_seed(seed).fold("newcomers").numpy().choice(len(ids), newcomers, replace=False)
     new = {ids[i] for i in drawn}
-    return only_clients(data, [c for c in ids if c not in new]), only_clients(data, new)
+    part, rest = only_clients(data, [c for c in ids if c not in new]), only_clients(data, new)
+    return _refitted(part, part), _refitted(rest, part)
+
+
+def _refitted(data: Data, part: Data) -> Data:
+    """A table's numbers are those of the training rows of who takes part."""
+    tasks = (part,) if isinstance(part, Federation) else part.tasks
+    prepare = tasks[0].prepare
+    if not isinstance(prepare, PerColumn) or prepare == prepare.blank():
+        return data
+    numbers = fit(tasks, prepare)
+    return _each(data, lambda task: task.prepared(numbers))
 
 
 def without_labels(data: Data, share: float, seed: int | Seed = 0) -> Data:

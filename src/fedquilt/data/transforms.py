@@ -15,11 +15,13 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from fedquilt.core.columns import Column, blank_of, fitted, sums_of
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Columns, Table
 from fedquilt.data.images import on_floats
 from fedquilt.data.prepare import PerChannel, Pixels
+from fedquilt.data.tabular import is_table
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class GreyToRGB:
 
 @dataclass(frozen=True)
 class Normalise:
-    """x -> (x - mean) / std, for each channel; bytes first come to the scale 0 to 1, as with :class:`Pixels`.
+    """x -> (x - mean) / std, for each channel of images and each column of tables; bytes first come to the scale 0 to
+    1, as with :class:`Pixels`.
 
     Args:
         mean, std: One number, or one per channel. None, for both: those of all clients' training rows; a federation
@@ -77,11 +80,22 @@ class Normalise:
     def __call__(self, x: Tensor) -> Tensor:
         if self.mean is None:
             raise InputError("Normalise has no numbers yet. Give mean and std, for example of channel_statistics(...).")
-        self._pixels.check(x.new_empty((0, *x.shape[1:]), dtype=torch.uint8))
+        self._check(x)
         if x.dtype == torch.uint8:
             return self._pixels({"x": x})["x"]
-        mean, std = self._numbers
+        mean, std = (t.view(-1, 1, 1) if t.dim() and x.dim() == 4 else t for t in self._numbers)
         return torch.sub(x, mean).div_(std)
+
+    def _check(self, x: Tensor) -> None:
+        """Raise unless there is one number, or one for each channel or column."""
+        if x.dim() != 2:
+            self._pixels.check(x.new_empty((0, *x.shape[1:]), dtype=torch.uint8))
+            return
+        given = max((len(v) for v in (self._pixels.mean, self._pixels.std) if isinstance(v, tuple)), default=1)
+        if given not in (1, x.shape[1]):
+            raise InputError(
+                f"Normalise has {given} columns, but x has {x.shape[1]}. Give one number, or {x.shape[1]}."
+            )
 
     @cached_property
     def _pixels(self) -> Pixels:
@@ -89,8 +103,7 @@ class Normalise:
 
     @cached_property
     def _numbers(self) -> tuple[Tensor, Tensor]:
-        mean, std = (torch.tensor(v) for v in (self._pixels.mean, self._pixels.std))
-        return tuple(t.view(-1, 1, 1) if t.dim() else t for t in (mean, std))  # type: ignore[return-value]
+        return torch.tensor(self._pixels.mean), torch.tensor(self._pixels.std)
 
 
 @dataclass(frozen=True)
@@ -212,13 +225,18 @@ class Transforms:
 
 
 def channel_statistics(tables: Sequence[Table]) -> tuple[PerChannel, PerChannel]:
-    """Mean and standard deviation of x over all rows, for each channel of images, in all for anything else.
+    """Mean and standard deviation of x over all rows: for each channel of images, for each column of tables (floats of
+    two dimensions), in all for anything else.
 
     Bytes are counted on the scale 0 to 1. A channel that never changes has the deviation 1, so that dividing is safe.
     The sums are what clients could send: nothing but two numbers and a count per channel leaves each.
     """
     total = square = torch.zeros(1, dtype=torch.float64)
     count = 0
+    if any(len(table) and is_table(table.rows(table.all_rows()[:1]).x) for table in tables):
+        rows = [table.whole().x for table in tables if len(table)]
+        columns = fitted(blank_of(rows[0].shape[1], "federation"), (sums_of(x, _numbers_only(x)) for x in rows)).columns
+        return tuple(c.mean for c in columns), tuple(c.std for c in columns)
     for table in tables:
         for batch in table.blocks(512):
             x = batch.x.double() / (255 if batch.x.dtype == torch.uint8 else 1)
@@ -231,6 +249,10 @@ def channel_statistics(tables: Sequence[Table]) -> tuple[PerChannel, PerChannel]
     spread = torch.where(spread > 1e-8 + 1e-7 * mean.abs(), spread, 1.0)  # less is what rounding leaves
     pair = tuple(mean.tolist()), tuple(spread.tolist())
     return pair if len(mean) > 1 else (pair[0][0], pair[1][0])
+
+
+def _numbers_only(x: Tensor) -> tuple[Column, ...]:
+    return blank_of(x.shape[1], "federation").columns
 
 
 def _check_images(name: str, x: Tensor) -> None:

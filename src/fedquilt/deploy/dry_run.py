@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.record import unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
+from fedquilt.data.tabular import scope_of
 from fedquilt.deploy.site import SiteSettings, source_of
 from fedquilt.engines.client_side import Outcome, Task
 from fedquilt.engines.engine import Lost
@@ -49,12 +51,17 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     """
     from fedquilt.runs.build import method_of
     from fedquilt.runs.config import load
+    from fedquilt.runs.preparation import survey
 
     config = load(recipe)
     if settings.classes is None:  # the server would say so
         settings = settings.model_copy(update={"classes": config.flower.classes})
     source: Any = source_of(settings)
     engine = _Listening()
+    scope = scope_of(config.data.standardise)
+    if isinstance(source.prepare, PerColumn) and scope is not None:  # before the first round, tables are surveyed
+        kinds = replace(source.prepare.blank(), scope=scope)
+        source = source.prepared(survey(source, engine, kinds, Seed(config.seed)).prepare)
     method = method_of(config, source)
     played = Rounds(method, source, engine, Seed(config.seed), score=score_of(method))
     last = min(most, config.rounds)
@@ -67,7 +74,7 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
             "clients": [repr(c) for c in source.ids], "clients that are scored": [repr(c) for c in source.examined],
             "rows of each client": [source.size(c) for c in source.ids],
             "shape of a row": list(source.site(source.ids[0], 0).train.whole().x.shape[1:]),
-            "how rows are prepared": prepared(getattr(source, "prepare", None)),
+            "how rows are prepared": prepared(getattr(source, "preparation", None) or getattr(source, "prepare", None)),
             "type of a row": str(source.site(source.ids[0], 0).train.whole().x.dtype).removeprefix("torch."),
             "classes": source.classes, "a salted hash of the data": "64 characters",
             "versions": "of fedquilt, torch and flwr",

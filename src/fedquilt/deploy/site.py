@@ -29,6 +29,7 @@ class SiteSettings(BaseModel):
         data: A .npz, .csv or .parquet file, a folder of images, or 'package.module:function' that returns a federation.
         name: The id of the site's one client; without a name, the rows' users are the clients.
         label, user, size: The label column, the column of clients, and the side of images, as in a recipe's ``data``.
+        features, categories: The columns of a table to use, and those that are categories; the same at every site.
         state: The folder for clients' states; they survive a restart of the node there.
         trusted: Packages beside this library whose methods may be used here.
         test, valid, seed: How each client's rows are divided for training and scoring.
@@ -42,6 +43,8 @@ class SiteSettings(BaseModel):
     name: str | int | None = None
     label: str | None = None
     user: str | None = None
+    features: list[str] | None = None
+    categories: list[str] = []
     size: Annotated[int, Field(ge=1)] | None = None
     state: str
     trusted: list[str] = []
@@ -100,7 +103,7 @@ def source_of(settings: SiteSettings) -> Source:
             sys.path.append(place)
     if not is_function(settings.data):
         return _read(settings)
-    given = [name for name in ("label", "user", "size") if getattr(settings, name) is not None]
+    given = [name for name in ("label", "user", "size", "features") if getattr(settings, name) is not None]
     if given:
         raise InputError(f"--{given[0]} says how a file or folder is read; {settings.data} decides that itself.")
     return _own(settings.data)
@@ -112,11 +115,14 @@ def _read(settings: SiteSettings) -> Source:
 
     if settings.name is not None and settings.user is not None:
         raise InputError("--name makes this site one client, --user makes one of every user. Leave one of them out.")
-    arrays = imports.open(Path(settings.data), settings.label, settings.user, settings.size)
+    arrays = imports.open(
+        Path(settings.data), settings.label, settings.user, settings.size, settings.features,
+        categories=settings.categories,
+    )  # fmt: skip
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (settings.mean, settings.std))
     options: dict[str, Any] = {
         "test": settings.test, "valid": settings.valid, "seed": settings.seed, "classes": _classes(settings, arrays),
-        "prepare": Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None,
+        "prepare": Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None, "table": arrays.table,
     }  # fmt: skip
     if settings.name is not None:
         pair = arrays.pair

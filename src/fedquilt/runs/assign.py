@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError, SnapshotError, StageError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.params import Params
@@ -25,6 +26,7 @@ from fedquilt.runs.config import Config, Kinded
 from fedquilt.runs.data import divided, federation_of
 from fedquilt.runs.finished import result_of
 from fedquilt.runs.newcomers import Learned, download_of
+from fedquilt.runs.preparation import Prepared, kept_in
 from fedquilt.runs.slots import entries_of
 from fedquilt.runs.storage import RunFolder, SnapshotRecord
 
@@ -72,7 +74,7 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     place = Path(folder)
     found, text = clusters_in(place)
     config = config_in(place)
-    site = data if isinstance(data, Site) else rows_of(config, Path(data), text["classes"])
+    site = data if isinstance(data, Site) else rows_of(config, Path(data), text["classes"], kept_in(place))
     snapshot = _newest(config, place)
     learned = Learned(
         method_of(config, _Alone(site, text["classes"])), snapshot.state, snapshot.done, Seed(config.seed)
@@ -106,14 +108,21 @@ def _newest(config: Config, folder: Path) -> SnapshotRecord:
     return found
 
 
-def rows_of(config: Config, path: Path, classes: int | None) -> Site:
+def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | None = None) -> Site:
     """The rows of one client, prepared as the run's were."""
     if config.data.text is not None and config.data.tokeniser is None and path.suffix != ".npz":
         raise InputError(
             f"'{path}' is a table of texts, but the run numbered words by the vocabulary of its own texts, which it "
             "did not keep. Give the client's rows as word ids, in an .npz with x and y."
         )
-    by_itself = {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
+    by_itself: dict[str, Any] = (
+        {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
+    )
+    if kept is not None and path.name.endswith((".csv", ".csv.gz", ".parquet")):
+        columns = kept.prepare.columns
+        by_itself |= {"features": [c.name for c in columns], "categories": [c.name for c in columns if c.category]}
+    elif kept is not None:
+        by_itself |= {"features": None, "categories": None}
     data = config.data.model_copy(
         update={
             "source": None, "path": str(path), "clients": 1, "partition": Kinded(kind="iid"), "by_user": False,
@@ -124,6 +133,11 @@ def rows_of(config: Config, path: Path, classes: int | None) -> Site:
     one: Federation = divided(data)
     if classes is not None and (one.classes or 0) > classes:
         raise InputError(f"'{path}' has labels up to {(one.classes or 0) - 1}; the run knows {classes} classes.")
+    if kept is not None:
+        mine = one.prepare if isinstance(one.prepare, PerColumn) else None
+        if mine is None or mine.kinds() != kept.prepare.kinds():
+            raise InputError(f"The columns of '{path}' are not those of the run's table: {kept.prepare.kinds()}.")
+        one = one.prepared(kept.prepare)
     if any(t.kind == "normalise" and "mean" not in t.options for t in data.transforms):
         one = replace(one, prepare=federation_of(config).prepare)  # its numbers are those of the run's training rows
     return one.site(one.ids[0], 0)

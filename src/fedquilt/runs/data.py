@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedquilt.core.columns import PerColumn, blank_of
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.core.seed import Seed
 from fedquilt.data import (
@@ -26,12 +27,13 @@ from fedquilt.data import (
     without_labels,
 )
 from fedquilt.data.checks import pair_columns
+from fedquilt.data.tabular import fit, scope_of
 from fedquilt.runs.config import Config, Data, Kinded, check_options
 from fedquilt.runs.registry import lookup
 from fedquilt.runs.set_aside import set_aside
 from fedquilt.runs.texts import asked, columns_of_text, source_of_texts
 
-_READING = ("label", "user", "features", "text", "size")  # how a file or folder of one's own is read
+_READING = ("label", "user", "features", "categories", "text", "size")  # how a file or folder of one's own is read
 
 
 def federation_of(config: Config) -> Any:
@@ -70,7 +72,8 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
         **who, **prepare_of(data, arrays),
     )  # fmt: skip
     if held is not None:
-        federation = replace(federation, server_columns=pair_columns(*held, "common_valid"))
+        table = isinstance(federation.prepare, PerColumn)
+        federation = replace(federation, server_columns=pair_columns(*held, "common_valid", table))
     if data.local_tests:
         federation = with_local_tests(federation, data.seed)
     return _shifted(data, federation)
@@ -139,7 +142,15 @@ def _arrays(data: Data, source: str | None) -> Arrays:
 def _read(data: Data, source: str | None) -> Arrays:
     """All rows there are."""
     if source is None and data.path is not None:
-        arrays = imports.open(Path(data.path), data.label, data.user, data.size, data.features, columns_of_text(data))
+        arrays = imports.open(
+            Path(data.path),
+            data.label,
+            data.user,
+            data.size,
+            data.features,
+            columns_of_text(data),
+            data.categories or (),
+        )
     else:
         own = [name for name in _READING if getattr(data, name) is not None]
         if own:
@@ -197,10 +208,23 @@ def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
             f"{arrays.x.dtype}."
         )
     pixels = Pixels(mean, std)
+    table = arrays.x.ndim == 2 and arrays.x.dtype.kind == "f"
+    holes = table and (bool(np.isnan(arrays.x).any()) or (arrays.x_test is not None and np.isnan(arrays.x_test).any()))
+    named = arrays.table is not None and any(c.category for c in arrays.table.columns)
     if data.transforms:
+        if holes or named:
+            raise InputError(
+                f"data.transforms takes numbers, and {arrays.name or data.source} has "
+                f"{'categories' if named else 'missing cells'}. Leave data.transforms out: tables are standardised, "
+                "encoded and filled in without."
+            )
         steps = tuple(made("transform", t, f"data.transforms.{i}") for i, t in enumerate(data.transforms))
         return {"prepare": Transforms(steps, pixels)}
-    return {"prepare": pixels} if images else {}
+    scope = None if arrays.ready else scope_of(data.standardise)
+    if table and scope is not None and (scope != "none" or holes or named):
+        kinds = blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
+        return {"prepare": kinds}  # its numbers come when it is settled who takes part
+    return {"prepare": pixels} if images else {"standardise": None}
 
 
 def _stream(config: Config) -> Stream:
@@ -217,11 +241,22 @@ def _stream(config: Config) -> Stream:
 
 def _fitted(part: Any, new: Any) -> tuple[Any, Any]:
     """With the numbers that a normalisation takes from the training rows of those that take part."""
+    tasks = part.tasks if isinstance(part, Stream) else (part,)
+    if isinstance(part.prepare, PerColumn):
+        if part.prepare.scope == "clients" and isinstance(part, Stream):
+            raise InputError("data.standardise = 'clients': in a stream, rows are standardised by 'federation' only.")
+        numbers = fit(tasks, part.prepare)
+        return _standardised(part, numbers), None if new is None else _standardised(new, numbers)
     if not isinstance(part.prepare, Transforms):
         return part, new
-    tasks = part.tasks if isinstance(part, Stream) else (part,)
     prepare = part.prepare.fitted([task.site(client, 0).train for task in tasks for client in task.ids])
     return _prepared(part, prepare), None if new is None else _prepared(new, prepare)
+
+
+def _standardised(data: Any, numbers: PerColumn) -> Any:
+    if isinstance(data, Stream):
+        return replace(data, tasks=tuple(task.prepared(numbers) for task in data.tasks))
+    return data.prepared(numbers)
 
 
 def _prepared(data: Any, prepare: Transforms) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -37,16 +36,6 @@ def _write(folder: RunFolder, method: Method, model: Params, name: str) -> None:
     whole = model if net is None else net.full(model)
     content = safetensors.torch.save({n: t.contiguous() for n, t in whole.items()})
     write_atomic(folder.path / f"models/{name}.safetensors", content, folder.path)
-
-
-def majority_of(federation: Any) -> float | None:
-    """The accuracy of always answering a client's most frequent training label, mean over clients: the least that must
-    be beaten."""
-    find = getattr(federation, "majority", None)
-    if find is None or getattr(federation, "classes", None) is None:
-        return None
-    clients = np.asarray(find().clients)
-    return None if np.isnan(clients).all() else float(np.nanmean(clients))
 
 
 def environment() -> dict[str, str]:

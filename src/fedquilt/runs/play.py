@@ -28,15 +28,17 @@ from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
 from fedquilt.runs.columns import write_tables
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
-from fedquilt.runs.ending import environment, majority_of, write_global, write_personal
+from fedquilt.runs.ending import environment, write_global, write_personal
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluation import client_rows, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.finished import CARRIED
 from fedquilt.runs.journal import Journal
 from fedquilt.runs.links import Network
+from fedquilt.runs.majority import at_majority, majority_facts
 from fedquilt.runs.meters import LOG as PHASES
 from fedquilt.runs.meters import Meters
+from fedquilt.runs.preparation import Prepared, of_run
 from fedquilt.runs.snapshot import Snapshot
 from fedquilt.runs.stages import Stages
 from fedquilt.runs.storage import RunFolder
@@ -107,6 +109,8 @@ class Run:
             self.journal.say("begun" if found is None else "resumed", self.done)
             for note in notes:
                 self._note(note)
+            if self.prepared is not None:
+                self.prepared.write(self.folder.path)
         if found is not None:
             self.progress |= found.progress
             self.energy.restore(self.progress["energy"], self.done)
@@ -125,6 +129,11 @@ class Run:
     def _note(self, text: str) -> None:
         self.notes.append(text)
         self.journal.say("note", self.done, text)
+
+    @cached_property
+    def prepared(self) -> Prepared | None:
+        """What was done to the columns of tables; None for other rows."""
+        return of_run(self.federation, None if self.folder is None else self.folder.path)
 
     @cached_property
     def _data(self) -> str:
@@ -308,10 +317,14 @@ class Run:
             "model_bytes": model_bytes(self.method), "memory": memory(),
             "seconds": self.progress["seconds"], "virtual_seconds": self.meters.virtual,
             "quarantined": self.progress["quarantined"],
-            "peak_bytes": peak_bytes(), "data": self._data, "majority_class": majority_of(self.federation),
+            "peak_bytes": peak_bytes(), "data": self._data, **majority_facts(self.federation),
             "energy": self.energy.result(rounds.done),
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
+        if self.prepared is not None:
+            result["preparation"] = self.prepared.facts
+        if (doubt := at_majority([result])) is not None:
+            result["doubt"] = doubt
         for problem in write_tables(self.folder.path):
             self._note(problem)
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())

@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedquilt.core.columns import PerColumn, own, sums_of
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import logits_of
 from fedquilt.core.table import ClientId, Table
-from fedquilt.data import Arrays, Federation
+from fedquilt.data import Arrays, Federation, imports
+from fedquilt.data.checks import input_column
 from fedquilt.data.formats.pictures import ENDINGS, decoded
 from fedquilt.data.npz import load
+from fedquilt.data.tabular import stored_like
 from fedquilt.engines.client_side import one_thread
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.realign import masked
@@ -27,6 +30,7 @@ from fedquilt.runs.config import Config
 from fedquilt.runs.data import federation_of, prepare_of
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.modes import FOLDER, Mode, file_of, load_mode
+from fedquilt.runs.preparation import kept_in
 
 ROWS = 200  # per forward pass
 GREY = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue (ITU-R BT.601)
@@ -57,7 +61,8 @@ def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client:
 
     Args:
         folder: Of the run.
-        data: A folder of images (at any depth; grey or colour as the run's were), or an .npz with x, and y if known.
+        data: A folder of images (at any depth; grey or colour as the run's were), an .npz with x, and y if known, or,
+            of a run on a table, a csv or parquet file with its columns; rows are prepared as the run's were.
         mode: 'universal', 'global' (realigned), 'plain' or 'personal'.
         client: Whose model, for 'personal'.
 
@@ -72,10 +77,42 @@ def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client:
     if not place.is_file() and place.parent.is_dir():
         there = sorted(p.stem for p in place.parent.glob("*.safetensors"))
         raise InputError(f"'{place.parent}' has no {place.stem}. There are: {', '.join(there[:12])}.")
-    chosen = load_mode(place)
+    chosen, kept = load_mode(place), kept_in(Path(folder))
     with one_thread():
+        if kept is not None:
+            x, labels = _cells(Path(data), chosen, config.data.label or "label", kept.prepare)
+            names = tuple(map(str, range(len(x))))
+            return _answered(chosen, config, names, _prepared(x, kept.prepare), labels)
         names, x, labels = _rows(Path(data), chosen)
         return _answered(chosen, config, names, _table(config, chosen, x), labels)
+
+
+def _cells(path: Path, mode: Mode, label: str, prepare: PerColumn) -> tuple[np.ndarray[Any, Any], Tensor | None]:
+    """New rows of a table, and their labels if they have any that are numbers."""
+    if not path.name.endswith((".csv", ".csv.gz", ".parquet")):
+        _, x, labels = _rows(path, mode)
+        return x, labels
+    named = imports.cells(path)
+    x, y = stored_like(named, str(path), prepare), named.get(label)
+    try:
+        known = None if y is None else _labels(path, {"x": x, "y": y.astype(np.int64)}, mode.about["classes"])
+    except ValueError:  # names: nobody knows here which class each is
+        known = None
+    return x, known
+
+
+def _prepared(x: np.ndarray[Any, Any], prepare: PerColumn) -> Table:
+    """Rows of a table, prepared as the run's were; where each client took its own numbers, by those of these rows."""
+    if not len(x):
+        raise InputError("There are no rows to answer.")
+    rows = input_column(x, "the new rows", table=True)
+    if rows.shape[1:] != (len(prepare.columns),) or not rows.is_floating_point():
+        raise InputError(
+            f"The rows are {rows.dtype} of shape {tuple(rows.shape[1:])}, those of the run had {len(prepare.columns)} "
+            "columns of floats."
+        )
+    mine = own(prepare, sums_of(rows, prepare.columns)) if prepare.scope == "clients" else prepare
+    return Table({"x": rows}, None, mine)
 
 
 def _answered(mode: Mode, config: Config, names: tuple[str, ...], table: Table, labels: Tensor | None) -> Answers:

@@ -48,6 +48,8 @@ class Data(_Section):
     label: str | None = None
     user: str | None = None
     features: list[str] | None = None
+    categories: list[str] | None = None
+    standardise: Literal["federation", "clients"] | bool = "federation"
     text: str | list[str] | None = None
     words: Annotated[int, Field(ge=3)] | None = None
     length: Positive | None = None
@@ -272,9 +274,11 @@ class Config(_Section):
             asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number
         if self.cohort.max_growth == Participation().max_growth:
             del asked["cohort"]["max_growth"]
-        for name in ("pretraining", "common_valid"):
+        for name in ("pretraining", "common_valid", "categories"):
             if not asked["data"][name]:
                 del asked["data"][name]
+        if asked["data"]["standardise"] in ("federation", True):
+            del asked["data"]["standardise"]
         for name in ("codec", "download_codec"):
             if not asked[name]:
                 del asked[name]  # a run without codecs is the run it was before there were any

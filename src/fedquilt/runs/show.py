@@ -47,6 +47,11 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     if result["quarantined"]:
         say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
     _told(folder)
+    if "preparation" in result:
+        told, up, down = (result["preparation"][name] for name in ("told", "bytes_up", "bytes_down"))
+        say(f"table {told}" + (f" ({up:,} bytes up and {down:,} down to agree on it)" if up else ""))
+    if "doubt" in result:
+        say(f"note: {result['doubt']}")
     say(f"state {result['digest']}")
     if (folder / "report.html").exists():
         say(f"report {folder}/report.html")
@@ -143,6 +148,8 @@ def partition_table(federation: Any, picture: Path) -> None:
         say(f"... and {more}; all are in {picture.with_suffix('.csv')}")
     sizes = counts.sum(1)
     say(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
+    if federation.preparation is not None:
+        say(f"table: {federation.preparation.told()}")
     found = measures(counts)
     distance = found["label_distance"]
     say("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))

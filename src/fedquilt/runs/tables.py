@@ -12,6 +12,7 @@ import numpy as np
 
 from fedquilt.core.table import ClientId
 from fedquilt.runs.clusters import LOG
+from fedquilt.runs.majority import at_majority
 from fedquilt.runs.statistics.beside import beside, winner
 from fedquilt.runs.statistics.intervals import interval
 from fedquilt.runs.statistics.paired import Paired, versus
@@ -57,7 +58,9 @@ def summary_of(views: Sequence[RunView], constant: Mapping[ClientId, float], tar
         "target": target,
         "rows": rows,
         "winner": winner(rows, scores),
-    }
+        "doubts": {label: said for label, group in methods.items()
+                   if (said := at_majority([view.result for view in group])) is not None},
+    }  # fmt: skip
 
 
 def _validated(views: Sequence[RunView]) -> bool:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 from fedquilt.data.formats.text import encoded, vocabulary
 from fedquilt.data.npz import Array, Arrays
+from fedquilt.data.tabular import stored
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,10 @@ class Words:
 
 def arrays_from(
     columns: Mapping[str, Array], where: str, label: str, user: str | None, features: Sequence[str] | None,
-    words: Words | str | None = None,
+    words: Words | str | None = None, categories: Sequence[str] = (),
 ) -> Arrays:  # fmt: skip
-    """The number columns side by side as x (float32), or the words of the text columns (int32); the label column as
-    y, the user column as user."""
+    """The number columns and categories side by side as x (see :mod:`fedquilt.data.tabular`), or the words of the text
+    columns (int32); the label column as y, the user column as user."""
     words = Words((words,)) if isinstance(words, str) else words
     for name in (label, *((user,) if user else ()), *(features or ()), *(words.columns if words else ())):
         if name not in columns:
@@ -48,19 +50,20 @@ def arrays_from(
         )
     if words and features is not None:
         raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
-    x = words(columns) if words else _side_by_side(columns, where, label, user, features)
+    x, table = (words(columns), None) if words else _side_by_side(columns, where, label, user, features, categories)
     y, classes = labels(columns[label], f"{where}, column {label!r}")
     people = users(columns[user], f"{where}, column {user!r}") if user else None
-    return Arrays(x, y, user=people, classes=classes, name=where)
+    return Arrays(x, y, user=people, classes=classes, name=where, table=table)
 
 
 def _side_by_side(
-    columns: Mapping[str, Array], where: str, label: str, user: str | None, features: Sequence[str] | None
-) -> Array:
+    columns: Mapping[str, Array], where: str, label: str, user: str | None, features: Sequence[str] | None,
+    categories: Sequence[str],
+) -> tuple[Array, PerColumn]:  # fmt: skip
     chosen = [n for n in columns if n not in (label, user)] if features is None else list(features)
     if not chosen:
         raise InputError(f"{where} has no columns beside {label!r}; there is nothing to learn from.")
-    return np.stack([_numbers(columns[name], f"{where}, column {name!r}") for name in chosen], axis=1)
+    return stored({name: columns[name] for name in chosen}, where, categories)
 
 
 def labels(values: Array, where: str) -> tuple[Array, int | None]:
@@ -89,18 +92,6 @@ def _refuse_empty(values: Array, where: str) -> None:
     empty = int(np.sum(np.char.strip(values) == "")) if values.dtype.kind == "U" else 0
     if empty:
         raise InputError(f"{where} has {empty} empty cells. Fill them in, or drop those rows.")
-
-
-def _numbers(values: Array, where: str) -> Array:
-    found = _as_numbers(values)
-    if found is not None:
-        with np.errstate(over="ignore"):  # too large for float32: refused as infinite, with the row
-            return found.astype(np.float32)
-    row = next(i for i, value in enumerate(values) if _as_numbers(values[i : i + 1]) is None)
-    raise InputError(
-        f"{where} holds {values[row]!s:.40} in row {row + 1}, not a number. Fill it in, turn it into numbers, or "
-        "name the columns to use with features=[...]; a column of texts is named with text, that of clients with user."
-    )
 
 
 def _as_numbers(values: Array) -> Array | None:

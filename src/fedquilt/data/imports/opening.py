@@ -14,7 +14,7 @@ from fedquilt.data.npz import Arrays, arrays_of, load
 
 def open(
     path: Path, label: str | None = None, user: str | None = None, size: int | None = None,
-    features: Sequence[str] | None = None, words: Words | None = None,
+    features: Sequence[str] | None = None, words: Words | None = None, categories: Sequence[str] = (),
 ) -> Arrays:  # fmt: skip
     """The arrays of a file or folder, told apart by what it is.
 
@@ -23,14 +23,16 @@ def open(
         label: The label column of a table ('label').
         user: The column, or key, of who each row comes from.
         size: The side of images from a folder, in pixels (64).
-        features: The number columns of a table to use (all).
+        features: The columns of a table to use (all).
         words: Which columns of a table are texts, and how they become numbers.
+        categories: Columns of a table that are categories though their cells look like numbers.
     """
     table = path.name.endswith((".csv", ".csv.gz", ".parquet"))
     for option, value, fits, what in (
         ("label", label, table, "tables (.csv, .parquet)"),
         ("user", user, not path.is_dir(), "files; in a folder, clients have folders of their own"),
         ("features", features, table, "tables (.csv, .parquet)"),
+        ("categories", list(categories) or None, table, "tables (.csv, .parquet)"),
         ("text", words and words.columns, table, "tables (.csv, .parquet)"),
         ("size", size, path.is_dir(), "folders of images"),
     ):
@@ -40,7 +42,7 @@ def open(
         return of_folder(path, 64 if size is None else size)
     if table:
         read = of_parquet if path.suffix == ".parquet" else of_csv
-        return read(path, "label" if label is None else label, user, features, words=words)
+        return read(path, "label" if label is None else label, user, features, words=words, categories=categories)
     if path.is_file() and path.suffix != ".npz":
         raise InputError(f"{path} is none of .npz, .csv, .csv.gz, .parquet. Save it as one of them, or give a folder.")
     return arrays_of(load(path), str(path), user)

@@ -22,8 +22,18 @@ def of_csv(
     features: Sequence[str] | None = None,
     delimiter: str = ",",
     words: Words | str | None = None,
+    categories: Sequence[str] = (),
 ) -> Arrays:
     """A csv file (or csv.gz) with a header; see :func:`fedquilt.data.imports.columns.arrays_from`."""
+    return arrays_from(_csv_cells(path, delimiter), str(path), label, user, features, words, categories)
+
+
+def cells(path: Path) -> dict[str, Array]:
+    """The columns of a csv or parquet file as they are, by their names."""
+    return _parquet_cells(path)[0] if path.suffix == ".parquet" else _csv_cells(path)
+
+
+def _csv_cells(path: Path, delimiter: str = ",") -> dict[str, Array]:
     _check(path)
     if len(delimiter) != 1:
         raise InputError(f"delimiter must be one character, got {delimiter!r}.")
@@ -41,15 +51,24 @@ def of_csv(
         if len(row) != len(header):
             raise InputError(f"{path}, line {line}, has {len(row)} fields, the header has {len(header)}. Correct it.")
     columns = zip(*(row for _, row in body), strict=True)
-    named = {n: np.array(c) for n, c in zip(header, columns, strict=True)}
-    return arrays_from(named, str(path), label, user, features, words)
+    return {n: np.array(c) for n, c in zip(header, columns, strict=True)}
 
 
 def of_parquet(
     path: Path, label: str = "label", user: str | None = None, features: Sequence[str] | None = None,
-    words: Words | str | None = None,
+    words: Words | str | None = None, categories: Sequence[str] = (),
 ) -> Arrays:  # fmt: skip
     """A parquet file."""
+    named, holes = _parquet_cells(path)
+    texts = words.columns if isinstance(words, Words) else words and (words,)
+    needed = [name for name in (label, user, *(texts or ())) if name is not None and name in holes]
+    for name in needed:  # any other cell may be missing
+        raise InputError(f"{path}, column {name!r}, has {holes[name]} empty cells. Fill them in first.")
+    return arrays_from(named, str(path), label, user, features, words, categories)
+
+
+def _parquet_cells(path: Path) -> tuple[dict[str, Array], dict[str, int]]:
+    """The columns, and how many cells are missing where any are."""
     import pyarrow
     from pyarrow import parquet
 
@@ -58,19 +77,12 @@ def of_parquet(
         found = parquet.ParquetFile(path).read()
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be read as parquet: {error}. Write it again.") from error
-    holes = [name for name in found.column_names if found.column(name).null_count]
-    texts = words.columns if isinstance(words, Words) else words and (words,)
-    wanted = {label, user, *(texts or features or found.column_names)}
-    if wanted & set(holes):
-        name = next(n for n in holes if n in wanted)
-        raise InputError(
-            f"{path}, column {name!r}, has {found.column(name).null_count} empty cells. Fill them in first."
-        )
-    named = {n: _column(found.column(n)) for n in found.column_names}
-    return arrays_from(named, str(path), label, user, features, words)
+    holes = {name: found.column(name).null_count for name in found.column_names if found.column(name).null_count}
+    return {n: _column(found.column(n)) for n in found.column_names}, holes
 
 
 def _column(values: object) -> Array:
+    """Numbers, with NaN where one is missing; texts as such where all are there."""
     array = np.asarray(values)
     texts = array.dtype.kind == "O" and all(isinstance(v, str) for v in array)
     return array.astype(str) if texts else array

@@ -86,7 +86,8 @@ class Flower:
         """Remember what this run is; every message says it, so that a restarted node can serve it."""
         if not isinstance(source, Elsewhere):
             raise InputError("The Flower engine needs the source that gather() gave.")
-        self._begin = pack(Begin(self.run, describe(method), describe(score, "score"), seed.value))
+        method_, score_ = describe(method), describe(score, "score")
+        self._begin = pack(Begin(self.run, method_, score_, seed.value, prepare=source.prepare))
         self._kind = _returned(score)
 
     def saved(self, oldest: int) -> None:

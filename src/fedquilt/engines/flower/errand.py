@@ -20,13 +20,15 @@ Frames = Mapping[str, bytes]
 
 @record
 class Begin:
-    """Which run this is: its method and score as descriptions, and its seed. ``run`` keys what a node keeps."""
+    """Which run this is: its method and score as descriptions, and its seed. ``run`` keys what a node keeps.
+    ``prepare`` says how tables are prepared, once the federation has agreed on that."""
 
     run: str
     method: Any
     score: Any
     seed: int
     protocol: int = PROTOCOL
+    prepare: Any = None
 
 
 @record
@@ -108,7 +110,9 @@ class Answer:
 
 @record
 class Here:
-    """A node introduces itself: who its clients are, and the facts that must be the same at every site."""
+    """A node introduces itself: who its clients are, and the facts that must be the same at every site.
+
+    ``table`` names the columns of rows that the federation is to standardise together; None for all other rows."""
 
     protocol: int
     clients: dict[Any, int]
@@ -119,6 +123,7 @@ class Here:
     classes: int | None
     fingerprint: str
     versions: dict[str, str]
+    table: Any = None
 
 
 @dataclass

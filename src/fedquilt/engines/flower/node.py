@@ -7,10 +7,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.describe import build
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError
 from fedquilt.core.record import pack
@@ -104,10 +105,12 @@ class Node:
         if not source.ids:
             raise InputError("this site has no clients with rows to train on")
         first = source.site(source.ids[0], 0).train
-        x = first.rows(first.all_rows()[:1]).x
+        x, prepare = first.rows(first.all_rows()[:1]).x, getattr(source, "prepare", None)
+        table = replace(prepare.blank(), scope="federation") if isinstance(prepare, PerColumn) else None
+        shape = tuple(x.shape[1:]) if table is None else (len(table.columns),)
         facts = Here(
-            PROTOCOL, {c: source.size(c) for c in source.ids}, list(source.examined), tuple(x.shape[1:]),
-            str(x.dtype), prepared(getattr(source, "prepare", None)), source.classes, self.print_for(run), versions,
+            PROTOCOL, {c: source.size(c) for c in source.ids}, list(source.examined), shape,
+            str(x.dtype), prepared(prepare), source.classes, self.print_for(run), versions, table,
         )  # fmt: skip
         return Parcel().head("here", facts)
 
@@ -156,12 +159,26 @@ class Node:
         if side is None:
             method, score = (build(part, trusted=self.trusted) for part in (begin.method, begin.score))
             self._sides.clear()  # one run at a time: a long-lived process must not collect them
-            side = self._sides[key] = ClientSide(method, self.source, Seed(begin.seed), score)
+            side = self._sides[key] = ClientSide(method, self._prepared(begin.prepare), Seed(begin.seed), score)
         return side
+
+    def _prepared(self, prepare: Any) -> Source:
+        """The clients of this site, with their tables prepared as the federation agreed on."""
+        source: Any = self.source
+        if prepare is None:
+            return self.source
+        mine = getattr(source, "prepare", None)
+        if not isinstance(prepare, PerColumn) or not isinstance(mine, PerColumn) or prepare.kinds() != mine.kinds():
+            raise InputError("the server's table has other columns than this site's")
+        found: Source = source.prepared(prepare)
+        return found
 
 
 def prepared(prepare: Any) -> str:
-    """How rows become what a network takes, in words that are equal where the preparation is."""
+    """How rows become what a network takes, in words that are equal where the preparation is; of tables, whose numbers
+    the sites agree on later, the columns."""
+    if isinstance(prepare, PerColumn):
+        return f"the columns {prepare.kinds()}"
     if prepare is None:
         return "nothing"
     return repr(prepare) if is_dataclass(prepare) else str(getattr(prepare, "__qualname__", type(prepare).__name__))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from typing import Any
 
+from fedquilt.core.columns import Column, PerColumn
 from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.core.record import pack
 from fedquilt.core.table import ClientId
@@ -143,10 +145,19 @@ def check(site: Here) -> None:
         and all(type(size) is int and 0 <= size <= 10**12 for size in site.clients.values())
         and all(type(side) is int and side > 0 for side in site.shape) and all(isinstance(t, str) for t in texts)
         and (site.classes is None or (type(site.classes) is int and 0 < site.classes <= 10**7))
-        and isinstance(site.versions, dict)
+        and isinstance(site.versions, dict) and _is_blank(site.table, site.shape)
         and all(isinstance(part, str) for pair in site.versions.items() for part in pair)
     )  # fmt: skip
     if not sound:
         raise InputError("malformed introduction")
     if not site.clients and not site.examined:
         raise InputError("it has no clients")
+
+
+def _is_blank(table: Any, shape: tuple[int, ...]) -> bool:
+    """Whether this names the columns of such rows, or says that they are no table."""
+    if table is None:
+        return True
+    columns = table.columns if isinstance(table, PerColumn) and isinstance(table.columns, tuple) else ()
+    sound = all(isinstance(c, Column) and isinstance(c.name, str) and isinstance(c.category, bool) for c in columns)
+    return sound and (len(columns),) == shape and table == table.blank()

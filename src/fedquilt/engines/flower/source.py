@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.engines.flower.errand import PROTOCOL, Here
@@ -19,6 +20,7 @@ class Elsewhere:
     Args:
         sites: What each node said, under Flower's number of the node.
         classes: How many classes there are, if the nodes do not know.
+        prepare: How tables are prepared, once the sites have agreed on that.
     """
 
     sites: Mapping[int, Here]
@@ -26,7 +28,7 @@ class Elsewhere:
     ids: tuple[ClientId, ...] = field(init=False)
     examined: tuple[ClientId, ...] = field(init=False)
 
-    prepare: None = None
+    prepare: PerColumn | None = None
     groups: None = None
     global_test: None = None
 
@@ -62,8 +64,19 @@ class Elsewhere:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one row."""
-        return next(iter(self.sites.values())).shape
+        """The shape of one prepared row."""
+        return next(iter(self.sites.values())).shape if self.prepare is None else (self.prepare.width,)
+
+    @property
+    def table(self) -> PerColumn | None:
+        """The columns of the sites' tables, before anything is known of their cells; None for other rows."""
+        found: PerColumn | None = next(iter(self.sites.values())).table
+        return found
+
+    @property
+    def preparation(self) -> PerColumn | None:
+        """What is done to the columns of tables."""
+        return self.prepare
 
     @property
     def classes(self) -> int | None:

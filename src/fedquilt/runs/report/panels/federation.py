@@ -26,7 +26,9 @@ def federation(found: Gathered) -> Panel | None:
     kind = "dots" if max(len(v["y"]) for v in variants) <= MOST else "matrix"
     block = chart(kind, "labels", "Training rows by client and label", variants=variants, x_name="label",
                   y_name="client")  # fmt: skip
-    return Panel("Federation", "federation", "Who has which labels", [facts(*_facts(found, shown[0][1])), block],
+    table = [text(f"Table: {told}.")] if (told := found.federation.get("table")) else []
+    blocks = [facts(*_facts(found, shown[0][1])), *table, block]
+    return Panel("Federation", "federation", "Who has which labels", blocks,
                  "Training rows. Colours are planted groups, where there are any.")  # fmt: skip
 
 

@@ -27,6 +27,8 @@ def headline(found: Gathered) -> Panel | None:
         more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
         told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {named}{more}. "
         blocks.append(text(told + "Methods with an unfinished run are left out of tables and tests.", tone="warning"))
+    for method, doubt in (summary or {}).get("doubts", {}).items():
+        blocks.append(text(f"{method}: {doubt}", tone="warning"))
     for run in found.failed:
         blocks.append(text(f"{run['method']}, seed {run['seed']} failed: {run['reason']}", tone="warning"))
     return Panel(TAB, "headline", "In short", blocks)

@@ -1,0 +1,65 @@
+"""Has a run learned anything? Its accuracy beside that of constant answers, and what chance alone could do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Z = 1.959963984540054  # of a 95 % interval
+_NAMES = ("majority_class", "majority_half_95", "common_class", "common_half_95", "test_rows")
+
+
+def majority_facts(federation: Any) -> dict[str, Any]:
+    """How well answers do that need no model, means over clients, each with half of its 95 % interval; and on how many
+    test rows they rest.
+
+    ``majority_class``: always a client's most frequent training label, the least that a personal model must beat.
+    ``common_class``: always the most frequent label of all clients' training rows, which a network that learned nothing
+    ends with. With n_k test rows and the share m_k of them right, client k's share varies by m_k (1 - m_k) / n_k, and
+    the mean over K clients by the sum of these over K^2.
+    """
+    nothing: dict[str, Any] = dict.fromkeys(_NAMES)
+    find = getattr(federation, "majority", None)
+    if find is None or getattr(federation, "classes", None) is None:
+        return nothing
+    own = np.asarray(find().clients)
+    if np.isnan(own).all():
+        return nothing
+    tasks = getattr(federation, "tasks", (federation,))
+    tests, trained = (sum(task.label_counts(split) for task in tasks) for split in ("test", "train"))
+    rows = np.asarray(tests).sum(1)
+    common = np.asarray(tests)[:, int(np.asarray(trained).sum(0).argmax())] / np.maximum(rows, 1)
+    there = ~np.isnan(own) & (rows > 0)
+    spans = (_span(shares[there], rows[there]) for shares in (own, common))
+    return dict(zip(_NAMES, (*(number for span in spans for number in span), int(rows[there].sum())), strict=True))
+
+
+def _span(shares: NDArray[Any], rows: NDArray[Any]) -> tuple[float, float]:
+    variance = float((shares * (1 - shares) / rows).sum()) / len(rows) ** 2
+    return float(shares.mean()), _Z * math.sqrt(variance)
+
+
+def at_majority(results: Sequence[Mapping[str, Any]]) -> str | None:
+    """A sentence if the mean accuracy of these runs is not above a constant answer by more than chance; else None."""
+    known = [r for r in results if r.get("common_class") is not None and "test_accuracy" in (r.get("best") or {})]
+    if not known or len(known) < len(results):
+        return None
+    accuracy = float(np.mean([r["best"]["test_accuracy"] for r in known]))
+    own, own_half, common, common_half, rows = (known[0][name] for name in _NAMES)
+    begin = f"test accuracy {100 * accuracy:.1f} % is not above the majority class: "
+    if accuracy <= common + common_half and common < 1:
+        return (
+            f"{begin}answering the commonest label of all, whatever the input, gives {100 * common:.1f} ± "
+            f"{100 * common_half:.1f} % (from {rows:,} test rows). The run has probably learned nothing; look at the "
+            "scale of the inputs, the learning rate and the number of rounds."
+        )
+    if accuracy <= own + own_half and own < 1:
+        return (
+            f"{begin}answering each client's own commonest label gives {100 * own:.1f} ± {100 * own_half:.1f} % (from "
+            f"{rows:,} test rows)."
+        )
+    return None

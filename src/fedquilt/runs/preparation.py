@@ -1,0 +1,88 @@
+"""preparation.json: what a run did to the columns of its tables, kept so that new rows are prepared alike."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedquilt.core.columns import Column, PerColumn
+from fedquilt.core.errors import SnapshotError
+from fedquilt.core.seed import Seed
+from fedquilt.data import Federation
+from fedquilt.data.tabular import scope_of
+from fedquilt.engines.engine import Engine
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from fedquilt.methods.survey import Survey
+from fedquilt.runs.files import to_json, write_atomic
+
+FILE = "preparation.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """How rows are prepared, and the bytes of the exchange that agreed on it (0 where none can be told)."""
+
+    prepare: PerColumn
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the result of a run."""
+        return {"told": self.prepare.told(), "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
+
+    def write(self, folder: Path) -> None:
+        """Keep it in the folder of the run."""
+        content = {"told": self.prepare.told(), "scope": self.prepare.scope, "bytes_down": self.bytes_down,
+                   "bytes_up": self.bytes_up, "columns": [asdict(c) for c in self.prepare.columns]}  # fmt: skip
+        write_atomic(folder / FILE, to_json(content, indent=1).encode())
+
+
+def kept_in(folder: Path | None) -> Prepared | None:
+    """What the folder of a run keeps; None if its rows are no table."""
+    if folder is None or not (folder / FILE).is_file():
+        return None
+    try:
+        found = json.loads((folder / FILE).read_text())
+        columns = tuple(Column(**{**c, "levels": tuple(c["levels"])}) for c in found["columns"])
+        return Prepared(PerColumn(columns, found["scope"]), found["bytes_down"], found["bytes_up"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it anew: --fresh.") from error
+
+
+def survey(source: Any, engine: Engine, blank: PerColumn, seed: Seed) -> Prepared:
+    """Ask every client for the sums of its columns: one exchange, on any engine."""
+    rounds = Rounds(Survey(blank.blank()), source, engine, seed)
+    log = rounds.play()
+    return Prepared(rounds.state.prepare, log.bytes_down, log.bytes_up)
+
+
+def agreed(source: Any, engine: Engine, standardise: Any, seed: Seed, folder: Path | None = None) -> Any:
+    """The sites of a real federation, whose tables are prepared alike: as this run began with, or as they agree now."""
+    table: PerColumn | None = getattr(source, "table", None)
+    scope = scope_of(standardise)
+    if table is None or scope is None or source.prepare is not None:
+        return source
+    found = kept_in(folder)
+    if found is None:
+        found = survey(source, engine, replace(table, scope=scope), seed)
+        if folder is not None:
+            found.write(folder)
+    return replace(source, prepare=found.prepare)
+
+
+def of_run(federation: Any, folder: Path | None) -> Prepared | None:
+    """What is to be told of a run's tables; in a simulation the exchange is made here, for its bytes."""
+    prepare: PerColumn | None = getattr(federation, "preparation", None)
+    if prepare is None:
+        return None
+    known = kept_in(folder)
+    if known is not None and known.prepare == prepare:
+        return known
+    if isinstance(federation, Federation) and isinstance(federation.prepare, PerColumn):
+        spent = survey(federation, Local(), prepare, Seed(0))
+        return replace(spent, prepare=prepare)
+    return Prepared(prepare)
