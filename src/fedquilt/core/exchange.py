@@ -143,6 +143,8 @@ class Exchange:
             shapes). The client is then left out of the round, with the reason in the ledger.
         download: How the download travels. What ``work`` gets, and an upload's codec takes for ``sent``, is what came
             out of it.
+        for_scores: The trip only makes clients' models ready for use, and training never sees what it leaves. It is
+            made in rounds after which models are scored, and in the last one.
     """
 
     name: str
@@ -153,6 +155,7 @@ class Exchange:
     cohort: Cohort = everyone
     check: Callable[[Any, Any], None] = anything
     download: Codec = plain
+    for_scores: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -243,6 +246,11 @@ class OnBase:
         return bool(getattr(self.base, "pools_data", False))
 
     @property
+    def shared_start(self) -> bool:
+        """Whether the private parts of all clients start with the same values, as the base's do."""
+        return bool(getattr(self.base, "shared_start", False))
+
+    @property
     def reconstructs(self) -> bool:
         """Whether the base's models guess hidden patches instead of classes; ``predict`` then gives their losses."""
         return bool(getattr(self.base, "reconstructs", False))
@@ -286,6 +294,15 @@ class OnBase:
     def personal_model(self, download: Any, client: Any) -> Params:
         """As the base."""
         model: Params = self.base.personal_model(download, client)
+        return model
+
+    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+        """As the base, unless the class has its own answer to what a client uses; see
+        :func:`fedquilt.core.deployed.deployed_model`."""
+        select = getattr(self.base, "select_model", None)
+        if select is None or type(self).personal_model is not OnBase.personal_model:
+            return None
+        model: Params | None = select(download, client, site)
         return model
 
     def predict(self, params: Params, batch: Batch) -> Tensor:

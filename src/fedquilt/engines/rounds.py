@@ -112,11 +112,11 @@ class Rounds:
 
     # One round
 
-    def play(self, measure: bool = False) -> RoundLog:
-        """Play the next round: its exchanges in order."""
+    def play(self, measure: bool = False, scored: bool = True) -> RoundLog:
+        """Play the next round: its exchanges in order; those ``for_scores`` only if models will be ``scored``."""
         log, self._meter = RoundLog(self.done), PhaseMeter()
         with one_thread():
-            names = self._plan()
+            names = tuple(n for n in self._plan() if scored or not self.exchanges[n].for_scores)
             for place, name in enumerate(names):
                 self._meter.to(name, "aggregate")
                 self.state = self._trip(self.exchanges[name], log, measure, names[:place].count(name), place)

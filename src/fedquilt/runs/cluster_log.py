@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any
 
+from fedquilt.core.deployed import first_state
 from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId
 from fedquilt.engines.client_side import one_thread
@@ -54,5 +55,5 @@ def _model(rounds: Rounds, client: ClientId) -> Params:
     """A client's model; where clients' states stay at their sites, that of a client without a past."""
     if not rounds.engine.keeps_states:
         return personal_model(rounds, client)
-    fresh = rounds.method.init_client(rounds.seed.fold("client", client))
+    fresh = first_state(rounds.method, rounds.seed, client)
     return rounds.method.personal_model(rounds.next_exchange().down(rounds.state, client), fresh)

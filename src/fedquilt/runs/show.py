@@ -11,7 +11,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.runs.finished import in_messages
+from fedquilt.runs.finished import in_messages, modes_line
 from fedquilt.runs.progress import console as console
 from fedquilt.runs.statistics.targets import MEGABYTE
 
@@ -45,6 +45,8 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
             f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.", highlight=False
         )
     _told(folder)
+    if line := modes_line(best or last):
+        print(line)
     print(f"state {result['digest']}")
     if (folder / "report.html").exists():
         print(f"report {folder}/report.html")
