@@ -28,7 +28,7 @@ class ClusterLog:
         now = clusters_of(rounds.state)
         if self.folder is None or now is None:
             return
-        row = row_of(rounds.done, before, now, getattr(self.federation, "groups", None))
+        row = row_of(rounds.done, before, now, getattr(self.federation, "groups", None), len(rounds.source.ids))
         if exams:
             net = getattr(rounds.method, "net", None)
             with one_thread():
@@ -40,7 +40,8 @@ class ClusterLog:
         """clusters.json and its arrays."""
         now = clusters_of(rounds.state)
         if self.folder is not None and now is not None:
-            save_clusters(self.folder.path, now, rounds.done, getattr(self.federation, "classes", None))
+            classes, clients = getattr(self.federation, "classes", None), len(rounds.source.ids)
+            save_clusters(self.folder.path, now, rounds.done, classes, clients)
 
     @cached_property
     def _majority(self) -> dict[ClientId, float]:

@@ -60,7 +60,8 @@ def _told(folder: Path) -> None:
     except (OSError, ValueError):
         return
     used = len({label for _, label in text["labels"]})
-    print(f"{used} clusters ({text['criterion']}); see them with: fedquilt clusters {folder}")
+    placed = f", {len(text['labels'])} of {text['of']} clients placed" if text.get("of") else ""
+    print(f"{used} clusters ({text['criterion']}){placed}; see them with: fedquilt clusters {folder}")
     for warning in text["warnings"]:
         print(f"warning: {warning}")
 
