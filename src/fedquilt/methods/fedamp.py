@@ -102,8 +102,8 @@ class FedAMP(OnBase):
         if self.alpha * others <= self.sigma:
             return None
         return (
-            f"FedAMP's alpha {self.alpha:g} is above sigma / {others} = {self.sigma / others:.2g}: where clients are so "
-            "alike that the others' weights sum to more than 1, these are scaled to 1 and the client's own is 0."
+            f"FedAMP's alpha {self.alpha:g} is above sigma / {others} = {self.sigma / others:.2g}: where clients are "
+            "so alike that the others' weights sum to more than 1, these are scaled to 1 and the client's own is 0."
         )
 
     def global_model(self, state: Cloud) -> None:

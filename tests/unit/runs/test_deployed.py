@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from fedquilt.runs.config import parse
 from fedquilt.runs.runner import run
 from fedquilt.runs.snapshot import personal_model
 from helpers.command import SMALL, fedquilt, lines
-from helpers.toy import digits, last, linear, points
+from helpers.toy import digits, first, last, linear, points
 
 GOOD = {"weight": torch.tensor([[-1.0, -1.0], [1.0, 1.0]]), "bias": torch.tensor([2.5, -2.5])}
 BAD = {name: -tensor for name, tensor in GOOD.items()}
@@ -173,16 +173,6 @@ def test_recipes_can_ask_for_a_shared_start():
     assert plain.shared_start is False
 
 
-@dataclass(frozen=True)
-class only:
-    """Asks these clients."""
-
-    clients: tuple[int, ...]
-
-    def __call__(self, state: Any, ids: Any, seed: Seed) -> Any:
-        return self.clients
-
-
 # Modes on validation rows
 
 
@@ -192,7 +182,7 @@ def loge(**options: Any) -> Any:
 
 def test_the_most_accurate_mode_on_validation_rows_is_served():
     data = digits()
-    snapshot = last(loge(cohort=only((0, 1))), data, rounds=3, score=classify)
+    snapshot = last(loge(cohort=first(2)), data, rounds=3, score=classify)
     told = snapshot.metrics
     valid = {mode: told[f"global_valid_accuracy_{mode}"] for mode in ("universal", "realigned", "plain")}
     assert len(set(valid.values())) > 1
