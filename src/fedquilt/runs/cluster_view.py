@@ -76,8 +76,8 @@ def clusters_table(found: Mapping[str, Any]) -> None:
         rest = found["placed"].get("of", 0) > found["placed"]["clients"]
         print(told + ("; the others are scored with the model of lowest loss on their training rows" if rest else ""))
     if found["planted"] is not None:
-        known = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
-        print(f"planted groups{f' ({told})' if told else ''}: {known}")
+        met = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
+        print(f"planted groups{f' ({told})' if told else ''}: {met}")
     known = {n: v for n, v in found["measures"].items() if v is not None}
     if known:
         print("measures: " + ", ".join(f"{n} {v:.4g}" for n, v in known.items()))
