@@ -65,7 +65,7 @@ from fedquilt.pieces.merging.rule import merging
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.ties import Dare, Ties
 from fedquilt.pieces.optimizers import SGD, AdamW
-from helpers.toy import Normed, digits
+from helpers.toy import Normed, digits, first
 
 TOY = digits(clients=4)
 NET = Net(make("mlp", (1, 8, 8), 10, hidden=(16,)))
@@ -138,6 +138,7 @@ CASES = [
     Case("feddyn", feddyn(NET, alpha=0.1, **WORK)),
     Case("moon", moon(NET, **WORK)),
     Case("fedavg-finetune", fedavg_finetune(NET, **WORK)),
+    Case("fedper-shared-start", fedper(NET, **WORK, shared_start=True)),
     Case("fedper", fedper(NET, **WORK)),
     Case("fedrep", fedrep(NET, head_epochs=2, **WORK)),
     Case("fedbabu", fedbabu(NET, **WORK)),
@@ -188,6 +189,7 @@ CASES = [
     Case("pacfl", pacfl(NET, n_clusters=2, **WORK)),
     Case("fedper-grouped", fedper_grouped(NET, initial_rounds=0, n_clusters=2, **WORK)),
     Case("ifca", ifca(NET, n_clusters=2, **WORK)),
+    Case("ifca-never-asked", ifca(NET, n_clusters=2, **WORK, cohort=first(2))),
     Case("ifca-heads", ifca(NET, n_clusters=2, heads=("head",), **WORK)),
     Case("ifca-updates", ifca(NET, n_clusters=2, starts="updates", **WORK)),
     Case("ifca-gradient", ifca_gradient(NET, n_clusters=2, starts="updates", **{**WORK, "optimizer": SGD(0.4)})),

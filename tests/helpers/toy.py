@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import Batch, Site, Table
+from fedquilt.core.table import Batch, ClientId, Site, Table
 from fedquilt.core.train import Job, Train, Trained
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.engines.local import Local
@@ -109,6 +110,16 @@ def linear() -> Net:
 def fedavg(**settings: Any) -> FedAvg:
     """FedAvg for ``points``."""
     return FedAvg(**{"objective": linear(), "optimizer": SGD(0.1), "batch_size": 8, **settings})
+
+
+@dataclass(frozen=True)
+class first:
+    """Asks the first so many clients, in every round."""
+
+    count: int
+
+    def __call__(self, state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+        return ids[: self.count]
 
 
 def last(method: Method, federation: Federation, rounds: int = 2, engine: Any = None, **options: Any) -> Snapshot:

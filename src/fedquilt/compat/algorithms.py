@@ -124,8 +124,20 @@ def variant_of(asked: argparse.Namespace) -> str:
 
 MODELS = {
     "cnn": "fedavg_cnn", "resnet10": "resnet10", "vit": "vit_cehgls", "mlr": "logistic", "dnn": "mlp",
-    "resnet": "resnet18", "resnet18": "resnet18", "resnet34": "resnet34",
+    "resnet": "resnet18", "resnet18": "resnet18", "resnet34": "resnet34", "textcnn": "text_cnn",
 }  # fmt: skip
+
+
+VOCABULARY = 80  # ids that PFLlib expects by default
+
+
+def text_settings(asked: argparse.Namespace, shape: tuple[int, ...]) -> Options:
+    """PFLlib's TextCNN: vectors of -fd numbers, 100 maps over 3, 4 and 5 tokens, dropout 0.8."""
+    if len(shape) != 1:
+        raise InputError(f"-m TextCNN takes rows of token ids; the rows of {asked.dataset} have the shape {shape}.")
+    if asked.max_len is not None and asked.max_len != shape[0]:
+        raise InputError(f"-ml {asked.max_len}: the texts of {asked.dataset} have {shape[0]} tokens. Leave -ml out.")
+    return {"kind": "text_cnn", "vocab": asked.vocab_size or VOCABULARY, "width": asked.feature_dim, "dropout": 0.8}
 
 
 def model_settings(asked: argparse.Namespace, shape: tuple[int, ...]) -> Options:
@@ -133,7 +145,12 @@ def model_settings(asked: argparse.Namespace, shape: tuple[int, ...]) -> Options
     wanted = asked.model.lower()
     if wanted not in MODELS:
         raise InputError(f"-m {asked.model}: not here{did_you_mean(wanted, MODELS)} (CNN, ResNet10, ViT, MLR, DNN, "
-                         "ResNet18, ResNet34)")  # fmt: skip
+                         "ResNet18, ResNet34, TextCNN)")  # fmt: skip
+    if wanted == "textcnn":
+        return text_settings(asked, shape)
+    for short, given in (("-vs", asked.vocab_size), ("-ml", asked.max_len)):
+        if given is not None:
+            raise InputError(f"{short} {given}: only TextCNN takes texts, {asked.model} does not. Leave {short} out.")
     image = len(shape) == 3 and shape[1] == shape[2]
     if wanted.startswith(("cnn", "resnet", "vit")) and not image:
         raise InputError(f"-m {asked.model} takes square images; the rows of {asked.dataset} have the shape {shape}.")

@@ -9,6 +9,11 @@ from typing import Any, NoReturn
 from fedquilt.core.errors import InputError
 
 BINS = (8, 16, 32, 64)
+DEFAULTS = {  # of what PFLlib and CEHGLS begin with differently
+    "pfllib": {"local_learning_rate": 0.005, "local_epochs": 1, "global_rounds": 2000},
+    "cehgls": {"local_learning_rate": 0.01, "local_epochs": 2, "global_rounds": 100},
+}
+TOP = 100  # scores after which a best accuracy is old
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,6 +35,14 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return value
+
+
+def device_numbers(text: str) -> tuple[int, ...]:
+    """CUDA devices, as '0' or '0,1'."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of different device numbers such as 0,1")
+    return tuple(int(word) for word in words)
 
 
 def whole(least: int) -> Any:
@@ -59,16 +72,17 @@ def parser() -> argparse.ArgumentParser:
 
     add("-go", "--goal", default="test", help="part of the results' names (test)")
     add("-dev", "--device", choices=("cpu", "cuda"), default="cuda", help="cuda if there is one, else the CPU (cuda)")
-    add("-did", "--device_id", type=whole(0), default=0, help="which CUDA device (0)")
+    add("-did", "--device_id", type=device_numbers, default=(0,), help="CUDA devices, such as 0 or 0,1 (0)")
     add("-data", "--dataset", default="MNIST", help="a folder of --dataset_root, in any case (MNIST)")
-    add("-nb", "--num_classes", type=whole(2), help="must agree with the data (theirs)")
-    add("-m", "-model", "--model", default="CNN", help="CNN, ResNet10, ViT; also MLR, DNN, ResNet18, ResNet34 (CNN)")
+    add("-ncl", "-nb", "--num_classes", type=whole(2), help="must agree with the data (theirs)")
+    add("-m", "-model", "--model", default="CNN",
+        help="CNN, ResNet10, ViT; also MLR, DNN, ResNet18, ResNet34, TextCNN (CNN)")  # fmt: skip
     add("-lbs", "--batch_size", type=whole(1), default=10, help="rows of a local step (10)")
-    add("-lr", "--local_learning_rate", type=float, default=0.01, help="of plain SGD (0.01)")
+    add("-lr", "--local_learning_rate", type=float, help="of plain SGD (0.005; CEHGLS: 0.01)")
     flag("-ld", "--learning_rate_decay", about="the learning rate falls by gamma each round")
     add("-ldg", "--learning_rate_decay_gamma", type=float, default=0.99, help="gamma (0.99)")
-    add("-gr", "--global_rounds", type=whole(0), default=100, help="T; scores are taken before and after each (100)")
-    add("-ls", "--local_epochs", type=whole(1), default=2, help="passes over a client's rows (2)")
+    add("-gr", "--global_rounds", type=whole(0), help="T; scores are taken before and after each (2000; CEHGLS: 100)")
+    add("-ls", "--local_epochs", type=whole(1), help="passes over a client's rows (1; CEHGLS: 2)")
     add("-algo", "--algorithm", default="FedAvg", help="FedAvg, FedProx, FedPer, ... in any case (FedAvg)")
     add("-jr", "--join_ratio", type=share, default=1.0, help="share of the clients that train in a round (1)")
     flag("-rjr", "--random_join_ratio", about="a random share, from --join_ratio up to all")
@@ -77,13 +91,17 @@ def parser() -> argparse.ArgumentParser:
     add("-t", "--times", type=whole(1), default=1, help="runs up to this number; a run's number is its seed (1)")
     add("-eg", "--eval_gap", type=whole(1), default=1, help="rounds between scores (1)")
     add("-sfn", "--save_folder_name", default="items", help="where the last global model goes (items)")
-    flag("-ab", "--auto_break", about="stop when the best accuracy is more than 100 scores old")
+    flag("-ab", "--auto_break", about="stop when the best accuracy is more than --top_cnt scores old")
+    add("-tc", "--top_cnt", type=whole(1), default=TOP, help=f"of --auto_break ({TOP})")
     flag("-dlg", "--dlg_eval", about="attack what is sent (fedquilt audit's dlg)")
     add("-dlgg", "--dlg_gap", type=whole(1), default=100, help="rounds between attacks (100)")
     add("-bnpc", "--batch_num_per_client", type=whole(1), default=2, help="batches an attack searches for (2)")
     add("-nnc", "--num_new_clients", type=whole(0), default=0, help="the next so many of the folder are newcomers (0)")
     add("-ften", "--fine_tuning_epoch_new", type=whole(0), default=0, help="epochs of tuning for newcomers (0)")
     add("-fd", "--feature_dim", type=whole(1), default=512, help="the head's inputs; only CNN takes others (512)")
+    add("-vs", "--vocab_size", type=whole(1), help="how many token ids there are; only TextCNN takes it (80)")
+    add("-ml", "--max_len", type=whole(1), help="tokens of a text; must agree with the data; only TextCNN takes it")
+    add("-fs", "--few_shot", type=whole(0), default=0, help="only the first so many rows of each class train; 0: all")
     add("-cdr", "--client_drop_rate", type=share, default=0.0, help="share of the uploads that get lost (0)")
     add("-tsr", "--train_slow_rate", type=share, default=0.0, help="share of clients that do fewer epochs (0)")
     add("-ssr", "--send_slow_rate", type=share, default=0.0, help="share of clients with slow lines, simulated (0)")
@@ -96,6 +114,11 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--as_coded", action="store_true",
         help="-uhg and -ugc as their authors' code has them: last batch's gradient, own base, bins without their rows",
+    )  # fmt: skip
+    own.add_argument("--as", dest="like", choices=tuple(DEFAULTS), default="pfllib", help="whose defaults (pfllib)")
+    own.add_argument(
+        "--shared_start", type=truth, default=True, metavar="True|False",
+        help="what clients keep to themselves starts with the same values everywhere, as in PFLlib (True)",
     )  # fmt: skip
     own.add_argument("--dataset_root", help="where dataset folders are (dataset, or ../dataset)")
     own.add_argument("--results_folder", default="results", help="where results go (results)")
@@ -128,6 +151,11 @@ OWN: tuple[tuple[tuple[str, str], Any, str], ...] = (
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     """The arguments, checked one by one and against each other."""
     asked = parser().parse_args(words)
+    for name, value in DEFAULTS[asked.like].items():
+        if getattr(asked, name) is None:
+            setattr(asked, name, value)
+    if asked.top_cnt != TOP and not asked.auto_break:
+        raise InputError("-tc without -ab has no effect. Add -ab, or leave -tc out.")
     for name in ("local_learning_rate", "time_threthold"):
         if not getattr(asked, name) > 0:
             raise InputError(f"--{name} must be positive, got {getattr(asked, name)}.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedquilt.core.errors import InputError
 from fedquilt.data import Federation, only_clients
+from fedquilt.data.rows import Rows
 
 ROOTS = ("dataset", "../dataset")
 
@@ -22,7 +23,8 @@ def folder_of(asked: argparse.Namespace) -> Path:
         names = ", ".join(folder.name for folder in there) or "no folder at all"
         raise InputError(
             f"-data {asked.dataset}: not below {' or '.join(str(r) for r in roots)}, where there is {names}. "
-            "Make it with PFLlib's generate_NAME.py, or give --dataset_root."
+            "Make it with PFLlib's generate_NAME.py, write one from a recipe (python -m fedquilt.compat.write_folder "
+            f"RECIPE.toml --to {roots[0]}/{asked.dataset}), or give --dataset_root."
         )
     if len({folder.name for folder in alike}) > 1:
         raise InputError(f"-data {asked.dataset} could be {' or '.join(f.name for f in alike)}. Write it as it is.")
@@ -33,6 +35,18 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
+def _few_shot(data: Federation, shots: int) -> Federation:
+    """The same with each client's first ``shots`` training rows of every class, in the order of the file; 0 for all."""
+    if not shots:
+        return data
+    labels, parts = data.columns["y"].numpy(), []
+    for place in range(len(data.train)):
+        rows = data.train[place].numpy()
+        mine = labels[rows]
+        parts.append(rows[[int((mine[: i + 1] == y).sum()) <= shots for i, y in enumerate(mine)]])
+    return replace(data, train=Rows.of(parts))
+
+
 def federations(asked: argparse.Namespace, folder: Path) -> tuple[Federation, Federation | None]:
     """The clients that train, whose training rows are scored as 'valid'; and the newcomers."""
     whole = Federation.from_pfllib(folder, valid=0.0)
@@ -41,7 +55,7 @@ def federations(asked: argparse.Namespace, folder: Path) -> tuple[Federation, Fe
         extra = f" and -nnc {new}" if new else ""
         raise InputError(f"-nc {wanted}{extra}: {folder} holds {len(whole.ids)} clients.")
     if whole.classes is None or (asked.num_classes is not None and asked.num_classes != whole.classes):
-        raise InputError(f"-nb {asked.num_classes}: {folder} has {whole.classes} classes. Leave -nb out.")
-    part = only_clients(whole, whole.ids[:wanted])
+        raise InputError(f"-ncl {asked.num_classes}: {folder} has {whole.classes} classes. Leave -ncl out.")
+    part = _few_shot(only_clients(whole, whole.ids[:wanted]), asked.few_shot)
     newcomers = only_clients(whole, whole.ids[wanted : wanted + new]) if new else None
     return replace(part, exam_valid=part.train), newcomers

@@ -33,8 +33,8 @@ def run(words: Sequence[str] | None = None) -> list[Path]:
     shape = tuple(first.rows(first.all_rows()[:1]).x.shape[1:])
     devices = []
     if asked.device == "cuda":
-        devices = [f"cuda:{asked.device_id}"] if torch.cuda.is_available() else []
-        print("cuda: not available here, so the CPU is used" if not devices else f"device {devices[0]}")
+        devices = [f"cuda:{number}" for number in asked.device_id] if torch.cuda.is_available() else []
+        print(f"devices {', '.join(devices)}" if devices else "cuda: not available here, so the CPU is used")
     name = f"{folder.name}_{variant_of(asked)}_{asked.goal}"
     print(f"{variant_of(asked)} with {asked.model} on {folder}: {len(federation.ids)} clients, rows of {shape}")
     paths, seconds = [], []
@@ -45,7 +45,7 @@ def run(words: Sequence[str] | None = None) -> list[Path]:
         print(f"run {number}", flush=True)
         began, engine = time.perf_counter(), make_engine(asked.engine, None, devices)
         try:
-            scores, rounds = play.played(asked, config, method, federation, engine, _say)
+            scores, sent, rounds = play.played(asked, config, method, federation, engine, _say)
         finally:
             engine.close()
         about = {"fedquilt": __version__, "seed": number, "eval_gap": asked.eval_gap, "variant": variant_of(asked)}
@@ -53,7 +53,8 @@ def run(words: Sequence[str] | None = None) -> list[Path]:
             about["new_clients_accuracy"], said = play.newcomers(asked, method, rounds, new)
             _say(said)
         paths.append(Path(asked.results_folder) / f"{name}_{number}.h5")
-        results.save(paths[-1], scores, about)
+        results.save(paths[-1], scores, sent, about)
+        _say(f"{len(sent)} rounds {results.total(sent).words}")
         saved = play.save_model(rounds, Path(asked.save_folder_name) / f"{name}_{number}.safetensors")
         seconds.append(time.perf_counter() - began)
         _say(f"results {paths[-1]}" + (f", global model {saved}" if saved else ""))

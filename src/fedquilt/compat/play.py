@@ -17,6 +17,7 @@ from fedquilt.audit.sight import sight
 from fedquilt.audit.tapping import overheard
 from fedquilt.compat.algorithms import method_settings, model_settings
 from fedquilt.compat.practical import Practical, some
+from fedquilt.compat.results import Traffic
 from fedquilt.compat.scores import Evaluation, evaluation, grade
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
@@ -28,7 +29,6 @@ from fedquilt.runs.config import Config, parse
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.newcomers import evaluate_newcomers
 
-TOP = 100  # evaluations after which a best accuracy is old
 ATTACKED = 4  # clients of an attack
 Say = Callable[[str], None]
 
@@ -43,7 +43,7 @@ def settings(asked: argparse.Namespace, shape: tuple[int, ...], seed: int) -> Co
         train["schedule"] = {"kind": "exponential", "gamma": asked.learning_rate_decay_gamma}
     return parse({
         "seed": seed, "rounds": max(1, asked.global_rounds), "model": model_settings(asked, shape),
-        "method": method_settings(asked), "train": train,
+        "method": {**method_settings(asked), "shared_start": asked.shared_start}, "train": train,
         "cohort": {"count": int(asked.num_clients * asked.join_ratio)},
     }, "arguments")  # fmt: skip
 
@@ -73,10 +73,12 @@ def check_newcomers(asked: argparse.Namespace, method: Any) -> None:
 
 def played(
     asked: argparse.Namespace, config: Config, method: Any, federation: Any, engine: Engine, say: Say
-) -> tuple[list[Evaluation], Rounds]:
-    """The evaluations before rounds 0, g, 2g, ... T for the gap g, and the run after the last."""
+) -> tuple[list[Evaluation], list[Traffic], Rounds]:
+    """The evaluations before rounds 0, g, 2g, ... T for the gap g, what each round sent, and the run after the last."""
     rounds = Rounds(method, federation, engine, Seed(config.seed), score=grade)
     found: list[Evaluation] = []
+    sent: list[Traffic] = []
+    warning: str | None = None
     for number in range(asked.global_rounds + 1):
         began = time.perf_counter()
         if number % asked.eval_gap == 0:
@@ -86,18 +88,28 @@ def played(
                 f"{now.std:.4f}), AUC {now.auc:.4f}")  # fmt: skip
         if asked.dlg_eval and number % asked.dlg_gap == 0:
             say(attacked(asked, config, method, federation, rounds))
-        if number == asked.global_rounds or (asked.auto_break and _old(found)):
+        if number == asked.global_rounds or (asked.auto_break and _old(found, asked.top_cnt)):
             break
-        log = rounds.play()
+        log = rounds.play(scored=(number + 1) % asked.eval_gap == 0)
+        sent.append(Traffic(log.bytes_down, log.bytes_up, log.raw_down, log.raw_up))
+        say(f"round {number}: {sent[-1].words}")
+        if warning is None and (warning := told_by(method, rounds.state)) is not None:
+            say(f"round {number}: {warning}")
         for lost in log.quarantined:
             say(f"round {number}: client {lost.client!r} left out: {lost.reason}")
         if isinstance(engine, Auto):
             engine.expect(time.perf_counter() - began, asked.global_rounds - number)
-    return found, rounds
+    return found, sent, rounds
 
 
-def _old(found: list[Evaluation]) -> bool:
-    return len(found) - int(np.argmax([e.accuracy for e in found])) > TOP
+def told_by(method: Any, state: Any) -> str | None:
+    """What a method has to say about its state, if anything."""
+    found: str | None = method.warned(state) if hasattr(method, "warned") else None
+    return found
+
+
+def _old(found: list[Evaluation], top: int) -> bool:
+    return len(found) - int(np.argmax([e.accuracy for e in found])) > top
 
 
 def attacked(asked: argparse.Namespace, config: Config, method: Any, federation: Any, rounds: Rounds) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,32 @@ from fedquilt.runs.files import write_atomic
 
 SERIES = {"rs_test_acc": "accuracy", "rs_test_acc_std": "std", "rs_test_auc": "auc", "rs_train_loss": "loss"}
 LAST = 5
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one round sent: bytes to clients and from them, as they travelled and as they would without codecs."""
+
+    down: int
+    up: int
+    raw_down: int
+    raw_up: int
+
+    @property
+    def words(self) -> str:
+        """In a line."""
+        saved = (self.raw_down + self.raw_up) / max(self.down + self.up, 1)
+        raw = f", 1/{saved:.2f} of what it would be without compression" if saved > 1 else ""
+        return f"sent {self.down / MEGABYTE:.3f} MB down, {self.up / MEGABYTE:.3f} MB up{raw}"
+
+
+SENT = {"rs_bytes_down": "down", "rs_bytes_up": "up", "rs_raw_bytes_down": "raw_down", "rs_raw_bytes_up": "raw_up"}
+
+
+def total(sent: Sequence[Traffic]) -> Traffic:
+    """Of all rounds."""
+    return Traffic(*(sum(getattr(one, name) for one in sent) for name in SENT.values()))
 
 
 def h5py() -> Any:
@@ -27,12 +54,14 @@ def h5py() -> Any:
     return found
 
 
-def save(path: Path, scores: Sequence[Evaluation], about: Mapping[str, Any]) -> None:
-    """One value per evaluation in each series; settings as attributes."""
+def save(path: Path, scores: Sequence[Evaluation], sent: Sequence[Traffic], about: Mapping[str, Any]) -> None:
+    """One value per evaluation in each series, one per round in those of bytes; settings as attributes."""
     content = io.BytesIO()
     with h5py().File(content, "w") as file:
         for name, field in SERIES.items():
             file.create_dataset(name, data=np.array([getattr(s, field) for s in scores]))
+        for name, field in SENT.items():
+            file.create_dataset(name, data=np.array([getattr(one, field) for one in sent], np.int64))
         for name, value in about.items():
             file.attrs[name] = value
     write_atomic(path, content.getvalue())

@@ -1,14 +1,15 @@
 """``python -m fedquilt.compat.write_folder``: the division of a recipe as a folder in PFLlib's layout.
 
-The rows of each client go to DIR/train/I.npz and DIR/test/I.npz as plain arrays x and y (PFLlib pickles a dict of
-them), DIR/config.json tells the numbers of clients and classes. ``fedquilt.compat.pfllib`` and ``data.path`` read it.
+The rows of each client go to DIR/train/I.npz and DIR/test/I.npz, as the dict of x and y called data that PFLlib reads;
+DIR/config.json tells the numbers of clients and classes, DIR/data_log how many rows of which class each client has.
+PFLlib itself, ``fedquilt.compat.pfllib`` and ``data.path`` read it.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +23,63 @@ from fedquilt.runs.data import federation_of
 from fedquilt.runs.files import to_json, write_atomic
 
 
-def write(federation: Any, folder: Path) -> None:
-    """Clients become 0, 1, ... in their order; validation rows go to train, for PFLlib has none."""
+def write(federation: Any, folder: Path, settings: Mapping[str, Any] | None = None) -> None:
+    """Clients become 0, 1, ... in their order; validation rows go to train, for PFLlib has none.
+
+    ``settings`` say how the division was made, in the words of PFLlib's config.json.
+    """
     if (folder / "config.json").exists():
         raise InputError(f"'{folder}' holds a division already. Give another folder, or remove it.")
-    counts = []
+    counts: list[list[list[int]]] = []
+    sizes: dict[str, list[int]] = {"train": [], "test": []}
     for number, client in enumerate(federation.ids):
         site, test = federation.site(client, 0), federation.exam(client, "test")
         if test is None:
             raise InputError(f"Client {client!r} has no test rows; PFLlib's layout needs some. Set data.test > 0.")
         tables = [site.train] if site.valid is None else [site.train, site.valid]
-        labels = [_saved(folder / "train" / f"{number}.npz", tables), _saved(folder / "test" / f"{number}.npz", [test])]
-        values, sizes = np.unique(np.concatenate(labels), return_counts=True)
-        counts.append([[int(v), int(n)] for v, n in zip(values, sizes, strict=True)])
+        parts = {"train": tables, "test": [test]}
+        labels = {part: _saved(folder / part / f"{number}.npz", held) for part, held in parts.items()}
+        values, found = np.unique(np.concatenate(list(labels.values())), return_counts=True)
+        counts.append([[int(v), int(n)] for v, n in zip(values, found, strict=True)])
+        for part, y in labels.items():
+            sizes[part].append(len(y))
     about = {
-        "num_clients": len(federation.ids), "num_classes": federation.classes,
-        "Size of samples for labels in clients": counts,
+        "num_clients": len(federation.ids), "num_classes": federation.classes, "non_iid": None, "balance": None,
+        "partition": None, "Size of samples for labels in clients": counts, "alpha": None, "batch_size": None,
+        **(settings or {}),
     }  # fmt: skip
+    write_atomic(folder / "data_log", _log(counts, sizes).encode())
     write_atomic(folder / "config.json", to_json(about).encode())
+
+
+def _log(counts: Sequence[Sequence[Sequence[int]]], sizes: Mapping[str, Sequence[int]]) -> str:
+    """The division for people: a paragraph for each client, then the sums."""
+    lines = []
+    for client, held in enumerate(counts):
+        rows, classes = sum(n for _, n in held), " ".join(str(label) for label, _ in held)
+        lines.append(f"Client {client}\t Size of data: {rows}\t Labels:  [{classes}]")
+        lines += [f"\t\t Samples of labels:  {[tuple(pair) for pair in held]}", "-" * 50]
+    lines.append(f"Total number of samples: {sum(map(sum, sizes.values()))}")
+    lines += [f"The number of {part} samples: {list(rows)}" for part, rows in sizes.items()]
+    return "\n".join(lines) + "\n"
+
+
+def partition_settings(config: Any) -> dict[str, Any]:
+    """How a recipe divides rows, as PFLlib's config.json has it."""
+    chosen = config.data.partition
+    even = chosen.kind == "iid"
+    return {
+        "non_iid": not even, "balance": even, "partition": chosen.kind, "alpha": chosen.options.get("alpha"),
+        "batch_size": config.train.batch_size,
+    }  # fmt: skip
 
 
 def _saved(path: Path, tables: Sequence[Table]) -> Any:
     batches = [table.whole() for table in tables]
     x, y = (np.concatenate([getattr(b, name).numpy() for b in batches]) for name in ("x", "y"))
     content = io.BytesIO()
-    np.savez_compressed(content, x=x, y=y)
+    data: Any = {"x": x, "y": y}
+    np.savez_compressed(content, data=data)  # numpy pickles the dict, which is what PFLlib reads
     write_atomic(path, content.getvalue())
     return y
 
@@ -58,8 +91,9 @@ def run(words: Sequence[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", help="settings to change, for example data.clients=5")
     parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="for example dataset/Digits")
     asked = parser.parse_args(words)
-    federation = federation_of(load(asked.recipe, asked.overrides))
-    write(federation, asked.to)
+    config = load(asked.recipe, asked.overrides)
+    federation = federation_of(config)
+    write(federation, asked.to, partition_settings(config))
     print(f"{len(federation.ids)} clients, {federation.classes} classes: {asked.to}")
 
 

@@ -147,6 +147,8 @@ class Exchange:
             trips whose clients have nothing to say. Whatever it is, the fields of records hold what their
             annotations declare (see :mod:`fedquilt.core.declared`), or the reply is left out.
         most_bytes: The longest frame that an upload may have; by default 64 MiB and 16 times its download.
+        for_scores: The trip only makes clients' models ready for use, and training never sees what it leaves. It is
+            made in rounds after which models are scored, and in the last one.
     """
 
     name: str
@@ -159,6 +161,7 @@ class Exchange:
     download: Codec = plain
     upload: Any = Any
     most_bytes: int | None = None
+    for_scores: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -249,6 +252,11 @@ class OnBase:
         return bool(getattr(self.base, "pools_data", False))
 
     @property
+    def shared_start(self) -> bool:
+        """Whether the private parts of all clients start with the same values, as the base's do."""
+        return bool(getattr(self.base, "shared_start", False))
+
+    @property
     def reconstructs(self) -> bool:
         """Whether the base's models guess hidden patches instead of classes; ``predict`` then gives their losses."""
         return bool(getattr(self.base, "reconstructs", False))
@@ -292,6 +300,15 @@ class OnBase:
     def personal_model(self, download: Any, client: Any) -> Params:
         """As the base."""
         model: Params = self.base.personal_model(download, client)
+        return model
+
+    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+        """As the base, unless the class has its own answer to what a client uses; see
+        :func:`fedquilt.core.deployed.deployed_model`."""
+        select = getattr(self.base, "select_model", None)
+        if select is None or type(self).personal_model is not OnBase.personal_model:
+            return None
+        model: Params | None = select(download, client, site)
         return model
 
     def predict(self, params: Params, batch: Batch) -> Tensor:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedquilt.core.deployed import first_state, mode_scores, selected_model
 from fedquilt.core.errors import ExchangeError, FedquiltError, FrameError, StageError
 from fedquilt.core.exchange import Exchange, Method, Turn
 from fedquilt.core.params import Params, finite
@@ -140,10 +142,11 @@ class ClientSide:
         self._seen: tuple[bytes, Any, tuple[int, ...]] | None = None
         self._read: tuple[str, bytes, Any, tuple[int, ...]] | None = None
         self._compared: tuple[Params, Params, bool] | None = None
+        self._training: frozenset[ClientId] | None = None
 
     def first_slot(self, client: ClientId) -> Slot:
         """A client's slot before its first visit: a pure function of the run's seed and the client's id."""
-        return Slot(self.method.init_client(self.seed.fold("client", client)), {})
+        return Slot(first_state(self.method, self.seed, client), {})
 
     def visit(self, task: Task) -> Outcome:
         """Do the client's part of an exchange."""
@@ -225,13 +228,15 @@ class ClientSide:
         return notes
 
     def exam(self, exam: Exam) -> dict[str, Any]:
-        """Scores of the client's deployed model, and of the global one, on its own held-out rows."""
+        """Scores of the client's deployed model, and of the global one (in every mode, where there are several), on its
+        own held-out rows."""
         if self.score is None:
             return {}
         model = self._deployed(exam)
         whole = None if exam.whole is None else self._shared_model(exam.whole, _given(exam.down))
         scores: dict[str, Any] = {"deployed": {}, "global": {}}
         equal = whole is not None and self._equal(model, whole)
+        modes = {} if whole is None else self._modes(exam)
         for split in exam.splits:
             table = self.source.exam(exam.client, split, exam.round)
             if table is None:
@@ -241,7 +246,16 @@ class ClientSide:
                 scores["global"][split] = (
                     scores["deployed"][split] if equal else self.score(self.method.predict, whole, table)
                 )
+                for name, mode in modes.items():
+                    scores.setdefault(name, {})[split] = self.score(self.method.predict, mode, table)
         return scores
+
+    def _modes(self, exam: Exam) -> dict[str, Params]:
+        """What the global model could be instead, if the method has modes; all are made of the download."""
+        method: Any = self.method
+        names = mode_scores(method)
+        found = method.modes(self._shown(_given(exam.down))) if names else {}
+        return {name: found[mode] for mode, name in names.items()}
 
     def _equal(self, model: Params, whole: Params) -> bool:
         if self._compared is None or self._compared[0] is not model or self._compared[1] is not whole:
@@ -249,20 +263,29 @@ class ClientSide:
         return self._compared[2]
 
     def _deployed(self, exam: Exam) -> Params:
-        """The client's model; equal download and slot give the very same object, so that it stays bound."""
+        """The client's model; equal download and slot give the very same object, so that it stays bound, unless the
+        client selected it by its own rows."""
         slot = self.first_slot(exam.client) if exam.slot is None else exam.slot
         if self._last is not None and self._last[0] is exam.down and same(self._last[1], slot):
             return self._last[2]
         try:
             state = unpack(slot).state if isinstance(slot, bytes) else slot.state
-            model = self.method.personal_model(self._shown(_given(exam.down)), state)
+            shown = self._shown(_given(exam.down))
+            selected = selected_model(self.method, shown, state, partial(self._own_site, exam))
+            model = self.method.personal_model(shown, state) if selected is None else selected
         except FedquiltError:
             raise
         except Exception as error:
             raise ExchangeError(type(self.method).__name__, "evaluation", "personal_model", exam.client, -1,
                                 f"{type(error).__name__}: {error}") from error  # fmt: skip
-        self._last = (exam.down, slot, model)
+        self._last = (exam.down, slot, model) if selected is None else None
         return model
+
+    def _own_site(self, exam: Exam) -> Site | None:
+        """The training rows of an examined client, if it has any."""
+        if self._training is None:
+            self._training = frozenset(self.source.ids)
+        return self.source.site(exam.client, exam.round) if exam.client in self._training else None
 
     def _shared_model(self, frame: bytes, down: bytes) -> Params:
         if self._whole is None or self._whole[0] is not frame or self._whole[1] is not down:

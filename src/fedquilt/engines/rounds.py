@@ -98,12 +98,12 @@ class Rounds:
 
     # One round
 
-    def play(self, measure: bool = False) -> RoundLog:
-        """Play the next round: its exchanges in order."""
+    def play(self, measure: bool = False, scored: bool = True) -> RoundLog:
+        """Play the next round: its exchanges in order; those ``for_scores`` only if models will be ``scored``."""
         log, self._meter, trip = RoundLog(self.done), PhaseMeter(), 0
         try:
             with one_thread():
-                names = self._plan()
+                names = tuple(n for n in self._plan() if scored or not self.exchanges[n].for_scores)
                 for trip, name in enumerate(names):
                     self._meter.to(name, "aggregate")
                     self.state = self._trip(self.exchanges[name], log, measure, names[:trip].count(name), trip)

@@ -102,6 +102,10 @@ class CGPFLMoreau(CGPFL):
         """theta, once there is one."""
         return client.own or super().personal_model(download, client)
 
+    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+        """Nothing to select once there is theta."""
+        return None if client.own else super().select_model(download, client, site)
+
 
 def cgpfl_moreau(
     objective: Objective | Net, n_clusters: int = 3, mu: float = 15.0, inner_lr: float = 0.05, inner_steps: int = 5,

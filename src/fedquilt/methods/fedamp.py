@@ -33,10 +33,12 @@ class FedAMP(OnBase):
     """Client i trains f_i(w) + lam/(2 alpha) |w - u_i|^2 from u_i to w_i, with u_i = sum_j xi_ij w_j,
 
     xi_ij = alpha A'(|w_i - w_j|^2) for j != i, A'(x) = e^(-x/sigma) / sigma, and xi_ii = 1 - the sum of the others.
+    Weights are a convex combination, for which the paper asks for a small enough alpha in every round: where the
+    others' weights sum to more than 1, which takes an alpha above sigma / (clients - 1), they are scaled to 1.
 
     Args:
         base: How clients train.
-        alpha: Step of the attention, > 0; at most sigma / (clients - 1), so that xi_ii is not negative.
+        alpha: Step of the attention, > 0.
         sigma: Width of the attention, > 0.
         lam: Strength of the pull, >= 0.
 
@@ -74,10 +76,10 @@ class FedAMP(OnBase):
         if mine is None:
             return Download(state.shared)
         weights = {j: self._attention(mine, w) for j, w in state.models.items() if j != client_id}
-        rest = 1 - math.fsum(weights.values())
-        if rest < 0:
-            most = self.alpha / math.fsum(weights.values())
-            raise InputError(f"FedAMP's alpha is too large for {len(weights) + 1} clients; try alpha={most:.2g}.")
+        total = math.fsum(weights.values())
+        if total > 1:
+            weights = {j: x / total for j, x in weights.items()}
+        rest = max(0.0, 1 - total)
         return Download(weighted_mean([(rest, mine), *((x, state.models[j]) for j, x in weights.items())]))
 
     def _attention(self, mine: Params, other: Params) -> float:
@@ -93,6 +95,16 @@ class FedAMP(OnBase):
         """Remember w_i = u_i + its change."""
         heard = {r.client: add(self.down(state, r.client).shared, r.upload.delta) for r in replies}
         return replace(state, models={**state.models, **heard})
+
+    def warned(self, state: Cloud) -> str | None:
+        """That alpha can be too large for so many clients."""
+        others = len(state.models) - 1
+        if self.alpha * others <= self.sigma:
+            return None
+        return (
+            f"FedAMP's alpha {self.alpha:g} is above sigma / {others} = {self.sigma / others:.2g}: where clients are "
+            "so alike that the others' weights sum to more than 1, these are scaled to 1 and the client's own is 0."
+        )
 
     def global_model(self, state: Cloud) -> None:
         """There is none."""

@@ -78,6 +78,8 @@ class FedAvg:
         codec: How uploads travel.
         cohort: Who is asked each round.
         epochs, epochs_first, steps, batch_size, schedule, clip, only: See :class:`fedquilt.core.train.Train`.
+        shared_start: Whether the private parts of all clients start with the same values, those of the server's first
+            model, instead of each with its own; see :func:`fedquilt.core.deployed.first_state`.
 
     Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017.
     """
@@ -95,6 +97,7 @@ class FedAvg:
     clip: float | None = None
     only: Names = everything
     epochs_first: int | None = None
+    shared_start: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, Objective | Net):
@@ -124,7 +127,7 @@ class FedAvg:
         return Server(shared=pick(self.parts.shared, self.net.init(seed)))
 
     def init_client(self, seed: Seed) -> Any:
-        """The private part of a fresh model; every client starts with its own."""
+        """The private part of a fresh model; every client starts with its own, unless with ``shared_start``."""
         if not any(self.parts.private(n) for n in self.net.names):
             return Client(private={})
         return Client(private=pick(self.parts.private, self.net.init(seed)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, at_home, either, under
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import Batch, Site
+from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload, net_of
 from fedquilt.methods.framed import Framed, own_loss, universal_loss
@@ -29,6 +30,16 @@ from fedquilt.pieces.objectives import class_counts, cross_entropy
 from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads, Personal, Realign, masked, with_head
 
 MASK = "mask"
+Mode = Literal["universal", "realigned", "plain"]
+MODES: tuple[Mode, ...] = get_args(Mode)  # in this order on a tie; the first where nothing can be chosen
+
+
+@record
+class Serving:
+    """The server's state, and a download, where the mode is chosen: the shared part, and the mode in use."""
+
+    shared: Params
+    serve: str
 
 
 @record
@@ -59,7 +70,9 @@ class FedLoGe(OnBase):
         base: FedAvg of a :class:`Framed`, whose ``own`` is private.
         plain: The network as given, which all models in use belong to.
         realign: How heads are made for use.
-        serve: What the global model is: the realigned global head, the plain one, or the frame ("universal").
+        serve: What the global model is: the frame ("universal"), the realigned global head, or the plain one. "auto"
+            takes the one that is most accurate on validation rows, anew after each evaluation: those of the server if
+            it has any, otherwise the mean over clients. Where nobody holds validation rows it is the frame.
         mask: Whether a client never answers a class that it has no training row of.
         norm: Length of the frame's vectors.
         warm_norm, warm_rounds: If set, the length begins there and goes to ``norm`` by equal factors.
@@ -68,19 +81,20 @@ class FedLoGe(OnBase):
     """
 
     newcomer_head: ClassVar[tuple[str, ...]] = ("head",)
+    mode_names: ClassVar[tuple[str, ...]] = MODES
 
     base: FedAvg
     plain: Net
     realign: Realign = Realign()  # noqa: RUF009 - frozen, so it can be shared
-    serve: Literal["realigned", "plain", "universal"] = "realigned"
+    serve: Mode | Literal["auto"] = "auto"
     mask: bool = False
     norm: float = 0.1
     warm_norm: float | None = None
     warm_rounds: int = 0
 
     def __post_init__(self) -> None:
-        if self.serve not in ("realigned", "plain", "universal"):
-            raise InputError(f"serve must be 'realigned', 'plain' or 'universal', got {self.serve!r}.")
+        if self.serve not in ("auto", *MODES):
+            raise InputError(f"serve must be 'auto', 'universal', 'realigned' or 'plain', got {self.serve!r}.")
         warm = 1.0 if self.warm_norm is None else self.warm_norm
         if (self.warm_norm is None) != (self.warm_rounds == 0) or not 0 < warm < math.inf or self.warm_rounds < 0:
             raise InputError(
@@ -100,6 +114,11 @@ class FedLoGe(OnBase):
             return 1.0
         return float((self.warm_norm / self.norm) ** (1 - round / self.warm_rounds))
 
+    def init_server(self, seed: Seed) -> Any:
+        """As the base; where the mode is chosen, also which one is in use."""
+        fresh = self.base.init_server(seed)
+        return Serving(fresh.shared, MODES[0]) if self.serve == "auto" else fresh
+
     def init_client(self, seed: Seed) -> Holder:
         """A fresh local head."""
         return Holder(self.base.init_client(seed).private, None)
@@ -108,7 +127,19 @@ class FedLoGe(OnBase):
         """The base's trip."""
         (train,) = self.base.exchanges()
         trip = train.training(start=self.start, finish=self.finish)
-        return (replace(trip, check=self.check),)
+        return (replace(trip, down=self.down, check=self.check),)
+
+    def down(self, state: Any, client_id: ClientId) -> Any:
+        """As the base; where the mode is chosen, also its name, for clients that were never visited."""
+        return Serving(state.shared, self.served(state)) if self.serve == "auto" else self.base.down(state, client_id)
+
+    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+        """Hear how accurate each mode is on validation rows, and serve the best."""
+        for rows in ("common_valid_accuracy", "global_valid_accuracy"):
+            told = {mode: metrics[f"{rows}_{mode}"] for mode in MODES if f"{rows}_{mode}" in metrics}
+            if self.serve == "auto" and told:
+                return Serving(state.shared, max(told, key=lambda mode: told[mode]))
+        return state
 
     def start(self, download: Any, client: Holder, site: Site, turn: Turn) -> Job:
         """As the base."""
@@ -150,21 +181,27 @@ class FedLoGe(OnBase):
         fixed = Head(scaled, torch.zeros(len(scaled)))
         return Heads(body, Head(shared[WEIGHT], shared[BIAS]), mine, fixed)
 
-    def global_model(self, state: Any) -> Params:
-        """The body with the head that ``serve`` names."""
-        return self._whole(self.heads(state, Holder({}, None)))
+    def served(self, held: Any) -> str:
+        """The mode of the global model, of a state or a download."""
+        return str(getattr(held, "serve", MODES[0])) if self.serve == "auto" else self.serve
 
-    def _whole(self, heads: Heads) -> Params:
+    def modes(self, held: Any) -> dict[str, Params]:
+        """What the global model would be in every mode, of a state or a download."""
+        heads = self.heads(held, Holder({}, None))
         if heads.fixed is None:
             raise AssertionError("a frame is always there")
-        views = {"realigned": self.realign.whole(heads.general), "plain": heads.general, "universal": heads.fixed}
-        return with_head(heads.body, views[self.serve])
+        views = {"universal": heads.fixed, "realigned": self.realign.whole(heads.general), "plain": heads.general}
+        return {mode: with_head(heads.body, views[mode]) for mode in MODES}
+
+    def global_model(self, state: Any) -> Params:
+        """The body with the head of the mode in use."""
+        return self.modes(state)[self.served(state)]
 
     def personal_model(self, download: Any, client: Holder) -> Params:
         """The body with the client's realigned head; the global model before its first visit."""
         heads = self.heads(download, client)
         if heads.own is None or client.counts is None:
-            return self._whole(heads)
+            return self.global_model(download)
         model = with_head(heads.body, self.realign.own(heads.general, heads.own))
         return {**model, MASK: client.counts > 0} if self.mask else model
 
@@ -179,8 +216,7 @@ def fedloge(
     narrow: Literal["refuse", "spread"] = "refuse", frame_seed: int = 0, temperature: float | None = None,
     cosine: bool = False, warm_norm: float | None = None, warm_rounds: int = 0, kappa: float = 1.7, tau: float = 1.0,
     scale_bias: bool = False, personal: Personal = "readme",
-    serve: Literal["realigned", "plain", "universal"] = "realigned", mask: bool = False, by_class: bool = False,
-    **rest: Any,
+    serve: Mode | Literal["auto"] = "auto", mask: bool = False, by_class: bool = False, **rest: Any,
 ) -> FedLoGe:  # fmt: skip
     """FedLoGe on a network in two parts, features and a linear head.
 

@@ -196,6 +196,10 @@ class FedSoft(Regrouping):
             return client.own or super().personal_model(download, client)
         return client.own or {**download.shared, **client.private}
 
+    def select_model(self, download: Any, client: Owner, site: Site) -> Params | None:
+        """Without a model of one's own, and if all are at hand, the one of lowest loss; else nothing to select."""
+        return None if client.own or not isinstance(download, Offer) else super().select_model(download, client, site)
+
     def newcomer_model(self, download: Any, client: Owner, site: Site, turn: Turn) -> Params:
         """The model of lowest loss if all are at hand, else the even mixture."""
         if isinstance(download, Offer):

@@ -1,4 +1,4 @@
-"""Fine-tuning: after each round every client tunes a copy of the new global model for its own use."""
+"""Fine-tuning: before models are scored every client tunes a copy of the new global model for its own use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class FineTune(OnBase):
     """The base, and a second trip to everyone: train a copy of the global model and keep it, send nothing.
 
     A client's model is its tuned copy; the global model stays the base's. A model can only be tuned where the data are,
-    so tuning is a visit of its own, from the very model that evaluation sends.
+    so tuning is a visit of its own, from the very model that evaluation sends. Training never sees the copy, so rounds
+    that are not scored do without this trip; the last round always has it.
 
     Args:
         base: FedAvg, however set up.
@@ -54,7 +55,8 @@ class FineTune(OnBase):
             objective=self.objective or self.base.loss, finish=self.keep, only=self.only, epochs=self.epochs,
             steps=self.steps, optimizer=self.optimizer or self.base.optimizer,
         )  # fmt: skip
-        return train, replace(tune, name="tune", up=unmoved, codec=plain, cohort=everyone, check=anything, upload=None)
+        tune = replace(tune, name="tune", up=unmoved, codec=plain, cohort=everyone, check=anything, upload=None)
+        return train, replace(tune, for_scores=True)
 
     def keep(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, None]:
         """The tuned copy is the client's own."""

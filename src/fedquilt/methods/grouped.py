@@ -159,9 +159,13 @@ class Grouped(OnBase):
         vector = None if download.clusters.directions is None else self.vector(download, client, site, turn)
         if vector is not None:
             return assign(download.clusters, vector), vector
+        best, loss = self.best(download, client, site)
+        return Assigned(best, best, loss, 0.0, False), None
+
+    def best(self, download: Welcome, client: Any, site: Site) -> tuple[int, float]:
+        """The cluster whose model has the lowest loss on the client's training rows, and that loss."""
         losses = [self.loss_of({**model, **client.private}, site) for model in download.models]
-        best = losses.index(min(losses))
-        return Assigned(best, best, losses[best], 0.0, False), None
+        return losses.index(min(losses)), min(losses)
 
     def vector(self, download: Welcome, client: Any, site: Site, turn: Turn) -> Tensor | None:
         """What the clusters' directions are compared with; None where there is no such thing."""
@@ -227,6 +231,12 @@ class Grouped(OnBase):
     def global_model(self, state: Groups) -> Params | None:
         """The only model, as long as there is only one."""
         return self.base.global_model(Server(state.models[0])) if len(state.models) == 1 else None
+
+    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+        """For a client without a cluster: the model with the lowest loss on its training rows."""
+        if not isinstance(download, Welcome):
+            return None
+        return {**download.models[self.best(download, client, site)[0]], **client.private}
 
     def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
         """The model of the cluster that a newcomer with these rows belongs to."""

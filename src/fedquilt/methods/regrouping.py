@@ -121,6 +121,12 @@ class Regrouping(Starting):
         mine = download.yours if download.yours in download.models else min(download.models)
         return {**self.whole(download, mine), **client.private}
 
+    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+        """For a client that was never heard: the model with the lowest loss on its training rows."""
+        if download.yours in download.models or len(download.models) == 1:
+            return None
+        return {**self.whole(download, self.best(download, client, site)), **client.private}
+
     def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
         """The model with the lowest loss on the newcomer's training rows."""
         return {**self.whole(download, self.best(download, client, site)), **client.private}

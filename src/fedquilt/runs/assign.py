@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.deployed import first_state
 from fedquilt.core.errors import InputError, SnapshotError, StageError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.params import Params
@@ -157,7 +158,7 @@ class _Alone:
 
 def _by_direction(found: ClusterResult, learned: Learned, site: Site, client: ClientId) -> Placed:
     method: Any = learned.method
-    fresh = method.init_client(learned.seed.fold("client", client))
+    fresh = first_state(method, learned.seed, client)
     turn = Turn(learned.done, client, learned.seed.fold("newcomer", client))
     vector = method.vector(method.welcome(learned.state), fresh, site, turn)
     if vector is None:
@@ -178,8 +179,7 @@ class _Members:
         run = RunFolder(self.folder)
         run.slots.now = dict(entries_of(self.snapshot.slots))
         frame, method = run.slots.get(client), self.learned.method
-        fresh = method.init_client(self.learned.seed.fold("client", client))
-        state = fresh if frame is None else unpack(frame).state
+        state = first_state(method, self.learned.seed, client) if frame is None else unpack(frame).state
         return method.personal_model(download_of(self.learned, client), state)
 
 

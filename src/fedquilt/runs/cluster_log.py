@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any
 
+from fedquilt.core.deployed import first_state
 from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId
 from fedquilt.engines.client_side import one_thread
@@ -27,7 +28,7 @@ class ClusterLog:
         now = clusters_of(rounds.state)
         if self.folder is None or now is None:
             return
-        row = row_of(rounds.done, before, now, getattr(self.federation, "groups", None))
+        row = row_of(rounds.done, before, now, getattr(self.federation, "groups", None), len(rounds.source.ids))
         if exams:
             net = getattr(rounds.method, "net", None)
             with one_thread():
@@ -39,7 +40,8 @@ class ClusterLog:
         """clusters.json and its arrays."""
         now = clusters_of(rounds.state)
         if self.folder is not None and now is not None:
-            save_clusters(self.folder.path, now, rounds.done, getattr(self.federation, "classes", None))
+            classes, clients = getattr(self.federation, "classes", None), len(rounds.source.ids)
+            save_clusters(self.folder.path, now, rounds.done, classes, clients)
 
     @cached_property
     def _majority(self) -> dict[ClientId, float]:
@@ -54,5 +56,5 @@ def _model(rounds: Rounds, client: ClientId) -> Params:
     """A client's model; where clients' states stay at their sites, that of a client without a past."""
     if not rounds.engine.keeps_states:
         return personal_model(rounds, client)
-    fresh = rounds.method.init_client(rounds.seed.fold("client", client))
+    fresh = first_state(rounds.method, rounds.seed, client)
     return rounds.method.personal_model(rounds.next_exchange().down(rounds.state, client), fresh)

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedquilt.pieces.clustering.result import ClusterResult, members
-from fedquilt.runs.clusters import LOG, clusters_in, history
+from fedquilt.runs.clusters import LOG, clusters_in, history, placed_words
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.terminal import say, show_table
 
@@ -27,6 +27,7 @@ def viewed(folder: Path, to: Path | None = None) -> dict[str, Any]:
     return {
         "folder": str(folder), "round": text["round"], "k": found.k, "criterion": found.criterion,
         "measures": text["measures"], "warnings": text["warnings"], "labels": text["labels"],
+        "placed": {name: rows[-1][name] for name in ("clients", "of") if name in rows[-1]} if rows else None,
         "planted": {name: met[name] for name in ("ari", "nmi", "purity")} if met else None,
         "moved": {str(row["round"]): row["churn"] for row in rows if row["churn"] > 0},
         "clusters": _lines(found, scored.get("clusters", [])),
@@ -70,8 +71,13 @@ def clusters_table(found: Mapping[str, Any]) -> None:
     for row in found["clusters"]:
         named = ", ".join(str(c) for c in row["members"][:SHOWN]) + (" ..." if len(row["members"]) > SHOWN else "")
         say(f"cluster {row['cluster']}: {named or 'nobody'}")
+    told = "" if not found["placed"] else placed_words(found["placed"])
+    if told:
+        rest = found["placed"].get("of", 0) > found["placed"]["clients"]
+        say(told + ("; the others are scored with the model of lowest loss on their training rows" if rest else ""))
     if found["planted"] is not None:
-        say("planted groups: " + ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items()))
+        met = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
+        say(f"planted groups{f' ({told})' if told else ''}: {met}")
     known = {n: v for n, v in found["measures"].items() if v is not None}
     if known:
         say("measures: " + ", ".join(f"{n} {v:.4g}" for n, v in known.items()))

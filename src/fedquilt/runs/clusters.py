@@ -28,12 +28,13 @@ def clusters_of(state: Any) -> ClusterResult | None:
 
 
 def row_of(
-    round: int, before: ClusterResult | None, now: ClusterResult, planted: Mapping[ClientId, Any] | None
+    round: int, before: ClusterResult | None, now: ClusterResult, planted: Mapping[ClientId, Any] | None, clients: int
 ) -> dict[str, Any]:
-    """A round in the log: K (of clusters with members), the share of clients that moved, and how well planted groups
-    are met. Labels are written where they are new, as pairs, so that ids keep their type."""
+    """A round in the log: K (of clusters with members), how many clients are in one (``clients``) of how many there are
+    (``of``), the share of those that moved, and how well those placed meet planted groups. Labels are written where
+    they are new, as pairs, so that ids keep their type."""
     used = len(set(now.labels.values()))
-    row: dict[str, Any] = {"round": round, "k": used, "clients": len(now.labels), "churn": 0.0}
+    row: dict[str, Any] = {"round": round, "k": used, "clients": len(now.labels), "of": clients, "churn": 0.0}
     if before is not None and before.labels != now.labels:
         row["churn"] = churn(before.labels, now.labels)
     if planted is not None and planted.keys() & now.labels.keys():
@@ -41,6 +42,11 @@ def row_of(
     if round == 1 or before is None or before.labels != now.labels:
         row["labels"] = _pairs(now.labels)
     return row
+
+
+def placed_words(row: Mapping[str, Any]) -> str:
+    """How many clients are in a cluster: '44 of 50 placed'. Logs of earlier versions do not tell of how many."""
+    return f"{row['clients']} of {row['of']} placed" if "of" in row else f"{row['clients']} placed"
 
 
 def by_cluster(
@@ -79,14 +85,16 @@ def _pairs(labels: Mapping[ClientId, int]) -> list[list[Any]]:
 # Files
 
 
-def save_clusters(folder: Path, found: ClusterResult, round: int, classes: int | None = None) -> None:
+def save_clusters(
+    folder: Path, found: ClusterResult, round: int, classes: int | None = None, clients: int | None = None
+) -> None:
     """Write clusters.json, and its arrays beside it."""
     kept = {n: t.contiguous() for n in ("tree", "directions") if (t := getattr(found, n)) is not None}
     arrays = safetensors.torch.save(kept)
     write_atomic(folder / ARRAYS, arrays, folder)
     text = {
         "round": round, "k": found.k, "criterion": found.criterion, "classes": classes,
-        "labels": _pairs(found.labels), "order": list(found.order), "measures": dict(found.measures),
+        "of": clients, "labels": _pairs(found.labels), "order": list(found.order), "measures": dict(found.measures),
         "warnings": list(found.warnings), "arrays": hashlib.sha256(arrays).hexdigest(),
     }  # fmt: skip
     write_atomic(folder / FILE, to_json(text, indent=1).encode(), folder)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedquilt.core.deployed import first_state
 from fedquilt.core.errors import ConfigError, FedquiltError, InputError
 from fedquilt.core.exchange import Codec, Exchange, Method, Turn, plain
 from fedquilt.core.record import pack, unpack
@@ -63,7 +64,7 @@ def check_codecs(method: Method, source: Any, seed: Seed) -> None:
     if not trips or not len(source.ids):
         return
     client = source.ids[0]
-    state, own = method.init_server(seed.fold("server")), method.init_client(seed.fold("client", client))
+    state, own = method.init_server(seed.fold("server")), first_state(method, seed, client)
     site = _few_rows(source.site(client, 0))
     for trip in trips:
         turn = Turn(0, client, seed.fold("check", trip.name))

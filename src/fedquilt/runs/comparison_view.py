@@ -70,11 +70,16 @@ def _beside(summary: Mapping[str, Any]) -> None:
             f"{row['versus_first_p']:.2g}" if known else "",
             f"{row['versus_first_seeds_better']}/{row['versus_first_seeds']}" if known else "",
             f"{100 * row['versus_majority_difference']:.1f}" + (" *" if row["versus_majority_significant"] else "  "),
-            "" if row["clusters"] is None else f"{row['clusters']:.3g}",
-            "" if row["ari"] is None else f"{row['ari']:.2f}",
+            "" if row["clusters"] is None else f"{row['clusters']:.3g}{_placed(row) if row['ari'] is None else ''}",
+            "" if row["ari"] is None else f"{row['ari']:.2f}{_placed(row)}",
             "" if math.isnan(row["updates"]) else f"{row['updates']:.0f}",
         )
     show_table(table)
+    if any(_placed(row) for row in summary["rows"]):
+        say(
+            "ARI is over the clients that were placed in a cluster; those never asked are scored with the model of "
+            "lowest loss on their training rows."
+        )
     if others:
         say(
             "difference: mean over clients of accuracy minus the first method's, ± 95 % over clients; p: Wilcoxon's "
@@ -82,6 +87,12 @@ def _beside(summary: Mapping[str, Any]) -> None:
             "agree; seeds: in how many it is better. majority: the same difference from always answering the "
             "client's commonest label. updates: local trainings per run."
         )
+
+
+def _placed(row: Mapping[str, Any]) -> str:
+    """How many clients were in a cluster at the end, where some were not."""
+    placed, whole = row["placed"], row["placed_of"]
+    return "" if placed is None or whole is None or placed >= whole else f" ({placed:.4g} of {whole:.4g} placed)"
 
 
 def _percent(span: Interval) -> str:

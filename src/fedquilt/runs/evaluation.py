@@ -18,7 +18,7 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
 
     ``<split>_accuracy`` is the mean over clients of the accuracy of the model each would use, on its own rows;
     ``_pooled`` counts rows instead of clients; ``_worst10`` is the mean of the worst tenth of the clients. The same
-    with the prefix ``global_`` for the global model.
+    with the prefix ``global_`` for the global model; of one with several modes also ``global_<split>_accuracy_<mode>``.
     """
     numbers: dict[str, float] = {}
     for model in MODELS:
@@ -27,6 +27,17 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
             scores = [e[model][split] for e in exams.values() if split in e.get(model, {})]
             if scores:
                 numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(scores).items()}
+    return numbers | _by_mode(exams)
+
+
+def _by_mode(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
+    """Mean accuracies over clients of every mode that exams told, by split."""
+    numbers: dict[str, float] = {}
+    for name in dict.fromkeys(n for e in exams.values() for n in e if n.startswith("global.")):
+        for split in ("valid", "test"):
+            scores = [e[name][split] for e in exams.values() if split in e.get(name, {})]
+            if scores and "accuracy" in (found := _numbers(scores)):
+                numbers[f"global_{split}_accuracy_{name.removeprefix('global.')}"] = found["accuracy"]
     return numbers
 
 

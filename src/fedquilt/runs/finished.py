@@ -26,3 +26,25 @@ def in_messages(found: Mapping[str, Any]) -> str:
         return ""
     down, up, scoring_down, scoring_up = (f"{found[name] / MEGABYTE:.2f} MB" for name in CARRIED)
     return f"messages held {up} up, {down} down in all, of which scoring took {scoring_up} up, {scoring_down} down"
+
+
+_ROWS = {
+    "common_valid": "the server's validation rows", "global_valid": "clients' validation rows",
+    "common_test": "the common test set", "global_test": "clients' test rows",
+}  # fmt: skip
+_SUMMARIES = ("pooled", "std", "worst10")  # of one model over clients: no modes
+
+
+def modes_line(metrics: Mapping[str, Any]) -> str | None:
+    """The mode in which a global model is served and the accuracies of all modes, in words; None where there is one."""
+    if metrics.get("served") is None:
+        return None
+    told = []
+    for name, rows in _ROWS.items():
+        start = f"{name}_accuracy_"
+        found = {n.removeprefix(start): v for n, v in metrics.items() if n.startswith(start) and v is not None}
+        modes = [f"{mode} {100 * v:.1f}" for mode, v in found.items() if mode not in _SUMMARIES]
+        told += [f"on {rows} {', '.join(modes)}"] if modes else []
+    if not any("validation" in line for line in told):
+        told.append("there are no validation rows to choose a mode on")
+    return f"global model: {metrics['served']}; accuracy in % of all modes {'; '.join(told)}"

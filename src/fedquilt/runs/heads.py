@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedquilt.core.deployed import deployed_model, first_state
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
@@ -71,8 +72,9 @@ class Played:
     def state(self, client: ClientId) -> tuple[Any, bool]:
         """A client's state, and whether it was ever visited."""
         frame = self._slots.get(client)
-        fresh = self.learned.method.init_client(self.learned.seed.fold("client", client))
-        return (fresh, False) if frame is None else (unpack(frame).state, True)
+        if frame is not None:
+            return unpack(frame).state, True
+        return first_state(self.learned.method, self.learned.seed, client), False
 
     def download(self, client: ClientId) -> Any:
         """What the next round would bring."""
@@ -85,7 +87,9 @@ class Played:
 
     def personal(self, client: ClientId) -> Params:
         """The client's model."""
-        return self.learned.method.personal_model(self.download(client), self.state(client)[0])
+        round = max(self.learned.done - 1, 0)
+        site = partial(self.federation.site, client, round)
+        return deployed_model(self.learned.method, self.download(client), self.state(client)[0], site)
 
     def heads(self, client: ClientId | None = None) -> Heads | None:
         """Body and heads of a client (or as far as all share them), if its models are a body and a linear head.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedquilt.core.deployed import first_state
 from fedquilt.core.errors import InputError, StageError
 from fedquilt.core.exchange import Method, Turn
 from fedquilt.core.net import Net, logits_of
@@ -143,7 +144,7 @@ def _evaluated(learned: Learned, source: Any, mode: str, epochs: int, score: Sco
 def _model(learned: Learned, whole: Params | None, client: ClientId, site: Site, work: Train | None) -> Params:
     """What this newcomer would use."""
     method, turn = learned.method, Turn(learned.done, client, learned.seed.fold("newcomer", client))
-    fresh, own = method.init_client(learned.seed.fold("client", client)), getattr(method, "newcomer_model", None)
+    fresh, own = first_state(method, learned.seed, client), getattr(method, "newcomer_model", None)
     model: Params
     if own is not None:
         model = own(download_of(learned, client), fresh, site, turn)

@@ -72,7 +72,8 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
     maker = entry.load()
     hints = typing.get_type_hints(maker, include_extras=True)  # of a class: its fields, each in its own module's words
     taken: dict[str, Any] = {}
-    for name, parameter in inspect.signature(maker).parameters.items():
+    parameters = inspect.signature(maker).parameters
+    for name, parameter in parameters.items():
         kind_of = hints.get(name)
         if (table == "method" and name in COMMON) or not _is_plain(kind_of):
             continue
@@ -80,6 +81,8 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
         taken[name] = (kind_of, default)
     if table == "method" and "aggregate" not in entry.fixed:
         taken["aggregate"] = (str | dict[str, Any], "mean")
+    if table == "method" and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        taken["shared_start"] = (bool, False)  # what a method hands down to FedAvg
     return create_model(f"{kind} options", __config__=ConfigDict(extra="forbid"), **taken)
 
 

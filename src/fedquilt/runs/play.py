@@ -39,6 +39,7 @@ from fedquilt.runs.majority import at_majority, majority_facts
 from fedquilt.runs.meters import LOG as PHASES
 from fedquilt.runs.meters import Meters
 from fedquilt.runs.preparation import Prepared, of_run
+from fedquilt.runs.served import common_modes, reread, served
 from fedquilt.runs.snapshot import Snapshot
 from fedquilt.runs.stages import Stages
 from fedquilt.runs.storage import RunFolder
@@ -148,7 +149,8 @@ class Run:
             while not self._over(rounds):
                 due = self._due(rounds.done + 1)
                 before = clusters_of(rounds.state)
-                log = self.energy.play(partial(rounds.play, measure=due and self.evaluation.local))
+                measure = due and self.evaluation.local
+                log = self.energy.play(partial(rounds.play, measure=measure, scored=self._used(rounds.done + 1)))
                 self.done = rounds.done
                 if self.checkpoints is not None:
                     self.checkpoints.merged(self.method.global_model(rounds.state), rounds.done)
@@ -181,6 +183,10 @@ class Run:
     def _due(self, done: int) -> bool:
         return self.score is not None and (self._scheduled(done) or done == self.total)
 
+    def _used(self, done: int) -> bool:
+        """Whether somebody looks at clients' models after this round."""
+        return self._scheduled(done) or done == self.total or self.stages is not None
+
     def _scheduled(self, done: int) -> bool:
         """Whether this round is scored anyway; a score only because it is the last one steers nothing, so that a run
         with more rounds begins with the very same ones."""
@@ -201,6 +207,14 @@ class Run:
         began = time.perf_counter()
         exams = rounds.examine(self._examined()) if due else {}
         numbers = self._numbers(rounds, exams) if due else {}
+        told = self.method.told(rounds.state) if hasattr(self.method, "told") else {}
+        before = served(self.method, rounds.state)
+        if due and self._scheduled(rounds.done):
+            heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_", "common_valid_"))}
+            rounds.state = self.method.observe(rounds.state, heard)  # test rows never steer training
+        mode = served(self.method, rounds.state)
+        if due and mode is not None and mode != before:
+            exams, numbers = reread(self.method, mode, exams, partial(self._numbers, rounds))
         phases = self.meters.note(log, time.perf_counter() - began if due else None, self.energy.meter.spent)
         losses = [(v.examples, v.loss) for v in log.visits if v.loss is not None]
         metrics: dict[str, Any] = {
@@ -215,15 +229,13 @@ class Run:
             **(self.engine.carried() if isinstance(self.engine, Carrier) else {}),
             "quarantined": len(log.quarantined),
             "peak_bytes": peak_bytes(),
-            **(self.method.told(rounds.state) if hasattr(self.method, "told") else {}),
+            **told,
             **numbers,
+            **({"served": mode} if due and mode is not None else {}),
             **self.meters.numbers(phases),
             "train_seconds": log.seconds,
             "seconds": log.seconds + time.perf_counter() - began,
         }
-        if due and self._scheduled(rounds.done):
-            heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_", "common_valid_"))}
-            rounds.state = self.method.observe(rounds.state, heard)  # test rows never steer training
         if log.void is not None:
             self._note(f"round {rounds.done} is void: {log.void}")
         self._warn(rounds)
@@ -257,6 +269,7 @@ class Run:
                 score = self.score(self.method.predict, whole, common)
                 found = {f"{name}_{n}": getattr(score, n, None) for n in ("accuracy", "loss")}
                 numbers |= {name: value for name, value in found.items() if value is not None}
+                numbers |= common_modes(self.method, rounds.state, name, self.score, common)
         return numbers
 
     def _follow(self, rounds: Rounds, metrics: dict[str, Any], due: bool) -> None:

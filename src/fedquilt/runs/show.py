@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedquilt.runs.energy import in_words
-from fedquilt.runs.finished import in_messages
+from fedquilt.runs.finished import in_messages, modes_line
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.terminal import console as console
 from fedquilt.runs.terminal import say, show_table
@@ -47,6 +47,8 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     if result["quarantined"]:
         say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
     _told(folder)
+    if line := modes_line(best or last):
+        say(line)
     if "preparation" in result:
         told, up, down = (result["preparation"][name] for name in ("told", "bytes_up", "bytes_down"))
         say(f"table {told}" + (f" ({up:,} bytes up and {down:,} down to agree on it)" if up else ""))
@@ -65,7 +67,8 @@ def _told(folder: Path) -> None:
     except (OSError, ValueError):
         return
     used = len({label for _, label in text["labels"]})
-    say(f"{used} clusters ({text['criterion']}); see them with: fedquilt clusters {folder}")
+    placed = f", {len(text['labels'])} of {text['of']} clients placed" if text.get("of") else ""
+    say(f"{used} clusters ({text['criterion']}){placed}; see them with: fedquilt clusters {folder}")
     for warning in text["warnings"]:
         say(f"warning: {warning}")
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from fedquilt.core.deployed import deployed_model, first_state
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
 from fedquilt.core.record import unpack
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId
+from fedquilt.core.table import ClientId, Site
 from fedquilt.engines.rounds import RoundLog, Rounds
 
 
@@ -67,10 +69,13 @@ class Snapshot:
 
 def personal_model(rounds: Rounds, client: ClientId) -> Params:
     """What a client would use in the present state of a run."""
-    method = rounds.method
-    exchange = rounds.next_exchange()
-    download = exchange.downloaded(rounds.state, client, rounds.done, rounds.seed)
-    return method.personal_model(download, _client_state(rounds, client))
+    download = rounds.next_exchange().downloaded(rounds.state, client, rounds.done, rounds.seed)
+    return deployed_model(rounds.method, download, _client_state(rounds, client), partial(_site, rounds, client))
+
+
+def _site(rounds: Rounds, client: ClientId) -> Site | None:
+    """The rows that exams would let the client look at."""
+    return rounds.source.site(client, max(rounds.done - 1, 0)) if client in rounds.source.ids else None
 
 
 def _client_state(rounds: Rounds, client: ClientId) -> Any:
@@ -79,4 +84,4 @@ def _client_state(rounds: Rounds, client: ClientId) -> Any:
     frame = rounds.slots.get(client)
     if frame is not None:
         return unpack(frame).state
-    return rounds.method.init_client(rounds.seed.fold("client", client))
+    return first_state(rounds.method, rounds.seed, client)

@@ -74,12 +74,15 @@ def _told(views: Sequence[RunView]) -> float:
 
 
 def clusters_found(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:
-    """How many clusters there were at the end, and how well they meet planted groups (ARI), means over seeds."""
+    """How many clusters there were at the end, how many clients were in one (of how many), and how well these meet
+    planted groups (ARI): means over seeds."""
     ends = [log[-1] for log in logs if log]
     planted = [end["ari"] for end in ends if "ari" in end]
     return {
         "clusters": float(np.mean([end["k"] for end in ends])) if ends else None,
         "ari": float(np.mean(planted)) if planted else None,
+        "placed": float(np.mean([end["clients"] for end in ends])) if ends else None,
+        "placed_of": float(np.mean(known)) if (known := [end["of"] for end in ends if "of" in end]) else None,
     }
 
 

@@ -16,8 +16,11 @@ from fedquilt.compat.folders import federations, folder_of
 from fedquilt.compat.pfllib import main, run
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.engines.client_side import ClientSide
+from fedquilt.engines.local import Local
 from fedquilt.models.registry import net
 from fedquilt.runs.build import method_of
+from fedquilt.runs.runner import run as fedquilt_run
 from helpers.pfllib import write_folder
 from helpers.toy import last
 
@@ -42,7 +45,9 @@ def test_a_run(place, capsys):
     (path,) = run([*QUICK, "-data", "mnist", "-gr", "3", "-go", "first"])
     assert path.name == "MNIST_FedAvg_first_0.h5"
     series, about = read(path)
-    assert {name: len(values) for name, values in series.items()} == dict.fromkeys(results.SERIES, 4)
+    assert {name: len(values) for name, values in series.items()} == {
+        **dict.fromkeys(results.SERIES, 4), **dict.fromkeys(results.SENT, 3)
+    }  # fmt: skip
     assert about["variant"] == "FedAvg"
     assert series["rs_train_loss"][-1] < series["rs_train_loss"][0]
     assert np.isfinite(series["rs_test_auc"]).all()
@@ -108,10 +113,9 @@ def test_gaps_and_repeats(place, capsys):
     assert "runs before -pv are not in the summary" in capsys.readouterr().out
 
 
-def test_auto_break(place, monkeypatch):
-    """The best of 1, 2, ... scores is more than TOP old."""
-    monkeypatch.setattr(play, "TOP", 2)
-    (path,) = run([*QUICK, "-gr", "30", "-ab", "-lr", "0.000001"])
+def test_auto_break(place):
+    """The best of 1, 2, ... scores is more than -tc old."""
+    (path,) = run([*QUICK, "-gr", "30", "-ab", "-tc", "2", "-lr", "0.000001"])
     accuracy = read(path)[0]["rs_test_acc"]
     assert len(accuracy) - int(accuracy.argmax()) == 3
     assert len(accuracy) < 31
@@ -119,7 +123,7 @@ def test_auto_break(place, monkeypatch):
 
 @pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a.name != "FedBN"], ids=lambda a: a.name)
 def test_every_algorithm_runs(place, algorithm):
-    given = ["-bt", "1"] if algorithm.name == "pFedMe" else ["-alk", "0.1"] if algorithm.name == "FedAMP" else []
+    given = ["-bt", "1"] if algorithm.name == "pFedMe" else []
     (path,) = run([*QUICK, "-algo", algorithm.name.lower(), "-gr", "1", *given])
     assert path.name == f"MNIST_{algorithm.name}_test_0.h5"
     assert np.isfinite(read(path)[0]["rs_test_acc"]).all()
@@ -168,6 +172,7 @@ def test_dlg(place, capsys):
     ("words", "message"),
     [
         (["-data", "Cifar"], "not below dataset or ../dataset, where there is MNIST"),
+        (["-data", "Cifar"], r"python -m fedquilt.compat.write_folder RECIPE.toml --to dataset/Cifar"),
         (["-algo", "FedFomo"], "-algo FedFomo: not here"),
         (["-algo", "FedAvgg"], "did you mean 'FedAvg'"),
         (["-m", "LSTM"], "-m LSTM: not here"),
@@ -175,7 +180,15 @@ def test_dlg(place, capsys):
         (["-m", "ViT", "-fd", "64"], "-fd 64: only CNN takes another width of features"),
         (["-m", "DNN", "-fd", "64"], "-fd 64: only CNN takes another width of features"),
         (["-go", "a/b"], "-go a/b: it is part of the names of files"),
-        (["-did", "x"], "invalid number value: 'x'"),
+        (["-did", "x"], "'x' is no list of different device numbers such as 0,1"),
+        (["-did", "0,0"], "'0,0' is no list of different device numbers"),
+        (["-ncl", "10"], "-ncl 10: .*MNIST has 3 classes"),
+        (["-tc", "5"], "-tc without -ab has no effect"),
+        (["-vs", "100"], "-vs 100: only TextCNN takes texts, DNN does not"),
+        (["-ml", "9"], "-ml 9: only TextCNN takes texts"),
+        (["-fs", "-1"], "-1 is less than 0"),
+        (["-m", "TextCNN"], "-m TextCNN takes rows of token ids; the rows of MNIST have the shape"),
+        (["--as", "flower"], "invalid choice: 'flower'"),
         (["-nb", "10"], "MNIST has 3 classes"),
         (["-nc", "9"], "-nc 9: .*holds 4 clients"),
         (["-ts"], "-ts has no effect in PFLlib"),
@@ -215,15 +228,21 @@ def test_words_for_true_and_false():
 def test_defaults_are_the_published_ones():
     asked = vars(parsed([]))
     for name, value in {
-        "goal": "test", "device": "cuda", "device_id": 0, "dataset": "MNIST", "model": "CNN", "batch_size": 10,
-        "local_learning_rate": 0.01, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
-        "global_rounds": 100, "local_epochs": 2, "algorithm": "FedAvg", "join_ratio": 1.0, "random_join_ratio": False,
+        "goal": "test", "device": "cuda", "device_id": (0,), "dataset": "MNIST", "model": "CNN", "batch_size": 10,
+        "local_learning_rate": 0.005, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
+        "global_rounds": 2000, "local_epochs": 1, "top_cnt": 100, "few_shot": 0,
+        "algorithm": "FedAvg", "join_ratio": 1.0, "random_join_ratio": False,
         "num_clients": 20, "prev": 0, "times": 1, "eval_gap": 1, "save_folder_name": "items", "auto_break": False,
         "dlg_eval": False, "dlg_gap": 100, "batch_num_per_client": 2, "num_new_clients": 0, "fine_tuning_epoch_new": 0,
         "feature_dim": 512, "client_drop_rate": 0.0, "train_slow_rate": 0.0, "send_slow_rate": 0.0,
         "time_select": False, "time_threthold": 10000.0, "use_head_grad": False, "use_grad_compress": False,
     }.items():  # fmt: skip
         assert asked[name] == value, name
+    told = parsed(["--as", "cehgls"])
+    assert (told.local_learning_rate, told.local_epochs, told.global_rounds) == (0.01, 2, 100)
+    assert parsed(["--as", "cehgls", "-ls", "5"]).local_epochs == 5
+    assert parsed(["-did", "0,1"]).device_id == (0, 1)
+    assert parsed(["-ncl", "7"]).num_classes == parsed(["-nb", "7"]).num_classes == 7
 
 
 @pytest.mark.parametrize(
@@ -315,3 +334,80 @@ def test_the_settings_of_head_gradients():
         "kind": "hgls", "base": "fedavg", "gradient": "last_batch", "search_base": "local", "slopes": "hgc_legacy",
         "num_bins": 64,
     }  # fmt: skip
+
+
+def test_bytes_of_every_round(place, capsys):
+    """What the metrics of the same recipe tell; printed round by round and in all."""
+    asked = parsed([*QUICK, "-gr", "2"])
+    federation, _ = federations(asked, folder_of(asked))
+    config = play.settings(asked, (1, 28, 28), 0)
+    rounds = [s.metrics for s in fedquilt_run(method_of(config, federation), federation, rounds=2, engine=Local())]
+    series = read(run([*QUICK, "-gr", "2"])[0])[0]
+    for name, key in (("rs_bytes_down", "bytes_down"), ("rs_bytes_up", "bytes_up"), ("rs_raw_bytes_up", "raw_up")):
+        assert series[name].tolist() == [metrics[key] for metrics in rounds]
+    said = capsys.readouterr().out
+    down, up = (sum(m[key] for m in rounds) / 1e6 for key in ("bytes_down", "bytes_up"))
+    assert f"round 0: sent {rounds[0]['bytes_down'] / 1e6:.3f} MB down, " in said
+    assert f"2 rounds sent {down:.3f} MB down, {up:.3f} MB up" in said
+
+
+def test_tuning_only_before_a_score(place):
+    """FedBABU's tuning is a second trip to everybody: with -eg 3 it is made before the scores of rounds 3 and 6."""
+    down = read(run([*QUICK, "-gr", "6", "-eg", "3", "-algo", "FedBABU", "-fte", "1"])[0])[0]["rs_bytes_down"]
+    plain = down.min()
+    assert [round(float(d / plain)) for d in down] == [1, 1, 2, 1, 1, 2]
+
+
+def test_fedamp_with_pfllibs_defaults(tmp_path, monkeypatch, capsys):
+    """alphaK = sigma = 1 and 20 clients that are almost alike: the others' weights would sum to 19."""
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "dataset", clients=20, rows=8)
+    words = ["-dev", "cpu", "-m", "DNN", "--engine", "local", "-algo", "FedAMP", "-gr", "3"]
+    assert np.isfinite(read(run(words)[0])[0]["rs_train_loss"]).all()
+    assert "alpha 1 is above sigma / 19" in capsys.readouterr().out
+
+
+def test_one_start_for_all(place):
+    """As in PFLlib, unless asked otherwise: before the first round every client has the same model."""
+    scores = {}
+    for words in ([], ["--shared_start", "False"]):
+        asked = parsed([*QUICK, "-algo", "Local", *words])
+        federation, _ = federations(asked, folder_of(asked))
+        side = ClientSide(method_of(play.settings(asked, (1, 28, 28), 0), federation), federation, Seed(0))
+        first, second = (side.first_slot(client).state.private["head.weight"] for client in (0, 1))
+        assert bool((first == second).all()) is (words == [])
+        scores[bool(words)] = read(run([*QUICK, "-algo", "Local", "-gr", "0", *words])[0])[0]["rs_train_loss"][0]
+    assert scores[True] != scores[False]
+
+
+def test_few_shots(place):
+    """The first two rows of each class in the file; test rows stay."""
+    whole, few = (federations(parsed([*QUICK, *words]), place / "dataset" / "MNIST")[0] for words in ([], ["-fs", "2"]))
+    for client in few.ids:
+        rows, labels = whole.train[client].tolist(), whole.labels(client).tolist()
+        wanted = [row for i, row in enumerate(rows) if labels[:i].count(labels[i]) < 2]
+        assert few.train[client].tolist() == wanted
+        assert len(wanted) == 6
+        assert few.exam(client, "test").whole().y.equal(whole.exam(client, "test").whole().y)
+    run([*QUICK, "-gr", "1", "-fs", "2"])
+
+
+@pytest.mark.parametrize("form", ["columns", "pairs"])
+def test_texts(tmp_path, monkeypatch, form):
+    """PFLlib keeps (token ids, length): in an array of two columns, or in a list of pairs."""
+    monkeypatch.chdir(tmp_path)
+    folder, rng = tmp_path / "dataset" / "AGNews", np.random.default_rng(0)
+    for part in ("train", "test"):
+        (folder / part).mkdir(parents=True)
+        for client in range(2):
+            y = np.arange(8) % 2
+            pairs = [([int(v) for v in rng.integers(1, 50, 12) + 50 * label], 12) for label in y]
+            x = np.array(pairs, dtype=object) if form == "columns" else pairs
+            np.savez_compressed(folder / part / f"{client}.npz", data={"x": x, "y": y})
+    words = ["-data", "AGNews", "-dev", "cpu", "-nc", "2", "-m", "TextCNN", "-fd", "8", "-gr", "2", "--engine", "local"]
+    (path,) = run([*words, "-vs", "100", "-ml", "12"])
+    assert np.isfinite(read(path)[0]["rs_train_loss"]).all()
+    with pytest.raises(InputError, match="-ml 200: the texts of AGNews have 12 tokens"):
+        run([*words, "-vs", "100", "-ml", "200"])
+    with pytest.raises(InputError, match="vocab is 80"):  # PFLlib's default
+        run(words)

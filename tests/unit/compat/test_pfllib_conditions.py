@@ -112,7 +112,34 @@ def test_folders_are_read_again(tmp_path, capsys):
     for client in data.ids:
         labels = np.concatenate([data.labels(client, part) for part in ("train", "test")])
         assert told[client] == [[int(v), int((labels == v).sum())] for v in np.unique(labels)]
+    log = (folder / "data_log").read_text()
+    assert f"Client 0\t Size of data: {sum(n for _, n in told[0])}\t Labels:  [" in log
+    assert f"The number of test samples: {[len(data.labels(c, 'test')) for c in data.ids]}" in log
     with pytest.raises(InputError, match="holds a division already"):
         write_folder.run([str(recipe), "--to", str(folder)])
     with pytest.raises(InputError, match="has no test rows"):
         write_folder.run([str(recipe), "data.test=0", "--to", str(tmp_path / "none")])
+
+
+def read_as_pfllib_does(folder, client, part):
+    """As ``read_client_data`` of PFLlib's system/utils/data_utils.py: a dict in an array of objects, then tensors."""
+    with open(folder / part / f"{client}.npz", "rb") as file:
+        data = np.load(file, allow_pickle=True)["data"].tolist()
+    x, y = torch.Tensor(data["x"]).type(torch.float32), torch.Tensor(data["y"]).type(torch.int64)
+    return list(zip(x, y, strict=True))
+
+
+def test_pfllib_reads_our_folders(tmp_path):
+    recipe, folder = small(tmp_path), tmp_path / "dataset" / "Digits"
+    write_folder.run([str(recipe), "data.clients=3", "--to", str(folder)])
+    data = Federation.from_pfllib(folder, valid=0)
+    for client in data.ids:
+        for part, batch in (("train", data.site(client, 0).train.whole()), ("test", data.exam(client, "test").whole())):
+            rows = read_as_pfllib_does(folder, client, part)
+            assert torch.equal(torch.stack([x for x, _ in rows]), batch.x)
+            assert torch.equal(torch.stack([y for _, y in rows]), batch.y)
+    told = json.loads((folder / "config.json").read_text())
+    known = {name: told[name] for name in ("num_clients", "non_iid", "balance", "partition", "alpha", "batch_size")}
+    assert known == {
+        "num_clients": 3, "non_iid": True, "balance": False, "partition": "dirichlet", "alpha": 1.0, "batch_size": 20,
+    }  # fmt: skip

@@ -177,9 +177,9 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
         ({"method": {"aggregate": {"kind": "ties", "keep": 2}}}, ["method.aggregate: keep is the share of changes that "
                                                                  "has a say, in (0, 1], got 2.0."]),
         ({"method": {"kind": "fedavg_noise", "aggregate": "mean"}}, ["method.aggregate: unknown key for "
-                                                                    "'fedavg_noise'; known: noise"]),
+                                                                    "'fedavg_noise'; known: noise, shared_start"]),
         ({"method": {"kind": "fedavg", "batch_size": 3}}, ["method.batch_size: unknown key for 'fedavg'; known: "
-                                                           "aggregate"]),
+                                                           "shared_start, aggregate"]),
         ({"data": {"partition": {"kind": "dirichlet"}}}, ["data.partition.alpha: missing"]),
         ({"data": {"partition": {"kind": "class_groups", "groups": [[0], [0]]}}},
          ["data.partition: ClassGroups: classes [0] are in more than one group. Make the groups disjoint, or set "

@@ -69,7 +69,7 @@ def _pair(path: Path) -> Pair:
     if not isinstance(found, dict) or not {"x", "y"} <= found.keys():
         raise InputError(f"{path} holds no x and y. Give the folder that PFLlib wrote, dataset/NAME.")
     try:
-        x, y = np.asarray(found["x"]), np.asarray(found["y"])
+        x, y = np.asarray(_texts(found["x"])), np.asarray(found["y"])
     except ValueError as error:
         raise InputError(f"{path}: its rows have different lengths. Bring them to one length first.") from error
     if not (x.ndim and y.ndim):
@@ -77,6 +77,20 @@ def _pair(path: Path) -> Pair:
     if len(x) != len(y):
         raise InputError(f"{path}: x has {len(x)} rows but y has {len(y)}. Make the division again.")
     return x, y
+
+
+def _texts(rows: Any) -> Any:
+    """Texts without their lengths: PFLlib keeps (token ids, length), in a list of pairs or an array of two columns."""
+    if not isinstance(rows, list) or not rows:
+        return rows
+    if all(isinstance(row, list) and len(row) == 2 and _is_text(*row) for row in rows):
+        return [ids for ids, _ in rows]
+    paired = len(rows) % 2 == 0 and all(_is_text(*rows[i : i + 2]) for i in range(0, len(rows), 2))
+    return rows[::2] if paired else rows
+
+
+def _is_text(ids: Any, length: Any) -> bool:
+    return isinstance(ids, list | np.ndarray) and isinstance(length, int | np.integer)
 
 
 def _content(path: Path) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from fedquilt.core.deployed import mode_scores
 from fedquilt.core.describe import describe
 from fedquilt.core.errors import FedquiltError, FrameError, InputError
 from fedquilt.core.exchange import Method
@@ -53,6 +54,7 @@ class Flower:
         self._oldest = 0
         self._waited: dict[ClientId, float] = {}
         self._kind: type | None = None
+        self._models: set[str] = set()
 
     @property
     def sites(self) -> dict[int, Here]:
@@ -89,6 +91,7 @@ class Flower:
         method_, score_ = describe(method), describe(score, "score")
         self._begin = pack(Begin(self.run, method_, score_, seed.value, prepare=source.prepare))
         self._kind = _returned(score)
+        self._models = {"deployed", "global", *mode_scores(method).values()}
 
     def saved(self, oldest: int) -> None:
         """Snapshots reach back to this round; nodes may forget what is older."""
@@ -179,7 +182,7 @@ class Flower:
         if not isinstance(scores, dict) or not all(isinstance(part, dict) for part in scores.values()):
             raise FrameError("malformed scores")
         for model, part in scores.items():
-            if model not in ("deployed", "global") or not set(part) <= set(asked.splits):
+            if model not in self._models or not set(part) <= set(asked.splits):
                 raise FrameError("malformed scores: of another model or split than asked for")
             for score in part.values():
                 self._check_score(score)

@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import dendrogram
 from fedquilt.core.errors import FedquiltError
 from fedquilt.core.table import in_order
 from fedquilt.pieces.clustering.result import ClusterResult, members
-from fedquilt.runs.clusters import LOG, clusters_in, history
+from fedquilt.runs.clusters import LOG, clusters_in, history, placed_words
 from fedquilt.runs.report.blocks import Block, Panel, chart, column, numbers, table, text
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.panels.curves import thinned
@@ -26,6 +26,7 @@ def clusters(found: Gathered) -> Panel | None:
     rivers: list[Block] = []
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
+    placed: list[str] = []
     for view in (v for group in found.begun.values() for v in group if (v.folder / "clusters.json").exists()):
         try:
             result, written = clusters_in(view.folder)
@@ -38,11 +39,14 @@ def clusters(found: Gathered) -> Panel | None:
             trees.append({"keys": keys, **_tree(result)})
         if log:
             rivers.append({"keys": keys, **_river(log, found)})
+            placed.append(f"{view.label}, seed {view.seed}: {placed_words(log[-1])}{_agreed(log[-1])}.")
         rows += _lines(view, result, log, found)
         notes += [f"{view.label}, seed {view.seed}: {w}" for w in written["warnings"]]
     if not rows and not notes:
         return None
     blocks: list[Block] = [text(*notes, tone="warning")] if notes else []
+    if placed:
+        blocks.append(text(*placed))
     if trees:
         blocks.append(chart("tree", "tree", "Tree of clients and its cut", variants=trees, x_name="client",
                             y_name="distance at which groups merge"))  # fmt: skip
@@ -51,6 +55,10 @@ def clusters(found: Gathered) -> Panel | None:
                             y_name="client", categories=True))  # fmt: skip
     blocks.append(table("clusters", COLUMNS, rows, filter=True))
     return Panel("Methods", "clusters", "Clusters of clients", blocks)
+
+
+def _agreed(row: dict[str, Any]) -> str:
+    return f"; of these, ARI {row['ari']:.2f} against the planted groups" if "ari" in row else ""
 
 
 COLUMNS = (

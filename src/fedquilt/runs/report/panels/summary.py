@@ -123,7 +123,10 @@ COLUMNS = (
     column("seconds", "seconds", "number", digits=1, group="cost", help="wall clock of a run"),
     column("updates", "updates", "number", digits=0, group="cost", help="local trainings per run"),
     column("clusters", "clusters", "number", digits=1, group="clusters"),
-    column("ari", "ARI", "number", digits=2, group="clusters", help="agreement with planted groups; 1 is perfect"),
+    column("ari", "ARI", "number", digits=2, group="clusters",
+           help="agreement with planted groups; 1 is perfect; only clients that were placed in a cluster count"),
+    column("placed", "placed", "number", digits=0, group="clusters",
+           help="clients in a cluster at the end; the others are scored with the model of lowest loss on their rows"),
 )  # fmt: skip
 
 

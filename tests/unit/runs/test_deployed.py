@@ -1,0 +1,222 @@
+"""The model that a client uses: selected where nobody placed it, tuned when scored, from first values shared or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedquilt.core.net import Net
+from fedquilt.core.record import pack
+from fedquilt.core.seed import Seed
+from fedquilt.data import Federation
+from fedquilt.engines.client_side import ClientSide
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
+from fedquilt.methods.cfl import cfl
+from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
+from fedquilt.methods.compressed import Compressed
+from fedquilt.methods.fedbabu import fedbabu
+from fedquilt.methods.feddrift import feddrift
+from fedquilt.methods.fedgroup import fedgroup
+from fedquilt.methods.fedloge import fedloge
+from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedproto import fedproto
+from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.fesem import fesem
+from fedquilt.methods.finetune import fedavg_finetune
+from fedquilt.methods.flhc import flhc
+from fedquilt.methods.ifca import ifca
+from fedquilt.methods.local_only import local_only
+from fedquilt.methods.pacfl import pacfl
+from fedquilt.methods.perfedavg import perfedavg
+from fedquilt.metrics.classify import classify
+from fedquilt.models.registry import make
+from fedquilt.pieces.clustering.result import ClusterResult
+from fedquilt.pieces.codecs import half
+from fedquilt.runs.build import federation_of, method_of
+from fedquilt.runs.config import parse
+from fedquilt.runs.runner import run
+from fedquilt.runs.snapshot import personal_model
+from helpers.command import SMALL, fedquilt, lines
+from helpers.toy import digits, first, last, linear, points
+
+GOOD = {"weight": torch.tensor([[-1.0, -1.0], [1.0, 1.0]]), "bias": torch.tensor([2.5, -2.5])}
+BAD = {name: -tensor for name, tensor in GOOD.items()}
+MLP = Net(make("mlp", (1, 8, 8), 10, hidden=(16,)))
+
+
+def flipped() -> Federation:
+    """Two classes in the plane; clients 2 and 3 call each by the other's name."""
+    data = points(12, 12, 12, 12)
+    parts: dict[Any, Any] = {}
+    for client in data.ids:
+        train, test = data.site(client, 0).train.whole(), data.exam(client, "test").whole()
+        turn = int(client > 1)
+        parts[client] = {"train": (train.x, (train.y + turn) % 2), "test": (test.x, (test.y + turn) % 2)}
+    return Federation.from_clients(parts, classes=2)
+
+
+CLUSTERED = {
+    "ifca": ifca(linear(), n_clusters=2),
+    "fesem": fesem(linear(), n_clusters=2),
+    "cgpfl": cgpfl(linear(), n_clusters=2),
+    "cgpfl_moreau": cgpfl_moreau(linear(), n_clusters=2),
+    "feddrift": feddrift(linear()),
+    "cfl": cfl(linear()),
+    "flhc": flhc(linear(), initial_rounds=0),
+    "fedgroup": fedgroup(linear(), n_clusters=2),
+    "pacfl": pacfl(linear(), n_clusters=2),
+    "compressed": Compressed(base=ifca(linear(), n_clusters=2), codec=half()),
+}
+
+
+def with_two_models(method: Any, data: Federation, engine: Any) -> Rounds:
+    """A run whose first model is wrong for clients 0 and 1; 0 and 2 were placed, 1 and 3 were never asked. In clusters
+    with directions these are of no use: the exam is not a visit."""
+    state = method.init_server(Seed(0).fold("server"))
+    found = ClusterResult({0: 1, 2: 0}, 2, "test")
+    state = replace(state, models=(BAD, GOOD), clusters=found)
+    return Rounds(method, data, engine, Seed(0), state=state, done=1, score=classify)
+
+
+@pytest.mark.parametrize("name", CLUSTERED)
+def test_a_client_that_was_never_asked_selects_by_its_own_rows(name: str):
+    """Models 0 and 1 answer the opposite of each other: with the other one a client's accuracy would be 1 - a."""
+    data = flipped()
+    rounds = with_two_models(CLUSTERED[name], data, Local())
+    exams = rounds.examine(data.ids)
+    for client, model in enumerate((GOOD, GOOD, BAD, BAD)):
+        right = classify(rounds.method.predict, model, data.exam(client, "test"))
+        assert right.accuracy > 0.8
+        assert exams[client]["deployed"]["test"].accuracy == right.accuracy, client
+        assert all(torch.equal(t, model[n]) for n, t in personal_model(rounds, client).items())
+
+
+def test_on_workers_too(one_worker: Any):
+    data = flipped()
+    near = with_two_models(CLUSTERED["fesem"], data, Local()).examine(data.ids)
+    far = with_two_models(CLUSTERED["fesem"], data, one_worker).examine(data.ids)
+    assert pack(far) == pack(near)
+
+
+def test_placed_clients_are_told(tmp_path: Path):
+    """One client is asked in one round: ARI is over it alone, and everything that tells it says so."""
+    recipe = tmp_path / "groups.toml"
+    settings = SMALL.replace('{ kind = "dirichlet", alpha = 1.0, minimum = 20 }', '{ kind = "class_groups" }')
+    recipe.write_text(f'{settings}\n[method]\nkind = "ifca"\nn_clusters = 2\n[cohort]\ncount = 1\n')
+    out = ("output.folder=" + str(tmp_path / "runs"), "rounds=1")
+    said = fedquilt("run", recipe, *out)
+    assert said.code == 0, said.err
+    assert "1 of 4 clients placed" in said.out
+    (folder,) = (tmp_path / "runs").iterdir()
+    (row,) = lines(folder / "metrics/clusters.jsonl")
+    assert (row["clients"], row["of"]) == (1, 4)
+    looked = fedquilt("clusters", folder).out
+    assert "1 of 4 placed; the others are scored with the model of lowest loss on their training rows" in looked
+    assert "planted groups (1 of 4 placed): ari" in looked
+    assert "1 of 4 placed; of these, ARI" in (folder / "report.html").read_text(encoding="utf-8")
+    compared = fedquilt("compare", recipe, *out, "compare.methods=[{kind='ifca', n_clusters=2}, {kind='fedavg'}]").out
+    assert "(1 of 4 placed)" in " ".join(compared.split())
+    assert "ARI is over the clients that were placed" in " ".join(compared.split())
+
+
+# Tuned when it is scored
+
+
+@pytest.mark.parametrize("method", [fedbabu, fedavg_finetune, perfedavg])
+def test_tuning_waits_for_a_score(method: Any):
+    """In rounds that nobody scores no client tunes; the second is scored, and the third is the last. What is trained
+    is the same as with a score in every round."""
+    made = method(MLP, **({} if method is perfedavg else {"tune_epochs": 2}))
+    trips, ends = [], []
+    for every in (2, 1):
+        for snapshot in run(made, digits(), rounds=3, engine=Local(), evaluate_every=every):
+            trips.append({v.exchange for v in snapshot.log.visits})
+        ends.append(snapshot)
+    assert trips == [{"train"}, {"train", "tune"}, {"train", "tune"}, *[{"train", "tune"}] * 3]
+    assert ends[0].digest() == ends[1].digest()
+    assert ends[0].metrics["test_accuracy"] == ends[1].metrics["test_accuracy"]
+
+
+# First values
+
+
+@pytest.mark.parametrize("make_method", [fedper, fedrep, fedproto, local_only, fedloge])
+def test_private_parts_can_start_alike(make_method: Any, one_worker: Any):
+    """With a shared start they are the values of the very model whose shared part the server has."""
+    seed, data = Seed(3), digits(clients=2)
+    for shared in (False, True):
+        method = make_method(MLP, shared_start=shared)
+        side = ClientSide(method, data, seed)
+        firsts = [side.first_slot(client).state.private for client in data.ids]
+        alike = all(torch.equal(firsts[0][n], firsts[1][n]) for n in firsts[0])
+        assert alike is shared
+        assert firsts[0]
+    net = method.base.net if hasattr(method, "base") else method.net
+    server = net.init(seed.fold("server"))
+    assert all(torch.equal(tensor, server[name]) for name, tensor in firsts[0].items())
+    near = last(method, data, rounds=1, seed=3)
+    assert last(method, data, rounds=1, seed=3, engine=one_worker).digest() == near.digest()
+    assert near.digest() != last(make_method(MLP), data, rounds=1, seed=3).digest()
+
+
+def test_recipes_can_ask_for_a_shared_start():
+    settings = {"data": {"clients": 3, "limit": 90}, "method": {"kind": "fedper", "shared_start": True}}
+    config = parse(settings, "here")
+    method: Any = method_of(config, federation_of(config))
+    assert method.shared_start is True
+    plain: Any = method_of(parse({**settings, "method": {"kind": "fedper"}}, "here"), federation_of(config))
+    assert plain.shared_start is False
+
+
+# Modes on validation rows
+
+
+def loge(**options: Any) -> Any:
+    return fedloge(MLP, norm=3.0, **options)
+
+
+def test_the_most_accurate_mode_on_validation_rows_is_served():
+    data = digits()
+    snapshot = last(loge(cohort=first(2)), data, rounds=3, score=classify)
+    told = snapshot.metrics
+    valid = {mode: told[f"global_valid_accuracy_{mode}"] for mode in ("universal", "realigned", "plain")}
+    assert len(set(valid.values())) > 1
+    best = max(valid, key=lambda mode: valid[mode])
+    assert told["served"] == snapshot.state.serve == best
+    assert told["global_valid_accuracy"] == valid[best]
+    assert told["global_test_accuracy"] == told[f"global_test_accuracy_{best}"]
+    fresh = snapshot.personal_model(3)  # never visited: what the global model is
+    assert all(torch.equal(t, snapshot.global_model()[n]) for n, t in fresh.items())
+    modes = snapshot.method.modes(snapshot.state)
+    exam = {mode: classify(snapshot.method.predict, m, data.exam(0, "test")).accuracy for mode, m in modes.items()}
+    assert {m: snapshot.exams[0][f"global.{m}"]["test"].accuracy for m in modes} == exam
+
+
+def test_modes_without_validation_rows_and_by_name():
+    """Test rows choose nothing: without validation rows it is the frame, and a mode that is named stays."""
+    bare = Federation.from_source("digits", clients=3, test=0.2, valid=0.0, seed=0)
+    assert last(loge(), bare, score=classify).metrics["served"] == "universal"
+    named = last(loge(serve="plain"), digits(), score=classify)
+    assert named.metrics["served"] == "plain"
+    assert named.metrics["global_test_accuracy"] == named.metrics["global_test_accuracy_plain"]
+    assert "serve" not in vars(named.state)
+
+
+def test_all_modes_are_printed(tmp_path: Path):
+    recipe = tmp_path / "loge.toml"
+    recipe.write_text(
+        SMALL.replace('kind = "logistic"', 'kind = "mlp"\nhidden = [16]') + '[method]\nkind = "fedloge"\nnorm = 3.0\n'
+    )
+    out = ("output.folder=" + str(tmp_path / "runs"), "rounds=1")
+    said = " ".join(fedquilt("run", recipe, *out).out.split())
+    assert "global model: " in said
+    for rows in ("clients' validation rows", "clients' test rows"):
+        assert f"on {rows} universal " in said
+    bare = " ".join(fedquilt("run", recipe, *out, "data.valid=0", "name=bare").out.split())
+    assert "global model: universal;" in bare
+    assert "there are no validation rows to choose a mode on" in bare
