@@ -127,6 +127,11 @@ def unmoved(state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
     return state
 
 
+def as_it_is(message: Any) -> Any:
+    """The message; see ``Exchange.uncoded``."""
+    return message
+
+
 @dataclass(frozen=True)
 class Exchange:
     """One trip.
@@ -143,6 +148,8 @@ class Exchange:
             shapes). The client is then left out of the round, with the reason in the ledger.
         download: How the download travels. What ``work`` gets, and an upload's codec takes for ``sent``, is what came
             out of it.
+        uncoded: ``message -> message``: an upload or a download as large as it would be, had the method itself coded
+            nothing in it. For the account of bytes only, so tensors may be on the device 'meta'.
     """
 
     name: str
@@ -153,6 +160,7 @@ class Exchange:
     cohort: Cohort = everyone
     check: Callable[[Any, Any], None] = anything
     download: Codec = plain
+    uncoded: Callable[[Any], Any] = as_it_is
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

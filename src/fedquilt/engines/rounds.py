@@ -211,7 +211,7 @@ class Rounds:
         seed = exchange.download_seed(self.done, self.seed)
         return Sender(
             partial(exchange.down, self.state), partial(carry or exchange.carried, seed=seed),
-            partial(self._failed, exchange, "down"),
+            partial(self._failed, exchange, "down"), exchange.uncoded,
         )  # fmt: skip
 
     def _receive(
@@ -249,7 +249,7 @@ class Rounds:
             return None
         if outcome.slot is not None:
             self.slots.put(client, outcome.slot)
-        load = load_of(upload, wire.upload, outcome.upload, partial(Wire, wire.examples))
+        load = load_of(exchange.uncoded(upload), wire.upload, outcome.upload, partial(Wire, wire.examples))
         log.visits.append(
             Visit(exchange.name, client, down, load, outcome.seconds, wire.examples,
                   outcome.steps, outcome.loss, outcome.before, outcome.after, trip)

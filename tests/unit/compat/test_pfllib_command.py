@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 
 from fedquilt.compat import play, results
-from fedquilt.compat.algorithms import ALGORITHMS, method_settings, model_settings
+from fedquilt.compat.algorithms import ALGORITHMS, method_settings, model_settings, variant_of
 from fedquilt.compat.arguments import parsed
 from fedquilt.compat.folders import federations, folder_of
 from fedquilt.compat.pfllib import main, run
@@ -315,3 +315,13 @@ def test_the_settings_of_head_gradients():
         "kind": "hgls", "base": "fedavg", "gradient": "last_batch", "search_base": "local", "slopes": "hgc_legacy",
         "num_bins": 64,
     }  # fmt: skip
+
+
+def test_the_joint_search_can_be_asked_for():
+    asked = parsed(["-uhg", "-ugc", "--search", "joint"])
+    settings = {"kind": "hgls", "base": "fedavg", "search": "joint", "slopes": "hgc", "num_bins": 16}
+    assert method_settings(asked) == settings
+    assert variant_of(asked) == "FedAvg-HGLSjoint-HGC16"
+    for words in (["--search", "joint"], ["-uhg", "--as_coded", "--search", "joint"]):
+        with pytest.raises(InputError, match="--search"):
+            parsed(words)
