@@ -173,9 +173,7 @@ class LocalizeStitch(OnBase):
         inner = replace(state.inner, shared={**state.shared, **standing.weights()})
         return replace(state, inner=inner, standing=standing)
 
-    def _heard(
-        self, replies: Iterable[Reply[Any]], kept: list[Standing], shares: list[float]
-    ) -> Iterator[Reply[Any]]:
+    def _heard(self, replies: Iterable[Reply[Any]], kept: list[Standing], shares: list[float]) -> Iterator[Reply[Any]]:
         for reply in replies:
             upload = reply.upload.inner
             if reply.upload.seen is not None and self.silent is not None:  # a chosen 0 of a silent row is no vote

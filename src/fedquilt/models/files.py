@@ -1,5 +1,4 @@
-"""Weights on disk: safetensors files (or those of torch.save) and folders of them, what is in them, and a fingerprint of
-their content."""
+"""Weights on disk: safetensors files (or those of torch.save), folders of them, and a fingerprint of their content."""
 
 from __future__ import annotations
 

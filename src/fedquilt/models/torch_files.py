@@ -24,8 +24,8 @@ def is_torch_file(path: Path) -> bool:
 
 
 def read_torch(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file of ``torch.save(model.state_dict(), path)``, or of a dict that holds one below 'state_dict',
-    'model_state_dict' or 'model'.
+    """The tensors of a file of ``torch.save(model.state_dict(), path)``, or of a dict that has such a table below
+    'state_dict', 'model_state_dict' or 'model'.
 
     The file is read by ``torch.load(weights_only=True)``, which makes tensors and plain containers and refuses anything
     else. Numbers stay in the file until they are looked at (``mmap``). Before that the archive is checked: nothing in

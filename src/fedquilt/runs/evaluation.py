@@ -135,8 +135,8 @@ def client_rows(round: int, exams: Mapping[ClientId, Mapping[str, Any]]) -> list
 
 
 def _sureness(scores: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Wilson's interval of each client's accuracy, half of the intervals of its macro scores, and the rows of its rarest
-    class."""
+    """Wilson's interval of each client's accuracy, half of the intervals of its macro scores, and how many rows it has
+    of its rarest class."""
     if not hasattr(scores[0], "support"):
         return {}
     support, correct, called = _counts(scores)

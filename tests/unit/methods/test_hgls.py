@@ -283,14 +283,16 @@ def test_heads_stay_at_home_unless_they_are_asked_for():
 
 
 def test_slopes_are_counted_as_they_were_before_the_codec():
-    """hgc sends a bit for each of the 10 x 64 numbers of a slope that fp32 needs 32 for, and a few bytes; so the account
-    says about 20 times, up and down, and the same raw bytes as without a codec."""
+    """hgc sends a bit for each number of a slope that fp32 needs 32 for, and a few bytes; so the account says about 20
+    times, up and down, and the same raw bytes as without a codec."""
     plain, coded = (Rounds(hgls(NET, slopes=s, **WORK), TOY, Local(), Seed(0)).play() for s in ("plain", "hgc"))
     for one, other in zip(plain.visits, coded.visits, strict=True):
         way = ("up", "down")[one.exchange == "search"]
         before, after = getattr(one, way), getattr(other, way)
-        slopes = [[sum(sizes) for sizes in zip(*(p for n, p in load.parts.items() if n.startswith("slope")))]
-                  for load in (before, after)]  # fmt: skip
+        slopes = [
+            [sum(p[i] for n, p in load.parts.items() if n.startswith("slope")) for i in (0, 1)]
+            for load in (before, after)
+        ]
         assert slopes[0][0] == slopes[0][1] == slopes[1][0] > 0
         assert slopes[1][0] > 15 * slopes[1][1]
         assert before.raw == after.raw

@@ -64,7 +64,9 @@ def test_folders_of_shards_become_safetensors(tmp_path: Path) -> None:
         (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}))
         (folder / "config.json").write_text("{}")
     out = tmp_path / "out"
-    merge_files(Request([tmp_path / "one"], out, base=tmp_path / "base", rule="task_arithmetic", options={"scale": 1.0}))
+    merge_files(
+        Request([tmp_path / "one"], out, base=tmp_path / "base", rule="task_arithmetic", options={"scale": 1.0})
+    )
     assert sorted(p.name for p in out.iterdir() if "card" not in p.name) == [
         "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
@@ -93,7 +95,7 @@ def test_other_files_are_refused_with_the_reason(tmp_path: Path, monkeypatch: py
         with pytest.raises(InputError, match=f"no table of tensors, but {told}"):
             read_torch(saved(tmp_path / "m.pt", content))
     (tmp_path / "text.pt").write_text("no weights")
-    with pytest.raises(InputError, match="not a file that torch.save wrote"):
+    with pytest.raises(InputError, match="not a file that torch"):
         read_torch(tmp_path / "text.pt")
     whole = saved(tmp_path / "whole.pt", model(1.0)).read_bytes()
     (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
