@@ -97,7 +97,7 @@ def run_of(
         identity=config.identity(), personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints, stages=config.output.stages,
         min_replies=config.cohort.min_replies, network=config.network, tell=tell_of(config, folder),
-        meter=meter,
+        meter=meter, withhold_test=config.output.withhold_test,
     )  # fmt: skip
 
 

@@ -41,6 +41,8 @@ from fedquilt.runs.stages import Stages
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.trackers import Trackers
 from fedquilt.runs.traffic import TRAFFIC, model_bytes, traffic_rows, visit_row
+from fedquilt.runs.withheld import LOG as WITHHELD
+from fedquilt.runs.withheld import apart, without_tests
 
 
 class Run:
@@ -55,7 +57,7 @@ class Run:
         folder: RunFolder | None = None, identity: str = "", score: Score | None = classify,
         personal_models: bool = False, checkpoints: bool = False, stages: bool = False,
         min_replies: int = 1, meter: Meter | None = None, network: Network | None = None,
-        tell: Callable[[Callable[[str], None]], Trackers] | None = None,
+        tell: Callable[[Callable[[str], None]], Trackers] | None = None, withhold_test: bool = False,
     ) -> None:  # fmt: skip
         if rounds < 1:
             raise InputError(f"rounds must be at least 1, got {rounds}.")
@@ -69,6 +71,7 @@ class Run:
         if personal_models and engine.keeps_states:
             raise InputError("output.personal_models: clients' states stay at their sites, so the server has none.")
         self.personal_models, self.min_replies = personal_models, min_replies
+        self.withhold_test = withhold_test
         wanted = checkpoints and folder is not None
         self.checkpoints = Checkpoints(folder.path, method) if wanted and folder is not None else None
         wanted = isinstance(federation, Stream) and (stages or getattr(method, "reconstructs", False))
@@ -137,7 +140,7 @@ class Run:
             while not self._over(rounds):
                 due = self._due(rounds.done + 1)
                 before = clusters_of(rounds.state)
-                log = self.energy.play(partial(rounds.play, measure=due and self.evaluation.local))
+                log = self.energy.play(partial(rounds.play, measure=due and self._local))
                 self.done = rounds.done
                 if self.checkpoints is not None:
                     self.checkpoints.merged(self.method.global_model(rounds.state), rounds.done)
@@ -175,6 +178,11 @@ class Run:
         with more rounds begins with the very same ones."""
         return done % self.evaluation.every == 0
 
+    @property
+    def _local(self) -> bool:
+        """Whether clients' models are scored, on test rows, before and after their training."""
+        return self.evaluation.local and not self.withhold_test
+
     def _save(self, rounds: Rounds) -> None:
         if self.folder is not None:
             self.folder.save(self.identity, self._data, rounds.done, rounds.state, self.progress)
@@ -210,6 +218,10 @@ class Run:
             "train_seconds": log.seconds,
             "seconds": log.seconds + time.perf_counter() - began,
         }
+        if self.withhold_test:
+            (metrics, held), exams = apart(metrics), without_tests(exams)
+            if due and self.folder is not None:
+                self.folder.log(WITHHELD, [held])
         if due and self._scheduled(rounds.done):
             heard = {k: v for k, v in numbers.items() if k.startswith(("valid_", "global_valid_", "common_valid_"))}
             rounds.state = self.method.observe(rounds.state, heard)  # test rows never steer training

@@ -19,6 +19,9 @@ def headline(found: Gathered) -> Panel | None:
     """The answer in a sentence, with what it rests on."""
     summary = found.summary
     said = sentences(summary) if summary else ["No run is finished and scored yet, so there is nothing to compare."]
+    if any(view.config.get("output", {}).get("withhold_test") for view in found.views):
+        said = ["The test scores of this run are withheld (output.withhold_test): it is a point of a sweep, which "
+                "chooses on validation rows and then tells those of the chosen point."]  # fmt: skip
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
         blocks.append(facts(*_cards(found, summary)))
