@@ -32,7 +32,7 @@ from helpers.toy import last
 # client (fedamp); no model on the server at all (fedproto).
 ALONE = {
     "fedavg-private-head", "local-only", "fedper", "fedper-finetune", "fedrep", "fedbn", "fedamp", "fedproto",
-    "hgls-coded", "codecs-chained", "codecs-batchnorm",
+    "hgls", "hgls-hgc", "hgls-coded", "hgls-joint", "hgls-scaffold", "codecs-chained", "codecs-batchnorm",
 }  # fmt: skip
 
 # Newcomers find their cluster by their update or their loss; fedrod-hyper makes their head from their class shares.

@@ -35,7 +35,7 @@ def made_comparison(
     counts = [draw.multinomial(100, draw.dirichlet([0.3] * 10)).tolist() for _ in ids]
     _json(top / "federation.json", {
         "classes": 10, "clients": ids, "groups": [[c, i % 3] for i, c in enumerate(ids)],
-        "majority": [[c, 0.3 + float(t)] for c, t in zip(ids, talent, strict=True)],
+        "majority": [[c, 0.3 + float(t)] for c, t in zip(ids, talent, strict=True)], "majority_common": None,
         "tasks": [{"clients": ids, "rows": [100] * len(ids), "labels": counts, "measures": {
             "label_distance": 0.5, "size_gini": 0.0, "imbalance_factor": 0.4, "label_entropy": {}}}],
     })  # fmt: skip

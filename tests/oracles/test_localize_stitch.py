@@ -22,6 +22,8 @@ from fedquilt.core.table import Table
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.data.legacy import DirichletCuts
 from fedquilt.engines.client_side import ClientSide, Task
+from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.localize_stitch import LocalizeStitch, localize_stitch, stitch_once
 from fedquilt.methods.once import single_model
@@ -168,7 +170,8 @@ def test_classes_never_seen_do_not_vote() -> None:
     state, _, _, vote = visit(method, skewed)
     lacking = (~vote.seen).nonzero().flatten().tolist()
     assert lacking
-    heard = next(method._heard([_reply(vote)], []))
+    heard = next(method._heard([_reply(vote)], [], shares := []))
+    assert 0.5 < shares[0] < 1.0
     mask = chosen(heard.upload.delta)
     for name in ("head.weight", "head.bias"):
         assert not bool(mask[name][lacking].any())
@@ -269,3 +272,20 @@ def test_same_start_as_the_baselines() -> None:
     for method in (localize_stitch(NET, **WORK), stitch_once(NET, **WORK), single_model(NET, **WORK)):
         other = method.init_server(seed).shared
         assert all(torch.equal(first[n], other[n]) for n in first)
+
+
+def test_the_density_that_was_asked_for_and_the_real_one_are_told() -> None:
+    """K_t = 1 - mu * accuracy of the round before."""
+    method = localize_stitch(NET, k_init=0.5, mu=1.0, **WORK)
+    rounds = Rounds(method, TOY, Local(), Seed(0))
+    assert method.told(rounds.state) == {"stitch_keep": 0.5}
+    rounds.play()
+    told = method.told(rounds.state)
+    assert told["stitch_keep"] == 0.5
+    assert told["stitch_density"] == pytest.approx(0.5, abs=0.01)
+    rounds.state = method.observe(rounds.state, {"valid_accuracy_pooled": 0.8})
+    rounds.play()
+    told = method.told(rounds.state)
+    assert told["stitch_keep"] == pytest.approx(0.2)
+    assert told["stitch_density"] == pytest.approx(0.2, abs=0.01)
+    assert method.told(rounds.state.inner) == {}  # the state of another method

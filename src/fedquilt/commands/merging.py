@@ -11,8 +11,10 @@ from fedquilt.commands.options import AsJson, echo
 
 
 def merge(
-    models: Annotated[list[Path], typer.Argument(help="Safetensors files, or transformers folders.", metavar="MODEL")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Where the merged model goes.")],
+    models: Annotated[list[Path], typer.Argument(
+        help="Safetensors files, .pt or .bin files of torch.save (tensors only, nothing in them is run), or "
+             "transformers folders.", metavar="MODEL")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where the merged model goes, as safetensors.")],
     base: Annotated[Path | None, typer.Option(help="What the models began from.")] = None,
     rule: Annotated[str, typer.Option(help="stitch, task_arithmetic, ties, dare, dare_ties, soup, greedy_soup, slerp, "
                                            "fisher or regmean.")] = "stitch",

@@ -106,6 +106,8 @@ def _searching(asked: argparse.Namespace, algorithm: Algorithm, options: Options
     found: Options = {"kind": "hgls", "base": algorithm.kind, **options}
     if asked.as_coded:
         found |= {"gradient": "last_batch", "search_base": "local"}
+    if asked.search is not None:
+        found["search"] = asked.search
     if asked.use_grad_compress:
         found |= {"slopes": "hgc_legacy" if asked.as_coded else "hgc", "num_bins": asked.bit_width or 16}
     return found
@@ -114,11 +116,11 @@ def _searching(asked: argparse.Namespace, algorithm: Algorithm, options: Options
 def variant_of(asked: argparse.Namespace) -> str:
     """What results are called after: the algorithm, and what was put on top of it."""
     parts = [algorithm_of(asked.algorithm).name]
-    coded = "coded" if asked.as_coded else ""
+    coded = "coded" if asked.as_coded else "joint" if asked.search == "joint" else ""
     if asked.use_head_grad:
         parts.append(f"HGLS{coded}")
     if asked.use_grad_compress:
-        parts.append(f"HGC{coded}{asked.bit_width or 16}")
+        parts.append(f"HGC{'coded' if asked.as_coded else ''}{asked.bit_width or 16}")
     return "-".join(parts)
 
 

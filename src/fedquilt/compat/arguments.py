@@ -120,6 +120,8 @@ def parser() -> argparse.ArgumentParser:
         "--shared_start", type=truth, default=True, metavar="True|False",
         help="what clients keep to themselves starts with the same values everywhere, as in PFLlib (True)",
     )  # fmt: skip
+    own.add_argument("--search", choices=("greedy", "joint"), help="how -uhg combines gradients: one by one, or all at "
+                                                                   "once (greedy)")  # fmt: skip
     own.add_argument("--dataset_root", help="where dataset folders are (dataset, or ../dataset)")
     own.add_argument("--results_folder", default="results", help="where results go (results)")
     own.add_argument("--engine", choices=("auto", "local", "workers"), default="auto", help="(auto)")
@@ -182,5 +184,7 @@ def _check_heads(asked: argparse.Namespace) -> None:
         raise InputError("-bw is for -ugc, which is not there. Add -ugc, or leave -bw out.")
     if asked.as_coded and not asked.use_head_grad:
         raise InputError("--as_coded says how -uhg works, which is not there. Add -uhg, or leave --as_coded out.")
+    if asked.search is not None and (asked.as_coded or not asked.use_head_grad):
+        raise InputError("--search says how -uhg searches, and --as_coded is greedy. Add -uhg, or leave --search out.")
     if asked.num_new_clients == 0 and asked.fine_tuning_epoch_new:
         raise InputError("-ften tunes newcomers, and there are none. Add -nnc, or leave -ften out.")

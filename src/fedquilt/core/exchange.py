@@ -127,6 +127,11 @@ def unmoved(state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
     return state
 
 
+def as_it_is(message: Any) -> Any:
+    """The message; see ``Exchange.uncoded``."""
+    return message
+
+
 @dataclass(frozen=True)
 class Exchange:
     """One trip.
@@ -149,6 +154,8 @@ class Exchange:
         most_bytes: The longest frame that an upload may have; by default 64 MiB and 16 times its download.
         for_scores: The trip only makes clients' models ready for use, and training never sees what it leaves. It is
             made in rounds after which models are scored, and in the last one.
+        uncoded: ``message -> message``: an upload or a download as large as it would be, had the method itself coded
+            nothing in it. For the account of bytes only, so tensors may be on the device 'meta'.
     """
 
     name: str
@@ -162,6 +169,7 @@ class Exchange:
     upload: Any = Any
     most_bytes: int | None = None
     for_scores: bool = False
+    uncoded: Callable[[Any], Any] = as_it_is
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedquilt.core.compact import MAGIC, Lift, Parser, Writer, escaped
 from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.limits import HEADER_BYTES, NO_LIMITS, SIDES, Count, Limits
-from fedquilt.core.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, type_name
+from fedquilt.core.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, needed, type_name
 from fedquilt.core.registered import record as record
 
 Frame = bytes | bytearray | memoryview
@@ -345,7 +345,7 @@ class _Reader:
         if cls is None:
             raise FrameError(f"unknown record type {name!r}. Import the module that defines it, marked with @record.")
         expected = names(cls)
-        if tuple(values) != expected and sorted(values) != sorted(expected):
+        if tuple(values) != expected and not needed(cls) <= values.keys() <= set(expected):
             raise FrameError(f"{name} has fields {list(expected)}, the frame has {sorted(values)}.")
         made = cls(**{k: self.read(v) if isinstance(v, dict | list) else v for k, v in values.items()})
         return self.instead[1](made) if self.instead is not None and cls is self.instead[0] else made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, cast, dataclass_transform
 
 import torch
@@ -37,6 +37,11 @@ def names(cls: type) -> tuple[str, ...]:
     if found is None:
         found = _FIELDS[cls] = tuple(f.name for f in fields(cast(Any, cls)))
     return found
+
+
+def needed(cls: type) -> set[str]:
+    """The fields of a record type that have no default: a frame kept since before a field was added lacks the rest."""
+    return {f.name for f in fields(cast(Any, cls)) if f.default is MISSING and f.default_factory is MISSING}
 
 
 def mark(cls: type) -> bytes:

@@ -41,7 +41,7 @@ def received(
     check_declared(upload, exchange.upload)
     exchange.check(state, upload)
     limits.check_time()
-    return wire, upload, load_of(upload, wire.upload, outcome.upload, partial(Wire, wire.examples))
+    return wire, upload, load_of(exchange.uncoded(upload), wire.upload, outcome.upload, partial(Wire, wire.examples))
 
 
 def words(error: Exception) -> str:

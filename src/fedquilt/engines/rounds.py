@@ -227,7 +227,7 @@ class Rounds:
         seed = exchange.download_seed(self.done, self.seed)
         return Sender(
             partial(exchange.down, self.state), partial(carry or exchange.carried, seed=seed),
-            partial(self._failed, exchange, "down"),
+            partial(self._failed, exchange, "down"), exchange.uncoded,
         )  # fmt: skip
 
     def _receive(

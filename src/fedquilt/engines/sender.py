@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fedquilt.core.exchange import as_it_is
 from fedquilt.core.record import pack, same
 from fedquilt.core.table import ClientId
 from fedquilt.engines.traffic import Load, load_of
@@ -31,9 +32,9 @@ class Sender:
 
     def __init__(
         self, down: Callable[[ClientId], Any], carry: Carry,
-        failed: Callable[[ClientId, Exception], Exception],
+        failed: Callable[[ClientId, Exception], Exception], uncoded: Callable[[Any], Any] = as_it_is,
     ) -> None:  # fmt: skip
-        self._down, self._carry, self._failed = down, carry, failed
+        self._down, self._carry, self._failed, self._uncoded = down, carry, failed, uncoded
         self._kept: deque[tuple[Any, Sent]] = deque(maxlen=self.recent)
         self._under_way: dict[ClientId, Sent] = {}
 
@@ -58,6 +59,6 @@ class Sender:
         if known is None:
             seen, wire = self._carry(record)
             frame = pack(wire, compact=True)
-            known = (record, Sent(seen, frame, load_of(record, wire, frame)))
+            known = (record, Sent(seen, frame, load_of(self._uncoded(record), wire, frame)))
             self._kept.append(known)
         return known[1]

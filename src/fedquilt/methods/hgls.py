@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -41,8 +41,8 @@ class HGLS(OnBase):
         accept: Whose loss must fall: that of the training rows ("train"), of a random part of them to which no step is
             fitted ("held_out"), or of the client's validation rows ("valid").
         held_out: How large that part is.
-        mean_head: Heads are sent to the server too, and those who never trained begin with their mean. Without it heads
-            never leave, and everyone begins with a random one.
+        mean_head: Heads are sent to the server too, and those who never trained begin with their mean. Without it, the
+            default, heads never leave, and everyone begins with a random one.
 
     Reference: CEHGLS, the project's README and code.
     """
@@ -58,7 +58,7 @@ class HGLS(OnBase):
     drop_bias: bool = False
     accept: Literal["train", "held_out", "valid"] = "train"
     held_out: float = 0.25
-    mean_head: bool = True
+    mean_head: bool = False
 
     def __post_init__(self) -> None:
         choices = {
@@ -123,12 +123,13 @@ class HGLS(OnBase):
         )
         first = replace(
             train, down=self.down, work=InTurn(ours) if isinstance(work, InTurn) else ours[0], up=self.up,
-            codec=inside(train.codec), download=inside(train.download), check=self.check,
+            codec=inside(train.codec), download=inside(train.download), check=self.check, uncoded=self.uncoded,
         )  # fmt: skip
         down = inside(train.download) if self.search_base == "aggregated" else plain
         return first, Exchange(
-            "search", self.offer, self.seek, self.note, cohort=train.cohort, download=down, upload=Tally
-        )
+            "search", self.offer, self.seek, self.note,
+            cohort=train.cohort, download=down, upload=Tally, uncoded=self.uncoded,
+        )  # fmt: skip
 
     def down(self, state: SearchServer, client_id: ClientId) -> Invite:
         """The base's download, unless the search has brought it; the mean head to those who never trained."""
@@ -267,6 +268,29 @@ class HGLS(OnBase):
             return state
         sums = [sum(getattr(r.upload, n) for r in heard) for n in ("candidates", "aligned", "taken")]
         return replace(state, holders=tuple(r.client for r in heard) if self._once else (), tally=Tally(*sums))
+
+    # Numbers
+
+    def uncoded(self, message: Any) -> Any:
+        """A message with its slopes as they were before the codec: of their size, without their numbers."""
+        if self.codec == plain:
+            return message
+        if isinstance(message, HeadUpload) and message.slope is not None:
+            return replace(message, slope=self._size)
+        return replace(message, slopes=(self._size,) * len(message.slopes)) if isinstance(message, Others) else message
+
+    @cached_property
+    def _size(self) -> Params:
+        head = pick(is_head, self.net.init(Seed(0)))
+        return {n: t.to("meta") for n, t in self._sent_part(head).items()}
+
+    def told(self, state: SearchServer) -> Mapping[str, float]:
+        """What the base tells, and of the last search: slopes that clients were given, that pointed their way, and that
+        they took."""
+        if not isinstance(state, SearchServer):  # of a method around this one
+            return {}
+        told = {f"search_{n}": getattr(state.tally, n) for n in ("candidates", "aligned", "taken")}
+        return {**super().told(state.base), **told}
 
     # Models
 

@@ -28,7 +28,7 @@ def hgls(
     search: Literal["greedy", "joint", "off"] = "greedy", step: Literal["cosine", "exact", "backtracking"] = "cosine",
     order: Literal["random", "aligned"] = "random", ridge: float = 0.01, least: float = 0.0,
     accept: Literal["train", "held_out", "valid"] = "train", held_out: float = 0.25, peers: int | None = None,
-    max_age: int = 0, own_only: bool = False, drop_bias: bool = False, mean_head: bool = True,
+    max_age: int = 0, own_only: bool = False, drop_bias: bool = False, mean_head: bool = False,
     norms: Literal["average", "personal"] = "average", slopes: Slopes = "plain", num_bins: int = 16,
     lossless: Literal["none", "deflate", "gaps", "adaptive", "smallest"] = "none", **rest: Any,
 ) -> Any:  # fmt: skip

@@ -23,7 +23,7 @@ from fedquilt.methods.votes import Order, Stitched, Vote, seen_classes, without_
 from fedquilt.methods.wrapping import aggregating, innermost, rewired
 from fedquilt.pieces.codecs.around import error_feedback
 from fedquilt.pieces.codecs.fields import on
-from fedquilt.pieces.codecs.localized import localized
+from fedquilt.pieces.codecs.localized import density, localized
 from fedquilt.pieces.codecs.sparse_values import Values
 from fedquilt.pieces.codecs.sparse_wire import sparse
 from fedquilt.pieces.merging.density import Density
@@ -118,9 +118,11 @@ class LocalizeStitch(OnBase):
             if not localises:
                 return replace(state, inner=trip.up(state.inner, replies, turn))
             kept = [Standing.of({n: state.shared[n] for n in self._trained(state)})] if self.remember else []
-            inner = trip.up(state.inner, self._heard(replies, kept), turn)
+            shares: list[float] = []
+            inner = trip.up(state.inner, self._heard(replies, kept, shares), turn)
             heard = kept and any(bool(v.any()) for v in kept[0].votes.values())
-            return replace(state, inner=inner, standing=kept[0] if heard else state.standing)
+            sent = sum(shares) / len(shares) if shares else state.sent
+            return replace(state, inner=inner, standing=kept[0] if heard else state.standing, sent=sent)
 
         def cohort(state: Stitched, ids: Any, seed: Seed) -> Any:
             return trip.cohort(state.inner, ids, seed)
@@ -171,11 +173,12 @@ class LocalizeStitch(OnBase):
         inner = replace(state.inner, shared={**state.shared, **standing.weights()})
         return replace(state, inner=inner, standing=standing)
 
-    def _heard(self, replies: Iterable[Reply[Any]], kept: list[Standing]) -> Iterator[Reply[Any]]:
+    def _heard(self, replies: Iterable[Reply[Any]], kept: list[Standing], shares: list[float]) -> Iterator[Reply[Any]]:
         for reply in replies:
             upload = reply.upload.inner
             if reply.upload.seen is not None and self.silent is not None:  # a chosen 0 of a silent row is no vote
                 upload = replace(upload, delta=without_rows(upload.delta, self.silent, reply.upload.seen))
+            shares.append(density(upload.delta, self._weights()))
             if kept:
                 kept[0] = kept[0].joined(upload.delta, reply.examples if self.stitch.by_examples else 1)
             yield replace(reply, upload=upload)
@@ -198,6 +201,14 @@ class LocalizeStitch(OnBase):
         names = ("common_valid_accuracy", "global_valid_accuracy_pooled", "valid_accuracy_pooled")
         found = next((metrics[n] for n in names if n in metrics), state.accuracy)
         return replace(state, inner=inner, accuracy=found)
+
+    def told(self, state: Stitched) -> Mapping[str, float]:
+        """What the base tells; K_t of the round just played, and the share of weights that clients really sent: more
+        where changes are equal in size, less where classes or masks are silent."""
+        if not isinstance(state, Stitched):  # of a method around this one
+            return {}
+        sent = {} if state.sent is None else {"stitch_density": state.sent}
+        return {**super().told(state.inner), "stitch_keep": self.density(state.accuracy), **sent}
 
     def global_model(self, state: Stitched) -> Params | None:
         """As the base."""

@@ -15,12 +15,13 @@ from fedquilt.pieces.merging.standing import Standing
 
 @record
 class Stitched:
-    """The server's state: the base's, the held-out accuracy of the merged model (None before it is known), and, if it
-    is to be remembered, the last merge."""
+    """The server's state: the base's, the held-out accuracy of the merged model (None before it is known), if it is to
+    be remembered, the last merge, and the share of their weights that clients really sent in the last round."""
 
     inner: Any
     accuracy: float | None
     standing: Standing | None = None
+    sent: float | None = None
 
     @property
     def shared(self) -> Params:

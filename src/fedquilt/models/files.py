@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors files and folders of them, what is in them, and a fingerprint of their content."""
+"""Weights on disk: safetensors files (or those of torch.save), folders of them, and a fingerprint of their content."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
+from fedquilt.models.torch_files import is_torch_file, read_torch
 
 SINGLE, INDEX, SETTINGS = "model.safetensors", "model.safetensors.index.json", "config.json"
+OLD_SINGLE, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"  # where there are no safetensors
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
-    """Every tensor of a safetensors file, or of a folder with one (or with shards and their index)."""
+    """Every tensor of a safetensors file, of one of torch.save, or of a folder with one (or with shards and their
+    index)."""
     tensors: dict[str, Tensor] = {}
     for file in weight_files(path):
+        if is_torch_file(file):
+            tensors |= {name: tensor.clone() for name, tensor in read_torch(file).items()}
+            continue
         try:
             tensors |= load_file(file)
         except (SafetensorError, OSError) as error:
@@ -38,6 +44,10 @@ def weight_files(path: str | Path) -> list[Path]:
         return [place / SINGLE]
     if (place / INDEX).is_file():
         return _shards(place / INDEX)
+    if (place / OLD_SINGLE).is_file():
+        return [place / OLD_SINGLE]
+    if (place / OLD_INDEX).is_file():
+        return _shards(place / OLD_INDEX)
     raise InputError(f"The folder '{place}' has neither {SINGLE} nor {INDEX}. Save the model as safetensors.")
 
 

@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.models.files import weight_files
+from fedquilt.models.files import INDEX, OLD_INDEX, weight_files
+from fedquilt.models.torch_files import is_torch_file, read_torch
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -42,7 +43,8 @@ class Entry:
 
 
 class StoredModel(Mapping[str, Tensor]):
-    """A safetensors file, or a folder of them with their index, whose tensors are read when they are asked for.
+    """A safetensors file, one of torch.save, or a folder of them with their index, whose tensors are read when they are
+    asked for.
 
     Only the tensor that was read last is held, so that asking for it again costs nothing. Numbers must be finite.
     """
@@ -54,10 +56,16 @@ class StoredModel(Mapping[str, Tensor]):
         self._stack, self._open = ExitStack(), dict[Path, IO[bytes]]()
         self._last: tuple[str, Tensor] | None = None
         self._sound: set[str] = set()
+        self._mapped: dict[str, Tensor] = {}  # of files of torch.save: in memory only as far as they are looked at
         for file in self.files:
             self._look(file)
 
     def _look(self, file: Path) -> None:
+        if is_torch_file(file):
+            for name, tensor in read_torch(file).items():
+                self._enter(name, Entry(file, tuple(tensor.shape), tensor.dtype, 0))
+                self._mapped[name] = tensor
+            return
         try:
             with safe_open(str(file), framework="pt"):  # the library checks that the header and the bytes agree
                 stream = self._open[file] = self._stack.enter_context(file.open("rb"))
@@ -69,15 +77,21 @@ class StoredModel(Mapping[str, Tensor]):
         for name, told in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             if told["dtype"] not in _DTYPES:
                 raise InputError(f"'{file}': the tensor '{name}' is of dtype {told['dtype']}, which cannot be merged.")
-            if name in self.entries:
-                raise InputError(f"'{self.path}' has the tensor '{name}' in two files.")
             place = 8 + length + told["data_offsets"][0]
-            self.entries[name] = Entry(file, tuple(told["shape"]), _DTYPES[told["dtype"]], place)
+            self._enter(name, Entry(file, tuple(told["shape"]), _DTYPES[told["dtype"]], place))
+
+    def _enter(self, name: str, entry: Entry) -> None:
+        if entry.dtype not in _CODES:
+            raise InputError(f"'{entry.file}': the tensor '{name}' is of dtype {entry.dtype}, which cannot be merged.")
+        if name in self.entries:
+            raise InputError(f"'{self.path}' has the tensor '{name}' in two files.")
+        self.entries[name] = entry
 
     def __getitem__(self, name: str) -> Tensor:
         if self._last is None or self._last[0] != name:
             self._last = None
-            tensor = self._read(self.entries[name])
+            mapped = self._mapped.get(name)
+            tensor = self._read(self.entries[name]) if mapped is None else mapped.contiguous().clone()
             if name not in self._sound and not finite(tensor):
                 raise InputError(f"'{self.path}': '{name}' holds numbers that are not finite. Did training diverge?")
             self._sound.add(name)
@@ -113,6 +127,7 @@ class StoredModel(Mapping[str, Tensor]):
     def close(self) -> None:
         """Let go of the files."""
         self._last = None
+        self._mapped.clear()
         self._stack.close()
 
 
@@ -143,7 +158,8 @@ def compare(base: StoredModel, other: StoredModel) -> list[str]:
 class Writer:
     """Writes a model tensor by tensor, in the same files and order as another one; whole or not at all.
 
-    Give tensors in the order of ``names``. Nothing appears at the target before ``finish``.
+    Give tensors in the order of ``names``. Nothing appears at the target before ``finish``. Files are safetensors, also
+    where the other's are not.
     """
 
     def __init__(self, like: StoredModel, target: Path) -> None:
@@ -184,7 +200,7 @@ class Writer:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         self._of = source
-        self._file = (self.part / source.name if self.folder else self.part).open("wb")
+        self._file = (self.part / _written_as(source) if self.folder else self.part).open("wb")
         self._file.write(len(text).to_bytes(8, "little") + text)
 
     def finish(self) -> None:
@@ -193,8 +209,11 @@ class Writer:
             self._file.close()
         if self.folder:
             for file in sorted(self.like.path.iterdir()):
-                if file.is_file() and file.suffix in (".json", ".txt", ".model"):
+                if file.is_file() and file.suffix in (".json", ".txt", ".model") and file.name != OLD_INDEX:
                     shutil.copyfile(file, self.part / file.name)
+            if len(self.like.files) > 1 and is_torch_file(self.like.files[0]):
+                shards = {name: _written_as(entry.file) for name, entry in self.like.entries.items()}
+                (self.part / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": shards}, indent=1))
             if self.target.is_dir():
                 shutil.rmtree(self.target)
         self.part.replace(self.target)
@@ -207,3 +226,10 @@ class Writer:
             shutil.rmtree(self.part)
         else:
             self.part.unlink(missing_ok=True)
+
+
+def _written_as(source: Path) -> str:
+    """The name of a file of a folder that is written: that of transformers where it changes to safetensors."""
+    if not is_torch_file(source):
+        return source.name
+    return source.stem.replace("pytorch_model", "model", 1) + ".safetensors"

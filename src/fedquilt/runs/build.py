@@ -103,7 +103,7 @@ def run_of(
         checkpoints=config.output.checkpoints, stages=config.output.stages,
         min_replies=config.cohort.min_replies, max_growth=config.cohort.max_growth,
         network=config.network, tell=tell_of(config, folder),
-        meter=meter if config.meters.energy else Meter(why=OFF),
+        meter=meter if config.meters.energy else Meter(why=OFF), withhold_test=config.output.withhold_test,
     )  # fmt: skip
 
 

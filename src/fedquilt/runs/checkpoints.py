@@ -22,7 +22,7 @@ class Checkpoints:
     """Writes ``checkpoints/round_TT/client{id}_ep{E}.safetensors`` and ``checkpoints/round_TT/NAME.safetensors``.
 
     round_TT holds the model after T rounds (round_00: none yet) and the clients' models that began from it; E counts
-    local epochs from 0, so client0_ep3 was trained for four. NAME is 'stitched' for Localize-and-Stitch,
+    local epochs from 1, so client0_ep4 was trained for four. NAME is 'stitched' for Localize-and-Stitch,
     'federated_avg' for FedAvg, 'merged' for others. A client's model is the start and the change *that the server
     received*: of a localised change only the chosen part, because nothing else left the client.
     """
@@ -42,7 +42,7 @@ class Checkpoints:
         if delta is None or not isinstance(shared, dict) or delta.keys() != shared.keys():
             return
         model = add(shared, delta)
-        self._write(model, f"round_{done:02d}/client{_file(reply.client)}_ep{self._epochs(done) - 1}")
+        self._write(model, f"round_{done:02d}/client{_file(reply.client)}_ep{self._epochs(done)}")
 
     def merged(self, model: Params | None, done: int) -> None:
         """The server has played ``done`` rounds."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.core.errors import ConfigError, InputError, RoundError
+from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.runs.build import federation_of, method_of
 from fedquilt.runs.config import Config, Kinded
@@ -15,7 +16,7 @@ from fedquilt.runs.federation_file import constants, write_federation
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.player import Audience, Cell, Player
 from fedquilt.runs.statistics.spread import client_means
-from fedquilt.runs.tables import FRAME, as_csv, by_label, summary_of
+from fedquilt.runs.tables import FRAME, as_csv, by_label, scored, summary_of
 from fedquilt.runs.views import CELLS, RunView
 
 
@@ -23,7 +24,8 @@ def cells(config: Config) -> tuple[Path, list[Cell]]:
     """The runs of a comparison, seed by seed, and the folder that holds them."""
     choices = list(config.compare.methods)
     if config.compare.frame:
-        choices += [Kinded(kind=kind) for kind in FRAME if kind not in {c.kind for c in choices}]
+        able = FRAME[1:] if _common_only(config) else FRAME  # alone, clients have no model for a common test set
+        choices += [Kinded(kind=kind) for kind in able if kind not in {c.kind for c in choices}]
     labels = _labels(choices)
     seeds = config.compare.seeds
     runs = {
@@ -49,10 +51,9 @@ def _labels(choices: Sequence[Kinded]) -> list[str]:
 
 def compare(config: Config, audience: Audience | None = None) -> dict[str, Any]:
     """Run every cell that is not finished yet, then make the table and the picture."""
-    if config.data.test == 0 and not config.data.local_tests:
-        raise ConfigError(["data.test: a comparison needs test rows, got 0.0"])
     top, todo = cells(config)
     federation = federation_of(config)
+    _check_tests(config, federation, todo)
     for cell in todo:
         check(cell.config, federation)
     begin(config, top, todo)
@@ -64,6 +65,29 @@ def compare(config: Config, audience: Audience | None = None) -> dict[str, Any]:
     if not done:
         raise RoundError(player.all_failed("method"))
     return conclude(config, top, done, federation, player.failed)
+
+
+def _common_only(config: Config) -> bool:
+    """Whether clients have no test rows of their own."""
+    return config.data.test == 0 and not config.data.local_tests
+
+
+def _check_tests(config: Config, federation: Federation, todo: Sequence[Cell]) -> None:
+    """There are rows to compare methods on, and every method has a model for them."""
+    if not _common_only(config):
+        return
+    if getattr(federation, "global_test", None) is None:
+        raise ConfigError([
+            "data.test: a comparison needs test rows, got 0.0, and these data have no test set of their own; give "
+            "clients a share (data.test=0.2), or hold back a common one (data.common_test=0.2)"
+        ])  # fmt: skip
+    for cell in {cell.label: cell for cell in todo}.values():
+        method = method_of(cell.config, federation)
+        if method.global_model(method.init_server(Seed(0))) is None:
+            raise ConfigError([
+                f"data.test: got 0.0, so methods are compared by their global model on the common test set, and "
+                f"{cell.label} has none: what its clients use is their own; leave it out, or give clients test rows"
+            ])  # fmt: skip
 
 
 def check(config: Config, federation: Federation) -> None:
@@ -91,10 +115,11 @@ def conclude(
     from fedquilt.runs.report import write_report
 
     views = [RunView(c.folder, c.label, c.config.seed) for c in done]
-    constant = constants(federation)
-    summary: dict[str, Any] = {"folder": str(top), **summary_of(views, constant, config.compare.target)}
+    constant, common = constants(federation), federation.majority().global_test
+    summary: dict[str, Any] = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
     summary |= {"clients": len(federation.ids), "failed": list(failed)}
-    histories = {label: [v.rounds for v in group] for label, group in by_label(views).items()}
+    clients = summary["measure"] == "accuracy"
+    histories = {label: [scored(v, clients) for v in group] for label, group in by_label(views).items()}
     ends = {label: client_means([v.scored.last() for v in group]) for label, group in by_label(views).items()}
     curves(histories, summary["majority_class"], top / "curves")
     draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
@@ -107,7 +132,7 @@ def conclude(
         shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
         title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
         rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
-    write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"]).encode())
+    write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"], common).encode())
     summary["report"] = str(top / "report.html")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
     write_report(top)

@@ -9,44 +9,55 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.runs.statistics.intervals import Interval
+from fedquilt.runs.statistics.beside import apart
 from fedquilt.runs.tables import FRAME
-from fedquilt.runs.terminal import say, show_table
+from fedquilt.runs.terminal import console, say, show_table
+
+COLUMNS = {  # in the terminal: what is shown, and which ± it carries
+    "accuracy": ("accuracy", "_half_95"), "common_accuracy": ("common test", "_both_half_95"),
+    "worst10": ("worst 10 %", "_both_half_95"), "balanced_accuracy": ("balanced", "_both_half_95"),
+    "macro_f1": ("macro F1", "_both_half_95"),
+}  # fmt: skip
 
 
 def comparison_table(summary: Mapping[str, Any]) -> None:
     """The end of a comparison."""
     seeds = len(summary["seeds"])
     title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
+    shown = [name for name in COLUMNS if any(row[name] is not None for row in summary["rows"])]
+    if len(shown) == len(COLUMNS) and console.width < 92:
+        shown.remove("balanced_accuracy")  # it is in the table's file
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", overflow="fold")
-    for name in ("accuracy", "worst 10 %", "balanced", "macro F1", "MB", "sec"):
-        table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
-    table.add_row(
-        "majority class", _percent(Interval(summary["majority_class"], math.nan)), "", "", "", "", "", style="dim"
-    )
+    for label in (*(COLUMNS[name][0] for name in shown), "MB", "sec"):
+        table.add_column(label, justify="right", no_wrap=True)  # fits 80 columns
+    least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
+    table.add_row("majority class", *(_percent(least.get(name), None) for name in shown), "", "", style="dim")
     framed = [row for row in summary["rows"] if row["frame"]]
     for kind in FRAME:
         if kind not in {row["kind"] for row in framed}:
-            table.add_row(f"{kind}: not run", *[""] * 6, style="dim")
-    best = (summary["winner"] or {}).get("method")
+            table.add_row(f"{kind}: not run", *[""] * (len(shown) + 2), style="dim")
+    won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
+    top = {won["method"], *won["tied"]}
     for row in [*framed, *(row for row in summary["rows"] if not row["frame"])]:
-        spans = [
-            Interval(row[n], row[f"{n}_half_95"]) for n in ("accuracy", "worst10", "balanced_accuracy", "macro_f1")
-        ]
+        spans = [_percent(row[name], row[name + COLUMNS[name][1]]) for name in shown]
         sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
-        style = "bold" if row["method"] == best else "dim" if row["frame"] else ""
-        table.add_row(row["method"], *(_percent(s) for s in spans), sent, f"{row['seconds']:.1f}", style=style)
+        style = "bold" if row["method"] in top else "dim" if row["frame"] else ""
+        table.add_row(row["method"], *spans, sent, f"{row['seconds']:.1f}", style=style)
     show_table(table)
+    if won["versus"]:
+        say(f"Highest: {won['method']}. {apart(won)}")
     if len(framed) < len(FRAME):
         say("compare.frame=true runs the methods of the frame too.")
     _beside(summary)
     for method, doubt in summary.get("doubts", {}).items():
-        print(f"note: {method}: {doubt}")
+        say(f"note: {method}: {doubt}")
     for run in summary["failed"]:
         say(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
-    interval = "± is the 95 % t-interval over seeds. " if seeds > 1 else "One seed: no interval. "
-    say(f"Mean over clients, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
+    interval = "± is the 95 % t-interval over seeds" if seeds > 1 else "One seed: no interval"
+    both = f"; of other columns than accuracy with that of {'also ' if seeds > 1 else ''}the number of test rows. "
+    mean = "Mean over clients" if summary["measure"] == "accuracy" else "Global model on the common test set"
+    say(f"{mean}, at the round chosen on {summary['chosen_on']}. {interval}{both}Traffic and time per run.")
     say(f"report {summary['report']}")
     say(f"table  {summary['folder']}/table.csv")
     say(f"curves {summary['folder']}/curves.png")
@@ -63,13 +74,15 @@ def _beside(summary: Mapping[str, Any]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for row in summary["rows"]:
         known = row is not first
-        span = Interval(row["versus_first_difference"], row["versus_first_half"]) if known else Interval(0.0, math.nan)
         table.add_row(
             row["method"],
-            _percent(span) + (" *" if row["versus_first_significant"] else "  ") if known else "",
-            f"{row['versus_first_p']:.2g}" if known else "",
+            _percent(row["versus_first_difference"], row["versus_first_half"])
+            + (" *" if row["versus_first_significant"] else "  ")
+            if known
+            else "",
+            f"{row['versus_first_p']:.2g}" if known and not math.isnan(row["versus_first_p"]) else "",
             f"{row['versus_first_seeds_better']}/{row['versus_first_seeds']}" if known else "",
-            f"{100 * row['versus_majority_difference']:.1f}" + (" *" if row["versus_majority_significant"] else "  "),
+            _percent(row["versus_majority_difference"], None) + (" *" if row["versus_majority_significant"] else "  "),
             "" if row["clusters"] is None else f"{row['clusters']:.3g}{_placed(row) if row['ari'] is None else ''}",
             "" if row["ari"] is None else f"{row['ari']:.2f}{_placed(row)}",
             "" if math.isnan(row["updates"]) else f"{row['updates']:.0f}",
@@ -95,5 +108,7 @@ def _placed(row: Mapping[str, Any]) -> str:
     return "" if placed is None or whole is None or placed >= whole else f" ({placed:.4g} of {whole:.4g} placed)"
 
 
-def _percent(span: Interval) -> str:
-    return f"{100 * span.mean:.1f}" + ("" if math.isnan(span.half) else f" ± {100 * span.half:.1f}")
+def _percent(value: float | None, half: float | None) -> str:
+    if value is None or math.isnan(value):
+        return ""
+    return f"{100 * value:.1f}" + ("" if half is None or math.isnan(half) else f" ± {100 * half:.1f}")

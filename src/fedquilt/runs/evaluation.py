@@ -9,6 +9,15 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.table import ClientId
+from fedquilt.metrics.support import (
+    Z,
+    balanced_variance,
+    half_of_mean,
+    macro_f1_variance,
+    rarest,
+    share_variance,
+    wilson,
+)
 
 MODELS = ("deployed", "global")
 
@@ -19,6 +28,8 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
     ``<split>_accuracy`` is the mean over clients of the accuracy of the model each would use, on its own rows;
     ``_pooled`` counts rows instead of clients; ``_worst10`` is the mean of the worst tenth of the clients. The same
     with the prefix ``global_`` for the global model; of one with several modes also ``global_<split>_accuracy_<mode>``.
+    Of test scores of the model each would use, ``_rows_half_95`` is half of the 95 % interval that the number of test
+    rows leaves.
     """
     numbers: dict[str, float] = {}
     for model in MODELS:
@@ -27,6 +38,8 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
             scores = [e[model][split] for e in exams.values() if split in e.get(model, {})]
             if scores:
                 numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(scores).items()}
+            if scores and (model, split) == ("deployed", "test") and hasattr(scores[0], "support"):
+                numbers |= {f"test_{k}_rows_half_95": v for k, v in _halves(scores).items()}
     return numbers | _by_mode(exams)
 
 
@@ -39,6 +52,26 @@ def _by_mode(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
             if scores and "accuracy" in (found := _numbers(scores)):
                 numbers[f"global_{split}_accuracy_{name.removeprefix('global.')}"] = found["accuracy"]
     return numbers
+
+
+def _halves(scores: Sequence[Any]) -> dict[str, float]:
+    """Half of the 95 % interval of each mean over clients, from the counts of their rows."""
+    support, correct, called = _counts(scores)
+    right, rows = correct.sum(1), support.sum(1)
+    accuracy, variance = right / np.maximum(rows, 1), share_variance(right, rows)
+    return {
+        "accuracy": half_of_mean(variance),
+        "accuracy_worst10": half_of_mean(variance[np.argsort(accuracy, kind="stable")[: tenth(len(accuracy))]]),
+        "balanced_accuracy": half_of_mean(balanced_variance(correct, support)),
+        "macro_f1": half_of_mean(macro_f1_variance(correct, support, called)),
+    }
+
+
+def rows_half(score: Any) -> float | None:
+    """Half of the 95 % interval of one accuracy; None for models that do not classify."""
+    if not hasattr(score, "support"):
+        return None
+    return half_of_mean(share_variance(np.array([int(score.correct.sum())]), np.array([score.rows])))
 
 
 def _numbers(scores: Sequence[Any]) -> dict[str, float]:
@@ -63,7 +96,7 @@ def _table(scores: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
     loss = np.array([s.loss_sum for s in scores]) / rows
     if not hasattr(scores[0], "support"):
         return {"rows": rows, "loss": loss}
-    support, correct, called = (_stacked([getattr(s, n) for s in scores]) for n in ("support", "correct", "called"))
+    support, correct, called = _counts(scores)
     both = support + called
     return {
         "rows": rows,
@@ -72,6 +105,11 @@ def _table(scores: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
         "macro_f1": _mean_where(2 * correct / np.maximum(both, 1), both > 0),
         "loss": loss,
     }
+
+
+def _counts(scores: Sequence[Any]) -> tuple[np.ndarray[Any, Any], ...]:
+    """[clients, classes] of rows, of those that are right, and of those so called."""
+    return tuple(_stacked([getattr(s, n) for s in scores]) for n in ("support", "correct", "called"))
 
 
 def _stacked(counts: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -86,12 +124,16 @@ def _mean_where(values: np.ndarray[Any, Any], here: np.ndarray[Any, Any]) -> np.
 
 def worst_tenth(accuracy: np.ndarray[Any, Any]) -> float:
     """The mean of the lowest tenth (at least one) of the clients' accuracies."""
-    count = max(1, math.ceil(len(accuracy) / 10))
-    return float(np.sort(accuracy)[:count].mean())
+    return float(np.sort(accuracy)[: tenth(len(accuracy))].mean())
+
+
+def tenth(clients: int) -> int:
+    """How many a tenth of the clients are: at least one."""
+    return max(1, math.ceil(clients / 10))
 
 
 def client_rows(round: int, exams: Mapping[ClientId, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per client, model and split."""
+    """One row per client, model and split; of scores that classify with what their intervals rest on."""
     keys, scores = [], []
     for client, exam in exams.items():
         for model in MODELS:
@@ -100,8 +142,23 @@ def client_rows(round: int, exams: Mapping[ClientId, Mapping[str, Any]]) -> list
                 scores.append(score)
     if not scores:
         return []
-    table = {name: column.tolist() for name, column in _table(scores).items()}
+    table = {name: column.tolist() for name, column in {**_table(scores), **_sureness(scores)}.items()}
     return [{**key, **{name: column[i] for name, column in table.items()}} for i, key in enumerate(keys)]
+
+
+def _sureness(scores: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Wilson's interval of each client's accuracy, half of the intervals of its macro scores, and how many rows it has
+    of its rarest class."""
+    if not hasattr(scores[0], "support"):
+        return {}
+    support, correct, called = _counts(scores)
+    low, high = wilson(correct.sum(1), support.sum(1))
+    return {
+        "accuracy_low": low, "accuracy_high": high,
+        "balanced_accuracy_half_95": Z * np.sqrt(balanced_variance(correct, support)),
+        "macro_f1_half_95": Z * np.sqrt(macro_f1_variance(correct, support, called)),
+        "rarest": rarest(support),
+    }  # fmt: skip
 
 
 def score_row(score: Any) -> dict[str, float]:

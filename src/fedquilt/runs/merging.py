@@ -14,6 +14,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.models.files import fingerprint
 from fedquilt.models.streamed import StoredModel, Writer, compare, finite
+from fedquilt.models.torch_files import is_torch_file
 from fedquilt.pieces.merging.informed import Fisher, RegMean
 from fedquilt.pieces.merging.pairs import Slerp
 from fedquilt.pieces.merging.rule import Difference, Report, Rule, Work, check_weights, merged, weights_of
@@ -46,7 +47,7 @@ class Request:
     """What is to be merged, how, and where to.
 
     Args:
-        models: Safetensors files, or folders as transformers writes them.
+        models: Safetensors files, files of torch.save (.pt, .pth, .bin), or folders as transformers writes them.
         out: A file, or a folder if the models are folders.
         rule: One of ``RULES``.
         base: What the models began from; needed unless the rule does not care.
@@ -112,6 +113,8 @@ def _check(request: Request, rule: str) -> None:
         raise InputError("There is nothing to merge: give at least one model.")
     if request.base is None and rule not in WITHOUT_BASE:
         raise InputError(f"The rule {rule} merges changes: give the model they began from with --base.")
+    if is_torch_file(request.out):
+        raise InputError(f"--out {request.out}: merged models are written as safetensors. Give a name that ends so.")
     if request.out.exists() and not request.force:
         raise InputError(f"'{request.out}' exists. Give another name, or --force to replace it.")
     if request.out.resolve() in [p.resolve() for p in (*request.models, *([request.base] if request.base else []))]:

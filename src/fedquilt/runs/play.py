@@ -30,7 +30,7 @@ from fedquilt.runs.columns import write_tables
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.ending import environment, write_global, write_personal
 from fedquilt.runs.energy import Energy
-from fedquilt.runs.evaluation import client_rows, score_row, summarise
+from fedquilt.runs.evaluation import client_rows, rows_half, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.finished import CARRIED
 from fedquilt.runs.journal import Journal
@@ -45,6 +45,8 @@ from fedquilt.runs.stages import Stages
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.trackers import Trackers
 from fedquilt.runs.traffic import TRAFFIC, model_bytes, traffic_rows, visit_row
+from fedquilt.runs.withheld import LOG as WITHHELD
+from fedquilt.runs.withheld import apart, without_tests
 
 
 class Run:
@@ -60,6 +62,7 @@ class Run:
         personal_models: bool = False, checkpoints: bool = False, stages: bool = False,
         min_replies: float = 0.5, max_growth: float = GROWTH, meter: Meter | None = None,
         network: Network | None = None, tell: Callable[[Callable[[str], None]], Trackers] | None = None,
+        withhold_test: bool = False,
     ) -> None:  # fmt: skip
         if rounds < 1:
             raise InputError(f"rounds must be at least 1, got {rounds}.")
@@ -73,6 +76,7 @@ class Run:
         if personal_models and engine.keeps_states:
             raise InputError("output.personal_models: clients' states stay at their sites, so the server has none.")
         self.personal_models, self.min_replies, self.max_growth = personal_models, min_replies, max_growth
+        self.withhold_test = withhold_test
         wanted = checkpoints and folder is not None
         self.checkpoints = Checkpoints(folder.path, method) if wanted and folder is not None else None
         wanted = isinstance(federation, Stream) and (stages or getattr(method, "reconstructs", False))
@@ -149,7 +153,7 @@ class Run:
             while not self._over(rounds):
                 due = self._due(rounds.done + 1)
                 before = clusters_of(rounds.state)
-                measure = due and self.evaluation.local
+                measure = due and self._local
                 log = self.energy.play(partial(rounds.play, measure=measure, scored=self._used(rounds.done + 1)))
                 self.done = rounds.done
                 if self.checkpoints is not None:
@@ -191,6 +195,11 @@ class Run:
         """Whether this round is scored anyway; a score only because it is the last one steers nothing, so that a run
         with more rounds begins with the very same ones."""
         return done % self.evaluation.every == 0
+
+    @property
+    def _local(self) -> bool:
+        """Whether clients' models are scored, on test rows, before and after their training."""
+        return self.evaluation.local and not self.withhold_test
 
     def _save(self, rounds: Rounds) -> None:
         if self.folder is not None:
@@ -238,6 +247,10 @@ class Run:
         }
         if log.void is not None:
             self._note(f"round {rounds.done} is void: {log.void}")
+        if self.withhold_test:
+            (metrics, held), exams = apart(metrics), without_tests(exams)
+            if due and self.folder is not None:
+                self.folder.log(WITHHELD, [held])
         self._warn(rounds)
         self._follow(rounds, metrics, due)
         self._write(rounds, log, metrics, exams)
@@ -268,6 +281,8 @@ class Run:
             if common is not None and whole is not None and self.score is not None:
                 score = self.score(self.method.predict, whole, common)
                 found = {f"{name}_{n}": getattr(score, n, None) for n in ("accuracy", "loss")}
+                if name == "common_test":
+                    found["common_test_accuracy_rows_half_95"] = rows_half(score)
                 numbers |= {name: value for name, value in found.items() if value is not None}
                 numbers |= common_modes(self.method, rounds.state, name, self.score, common)
         return numbers

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from fedquilt.runs.player import Cell
 
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
+SCORED = (
+    ("test_accuracy", "accuracy"), ("common_test_accuracy", "accuracy on the common test set"),
+    ("valid_accuracy", "validation accuracy"), ("common_valid_accuracy", "validation accuracy"),
+)  # fmt: skip
 
 
 def span(seconds: float) -> str:
@@ -102,11 +106,15 @@ class Bar:
 
 
 def _numbers(metrics: Mapping[str, Any], totals: Mapping[str, Any]) -> str:
-    """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores."""
-    if "test_loss" not in metrics:
+    """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores.
+
+    Where test scores are withheld, or clients have no test rows, the accuracy is the next one there is, by name.
+    """
+    if not any(name in metrics for name, _ in (("test_loss", ""), *SCORED)):
         return ""
     shown = []
-    for name, label in (("test_accuracy", "accuracy"), ("train_loss", "training loss"), ("bank", "bank")):
+    first = next((pair for pair in SCORED if metrics.get(pair[0]) is not None), SCORED[0])
+    for name, label in (first, ("train_loss", "training loss"), ("bank", "bank")):
         value = metrics.get(name)
         if value is not None:
             shown.append(f"{label} {value:.3f}" if isinstance(value, float) else f"{label} {value}")

@@ -212,14 +212,16 @@ class Meters(_Section):
 
 class Output(_Section):
     """Where runs go, whether personal models are saved at the end, models of every round (checkpoints), and what was
-    learned at the end of each task of a stream (stages; for methods whose features can be probed they always are); and
-    who else is told of the numbers (trackers)."""
+    learned at the end of each task of a stream (stages; for methods whose features can be probed they always are); who
+    else is told of the numbers (trackers); and whether test scores are kept apart and shown to nobody (withhold_test),
+    as a sweep does until it has chosen."""
 
     folder: str = "runs"
     personal_models: bool = False
     checkpoints: bool = False
     stages: bool = False
     trackers: list[Choice] = []
+    withhold_test: bool = False
 
 
 class Comparison(_Section):

@@ -30,6 +30,7 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
         ("test_balanced_accuracy", "balanced accuracy"), ("test_macro_f1", "macro F1"), ("test_loss", "test loss"),
         ("global_test_accuracy", "global model, mean over clients"),
         ("common_test_accuracy", "global model, common test set"),
+        *(() if "test_accuracy" in last else (("valid_accuracy", "validation accuracy, mean over clients"),)),
     ):  # fmt: skip
         if name in last:
             table.add_row(label, _figure(best.get(name)), _figure(last[name]))

@@ -20,7 +20,7 @@ from fedquilt.runs.slots import KEPT, Entries, FolderSlots, HandleSlots, entries
 
 LOGS = (
     "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "metrics/clusters.jsonl",
-    "metrics/traffic.jsonl", "metrics/phases.jsonl", "ledger.jsonl",
+    "metrics/traffic.jsonl", "metrics/phases.jsonl", "metrics/withheld.jsonl", "ledger.jsonl",
 )  # fmt: skip
 LOCK = ".lock"
 _ATTEMPTS = 6

@@ -31,36 +31,67 @@ def by_label(views: Sequence[RunView]) -> dict[str, list[RunView]]:
     return found
 
 
-def summary_of(views: Sequence[RunView], constant: Mapping[ClientId, float], target: float) -> dict[str, Any]:
+def summary_of(
+    views: Sequence[RunView], constant: Mapping[ClientId, float], target: float, common: float | None = None
+) -> dict[str, Any]:
     """Rows of all methods and the winner, from finished runs of equal seeds.
 
-    ``constant`` is each client's accuracy with its commonest label; without it nothing is said of the majority class.
+    Methods are compared on their clients' test rows, client by client; where no client has any, by the global model on
+    the common test set. ``constant`` is each client's accuracy with its commonest label, ``common`` that of the
+    commonest label on the common test set; without them nothing is said of the majority class.
     """
     methods = by_label(views)
-    scores = {label: [view.chosen for view in group] for label, group in methods.items()}
+    measure = "accuracy" if any(_has(view, "test_accuracy") for view in views) else "common_accuracy"
+    clients = measure == "accuracy"
+    scores = {label: [view.chosen if clients else _common(view) for view in group] for label, group in methods.items()}
     pairs = versus(scores)
-    constants = versus({"": [constant] * len(next(iter(scores.values()))), **scores}) if constant else {}
+    constants = versus({"": [constant] * len(next(iter(scores.values()))), **scores}) if constant and clients else {}
     rows = [
         row(label, [view.result for view in group])
         | {"kind": group[0].kind, "frame": group[0].kind in FRAME}
-        | beside([view.rounds for view in group], scores[label], target, [view.joules for view in group])
+        | beside([scored(view, clients) for view in group], scores[label], target, [view.joules for view in group])
         | clusters_found([view.rows(LOG) for view in group])
         | {f"versus_first_{name}": value for name, value in pairs.get(label, _FIRST).items()}
         | {f"versus_majority_{name}": value for name, value in constants.get(label, _FIRST).items()}
         for label, group in methods.items()
     ]
     first = next(iter(methods.values()))
+    known = float(np.mean(list(constant.values()))) if constant else _told(views)
     return {
         "seeds": [view.seed for view in first],
-        "clients": len({c for found in scores[first[0].label] for c in found}),
+        "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
         "chosen_on": "validation" if _validated(views) else "last round (there are no validation rows)",
-        "majority_class": float(np.mean(list(constant.values()))) if constant else _told(views),
+        "measure": measure,
+        "majority_class": known if clients else math.nan if common is None else common,
+        "majority_class_common": common,
         "target": target,
         "rows": rows,
-        "winner": winner(rows, scores),
+        "winner": winner(rows, scores, measure),
         "doubts": {label: said for label, group in methods.items()
                    if (said := at_majority([view.result for view in group])) is not None},
     }  # fmt: skip
+
+
+def _has(view: RunView, name: str) -> bool:
+    return view.result.get("best", {}).get(name) is not None
+
+
+def _common(view: RunView) -> dict[ClientId, float]:
+    """The accuracy on the common test set at the chosen round, as that of one client; nothing without a global
+    model."""
+    found = view.result.get("best", {}).get("common_test_accuracy")
+    return {} if found is None else {"common": found}
+
+
+def scored(view: RunView, clients: bool = True) -> list[dict[str, Any]]:
+    """The rows of its rounds; if it is judged by the common test set, with that in the place of clients' scores."""
+    if clients:
+        return view.rounds
+    names = {f"test_{name}": f"common_test_{name}" for name in ("accuracy", "loss")}
+    return [
+        {**row, **{name: row[other] for name, other in names.items() if other in row}, "test_accuracy_std": 0.0}
+        if "common_test_accuracy" in row else row for row in view.rounds
+    ]  # fmt: skip
 
 
 def _validated(views: Sequence[RunView]) -> bool:
@@ -86,33 +117,64 @@ def clusters_found(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, flo
     }
 
 
+SCORES = {
+    "accuracy": "test_accuracy", "common_accuracy": "common_test_accuracy", "worst10": "test_accuracy_worst10",
+    "balanced_accuracy": "test_balanced_accuracy", "macro_f1": "test_macro_f1",
+}  # fmt: skip
+OWN = {  # what methods tell of themselves, if they do
+    "stitch_keep": "K_t, the share of changes asked for", "stitch_density": "the share really sent",
+    "search_candidates": "slopes tried", "search_aligned": "slopes that pointed a client's way",
+    "search_taken": "slopes taken",
+}  # fmt: skip
+
+
 def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One method's line: test numbers at the round that validation chose, over seeds."""
-    accuracy = interval([r["best"]["test_accuracy"] for r in results])
-    worst = interval([r["best"]["test_accuracy_worst10"] for r in results])
-    balanced = interval([r["best"]["test_balanced_accuracy"] for r in results])
-    macro = interval([r["best"]["test_macro_f1"] for r in results])
-    return {
-        "method": label,
-        "accuracy": accuracy.mean, "accuracy_half_95": accuracy.half,
-        "worst10": worst.mean, "worst10_half_95": worst.half,
-        "balanced_accuracy": balanced.mean, "balanced_accuracy_half_95": balanced.half,
-        "macro_f1": macro.mean, "macro_f1_half_95": macro.half,
-        "last_round_accuracy": float(np.mean([r["last"]["test_accuracy"] for r in results])),
+    found: dict[str, Any] = {"method": label}
+    for column, name in SCORES.items():
+        found |= _span(column, name, [r["best"] for r in results])
+    last = [r["last"]["test_accuracy"] for r in results if r["last"].get("test_accuracy") is not None]
+    return found | {
+        "last_round_accuracy": float(np.mean(last)) if last else None,
         "updates": float(np.mean([r.get("updates", math.nan) for r in results])),
         "megabytes_up": float(np.mean([r["bytes_up"] for r in results])) / MEGABYTE,
         "megabytes_down": float(np.mean([r["bytes_down"] for r in results])) / MEGABYTE,
         "seconds": float(np.mean([r["seconds"] for r in results])),
+        **{name: _mean([r["best"].get(name) for r in results]) for name in OWN},
         "digests": [r["digest"] for r in results],
     }  # fmt: skip
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]], majority: float) -> str:
-    """The rows below that of the majority class."""
+def _span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A score's mean over seeds; half of its 95 % interval over seeds, half of that over test rows, and of both.
+
+    All seeds are scored on the same rows, so more seeds do not make that part smaller.
+    """
+    values = [best[name] for best in found if best.get(name) is not None]
+    if len(values) < len(found):
+        return dict.fromkeys((column, *(f"{column}{end}" for end in ("_half_95", "_rows_half_95", "_both_half_95"))))
+    over = interval(values)
+    halves = [best.get(f"{name}_rows_half_95") for best in found]
+    known = [half for half in halves if half is not None]
+    rows = math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(found) else None
+    parts = [half for half in (over.half, rows) if half is not None and not math.isnan(half)]
+    return {
+        column: over.mean, f"{column}_half_95": over.half, f"{column}_rows_half_95": rows,
+        f"{column}_both_half_95": math.hypot(*parts) if parts else None,
+    }  # fmt: skip
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]], majority: float, common: float | None = None) -> str:
+    """The rows below that of the majority class; columns that no method has are left out."""
     text = io.StringIO()
-    names = [n for n in rows[0] if n != "digests"]
+    names = [n for n in rows[0] if n != "digests" and any(row.get(n) is not None for row in rows)]
     writer = csv.DictWriter(text, names, extrasaction="ignore")
     writer.writeheader()
-    writer.writerow({"method": "majority class", "accuracy": majority})
+    writer.writerow({"method": "majority class", "accuracy": majority, "common_accuracy": common})
     writer.writerows(rows)
     return text.getvalue()

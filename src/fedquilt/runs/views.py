@@ -100,6 +100,17 @@ class RunView:
         path = self.folder / "metrics/clients.jsonl"
         return scored_in(path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else [])
 
+    def tests_at(self, round: int) -> list[dict[str, Any]]:
+        """Clients' rows of metrics/clients.jsonl after a round: test scores of the model each would use."""
+        path = self.folder / "metrics/clients.jsonl"
+        if not path.exists():
+            return []
+        wanted = ('"deployed"', '"test"', f'"round": {round},')
+        with path.open(encoding="utf-8") as lines:
+            likely = [line for line in lines if line.endswith("\n") and all(part in line for part in wanted)]
+        found = map(json.loads, likely)
+        return [r for r in found if (r["round"], r["model"], r["split"]) == (round, "deployed", "test")]
+
     @cached_property
     def joules(self) -> dict[int, float] | None:
         """The joules of each round; the long log of visits is read only where something was measured."""

@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 
 from fedquilt.compat import play, results
-from fedquilt.compat.algorithms import ALGORITHMS, method_settings, model_settings
+from fedquilt.compat.algorithms import ALGORITHMS, method_settings, model_settings, variant_of
 from fedquilt.compat.arguments import parsed
 from fedquilt.compat.folders import federations, folder_of
 from fedquilt.compat.pfllib import main, run
@@ -411,3 +411,13 @@ def test_texts(tmp_path, monkeypatch, form):
         run([*words, "-vs", "100", "-ml", "200"])
     with pytest.raises(InputError, match="vocab is 80"):  # PFLlib's default
         run(words)
+
+
+def test_the_joint_search_can_be_asked_for():
+    asked = parsed(["-uhg", "-ugc", "--search", "joint"])
+    settings = {"kind": "hgls", "base": "fedavg", "search": "joint", "slopes": "hgc", "num_bins": 16}
+    assert method_settings(asked) == settings
+    assert variant_of(asked) == "FedAvg-HGLSjoint-HGC16"
+    for words in (["--search", "joint"], ["-uhg", "--as_coded", "--search", "joint"]):
+        with pytest.raises(InputError, match="--search"):
+            parsed(words)

@@ -201,7 +201,7 @@ def test_what_the_base_hears_may_change_what_it_sends():
 
 
 def test_never_asked_clients_and_strangers_begin_with_the_mean_head():
-    run = played(HGLS(base=fedavg(cohort=fraction(0.5))), 1)
+    run = played(HGLS(base=fedavg(cohort=fraction(0.5)), mean_head=True), 1)
     (absent, *_), state, mine = [c for c in TOY.ids if c not in run.state.met], run.state, clients(run)
     met = [(TOY.size(c), c) for c in state.met]
     assert len(met) == 2
@@ -214,7 +214,7 @@ def test_never_asked_clients_and_strangers_begin_with_the_mean_head():
     own = run.method.personal_model(train.down(state, state.met[0]), mine[state.met[0]])
     assert torch.equal(own[WEIGHT], mine[state.met[0]].base.private[WEIGHT])
 
-    alone = played(HGLS(base=fedavg(cohort=fraction(0.5)), mean_head=False), 1)
+    alone = played(HGLS(base=fedavg(cohort=fraction(0.5))), 1)
     (train, _) = alone.method.exchanges()
     fresh = alone.method.init_client(Seed(0).fold("client", absent)).base.private
     assert alone.method.global_model(alone.state) is None
@@ -225,7 +225,7 @@ def test_never_asked_clients_and_strangers_begin_with_the_mean_head():
 
 def test_the_mean_head_is_weighed_by_examples():
     heads = {}
-    run = Rounds(HGLS(base=fedavg(), search=NEVER), TOY, Local(), Seed(0))
+    run = Rounds(HGLS(base=fedavg(), search=NEVER, mean_head=True), TOY, Local(), Seed(0))
     run.play()
     heads = {c: m.base.private[WEIGHT].double() for c, m in clients(run).items()}
     total = sum(TOY.size(c) for c in TOY.ids)
@@ -273,8 +273,41 @@ def test_slopes_without_bias():
     assert any(not torch.equal(before[c].base.private[WEIGHT], after[c].base.private[WEIGHT]) for c in TOY.ids)
 
 
+def test_heads_stay_at_home_unless_they_are_asked_for():
+    """With the defaults a head is in no message; a slope by hgc then is most of what HGLS adds to an upload."""
+    for method in (HGLS(base=fedavg()), hgls(NET, slopes="hgc", **WORK)):
+        log = Rounds(method, TOY, Local(), Seed(0)).play()
+        assert not any(part.startswith("head") for v in log.visits for part in v.up.parts)
+    asked = Rounds(HGLS(base=fedavg(), mean_head=True), TOY, Local(), Seed(0)).play()
+    assert all("head.head.weight" in v.up.parts for v in asked.visits if v.exchange == "train")
+
+
+def test_slopes_are_counted_as_they_were_before_the_codec():
+    """hgc sends a bit for each number of a slope that fp32 needs 32 for, and a few bytes; so the account says about 20
+    times, up and down, and the same raw bytes as without a codec."""
+    plain, coded = (Rounds(hgls(NET, slopes=s, **WORK), TOY, Local(), Seed(0)).play() for s in ("plain", "hgc"))
+    for one, other in zip(plain.visits, coded.visits, strict=True):
+        way = ("up", "down")[one.exchange == "search"]
+        before, after = getattr(one, way), getattr(other, way)
+        slopes = [
+            [sum(p[i] for n, p in load.parts.items() if n.startswith("slope")) for i in (0, 1)]
+            for load in (before, after)
+        ]
+        assert slopes[0][0] == slopes[0][1] == slopes[1][0] > 0
+        assert slopes[1][0] > 15 * slopes[1][1]
+        assert before.raw == after.raw
+        assert after.wire < after.raw
+
+
+def test_the_search_tells_its_numbers():
+    run = played(HGLS(base=fedavg()), 1)
+    tally = run.state.tally
+    told = {"search_candidates": 16, "search_aligned": tally.aligned, "search_taken": tally.taken}
+    assert run.method.told(run.state) == told
+
+
 def test_with_only_its_own_slope_nothing_of_it_travels():
-    run = played(HGLS(base=fedavg(), own_only=True, mean_head=False), 2)
+    run = played(HGLS(base=fedavg(), own_only=True), 2)
     assert (run.state.peers, run.state.tally.candidates, run.state.tally.aligned) == ((), 4, 4)
 
 
@@ -326,7 +359,7 @@ def test_a_slope_that_is_not_finite_or_does_not_fit_is_refused():
         with pytest.raises(InputError, match=told):
             method.check(state, replace(upload, slope=wrong))
     with pytest.raises(InputError, match=r"upload\.head"):
-        method.check(state, replace(upload, head={}))
+        HGLS(base=fedavg(), mean_head=True).check(state, upload)
     with pytest.raises(InputError, match="only its own"):
         HGLS(base=fedavg(), own_only=True).check(state, upload)
 

@@ -28,11 +28,11 @@ def test_the_layout(tmp_path: Path) -> None:
     top = tmp_path / "checkpoints"
     found = sorted(str(p.relative_to(top)) for p in top.rglob("*.safetensors"))
     assert found == [
-        "round_00/client0_ep3.safetensors", "round_00/client1_ep3.safetensors", "round_00/client2_ep3.safetensors",
-        "round_01/client0_ep0.safetensors", "round_01/client1_ep0.safetensors", "round_01/client2_ep0.safetensors",
+        "round_00/client0_ep4.safetensors", "round_00/client1_ep4.safetensors", "round_00/client2_ep4.safetensors",
+        "round_01/client0_ep1.safetensors", "round_01/client1_ep1.safetensors", "round_01/client2_ep1.safetensors",
         "round_01/federated_avg.safetensors", "round_02/federated_avg.safetensors",
     ]  # fmt: skip
-    clients = [load_file(top / f"round_01/client{c}_ep0.safetensors") for c in range(3)]
+    clients = [load_file(top / f"round_01/client{c}_ep1.safetensors") for c in range(3)]
     merged = load_file(top / "round_02/federated_avg.safetensors")
     for name, tensor in weighted_mean((1.0, c) for c in clients).items():
         torch.testing.assert_close(merged[name], tensor)
@@ -44,7 +44,7 @@ def test_a_localised_client_is_what_the_server_received(tmp_path: Path) -> None:
     list(run(method, digits(clients=3), rounds=1, engine="local", folder=tmp_path, checkpoints=True))
     top = tmp_path / "checkpoints"
     assert (top / "round_01/stitched.safetensors").exists()
-    sent = load_file(top / "round_00/client1_ep0.safetensors")
+    sent = load_file(top / "round_00/client1_ep1.safetensors")
     assert sum(int((sent[n] != t).sum()) for n, t in _start().items()) == int(0.1 * 650)
 
 

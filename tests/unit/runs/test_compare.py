@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from fedquilt.runs.compare import _labels, cells, compare
 from fedquilt.runs.config import Kinded, parse
 from fedquilt.runs.statistics.intervals import interval
 from fedquilt.runs.tables import as_csv, row
+from helpers.command import SMALL, fedquilt, small
+from helpers.pages import panel
 
 
 @pytest.mark.parametrize("values", [[0.5, 0.7], [0.1, 0.4, 0.35], [3.0, 3.0, 3.0], list(np.linspace(0, 1, 12) ** 2)])
@@ -89,12 +92,14 @@ def test_a_row_by_hand_and_as_csv() -> None:
     found = row("m", [result(0.5, 0.4, 1_000_000, 1.0), result(0.7, 0.6, 3_000_000, 2.0)])
     half = 12.706205 * math.sqrt(0.02) / math.sqrt(2)  # t(0.975, 1), s of 0.5 and 0.7
     assert found["digests"] == ["d0.5", "d0.7"]
-    assert {k: v for k, v in found.items() if k not in ("digests", "method")} == pytest.approx(
+    assert {k: v for k, v in found.items() if k not in ("digests", "method") and v is not None} == pytest.approx(
         {
             "accuracy": 0.6, "accuracy_half_95": half, "worst10": 0.3, "worst10_half_95": half / 2,
             "balanced_accuracy": 0.15, "balanced_accuracy_half_95": half / 4, "macro_f1": 0.075,
             "macro_f1_half_95": half / 8, "last_round_accuracy": 0.5, "updates": 20_000_000.0,
             "megabytes_up": 2.0, "megabytes_down": 4.0, "seconds": 1.5,
+            **{f"{name}_both_half_95": half / part for name, part in
+               (("accuracy", 1), ("worst10", 2), ("balanced_accuracy", 4), ("macro_f1", 8))},
         },
         rel=1e-6,
     )  # fmt: skip
@@ -103,6 +108,61 @@ def test_a_row_by_hand_and_as_csv() -> None:
     assert (read[0]["accuracy"], read[0]["worst10"]) == ("0.125", "")
     assert float(read[1]["accuracy_half_95"]) == found["accuracy_half_95"]
     assert "digests" not in read[1]
+
+
+def test_the_interval_of_test_rows_is_added_to_that_of_seeds() -> None:
+    """Rows leave ± .03 and ± .04, root mean square sqrt(.00125); with seeds' half h: sqrt(h² + .00125). Seeds share
+    their rows, so these do not average out."""
+    runs = [result(0.5, 0.4, 1, 1.0), result(0.7, 0.6, 3, 2.0)]
+    for run, half in zip(runs, (0.03, 0.04), strict=True):
+        run["best"]["test_macro_f1_rows_half_95"] = half
+    found = row("m", runs)
+    assert found["macro_f1_rows_half_95"] == pytest.approx(math.sqrt(0.00125))
+    assert found["macro_f1_both_half_95"] == pytest.approx(math.hypot(found["macro_f1_half_95"], math.sqrt(0.00125)))
+    alone = row("m", runs[:1])
+    assert math.isnan(alone["macro_f1_half_95"])
+    assert alone["macro_f1_both_half_95"] == pytest.approx(0.03)
+
+
+COMMON = SMALL + '[compare]\nmethods = ["fedavg", {kind = "localize_stitch", keep = 0.5}]\nseeds = [0, 1]\n'
+
+
+def test_the_common_test_set_has_a_column_of_its_own(tmp_path: Path) -> None:
+    """The merged model on rows that belong to nobody, beside the clients' mean, and never in its place."""
+    said = fedquilt("compare", small(tmp_path, COMMON), "data.common_test=0.3", "--json").json
+    top = Path(said["folder"])
+    for found in said["rows"]:
+        best = [json.loads((top / f"{found['method']}-seed{s}/result.json").read_text())["best"] for s in (0, 1)]
+        assert found["common_accuracy"] == pytest.approx(np.mean([b["common_test_accuracy"] for b in best]))
+        assert found["common_accuracy_rows_half_95"] > 0.01
+        assert found["common_accuracy"] != found["accuracy"]
+    stitched = said["rows"][1]
+    assert stitched["stitch_keep"] == 0.5
+    assert stitched["stitch_density"] == pytest.approx(0.5, abs=0.01)
+    read = list(csv.DictReader(io.StringIO((top / "table.csv").read_text())))
+    assert {"common_accuracy", "stitch_keep", "stitch_density", "macro_f1_both_half_95"} <= set(read[0])
+    assert 0 < float(read[0]["common_accuracy"]) < 0.3  # the majority class there
+    shown = fedquilt("compare", small(tmp_path, COMMON), "data.common_test=0.3").out
+    assert "common test" in shown
+    names = panel(top / "report.html", "curves")["blocks"][0]["names"]
+    assert {"stitch_keep", "stitch_density", "common_test_accuracy"} <= set(names)
+
+
+def test_without_rows_of_clients_methods_are_compared_on_the_common_test_set(tmp_path: Path) -> None:
+    recipe = small(tmp_path, COMMON)
+    said = fedquilt("compare", recipe, "data.test=0", "data.common_test=0.3", "compare.frame=true", "--json").json
+    assert said["measure"] == "common_accuracy"
+    assert [r["method"] for r in said["rows"]] == ["fedavg", "localize_stitch", "centralised"]
+    assert all(r["accuracy"] is None and 0.1 < r["common_accuracy"] < 1 for r in said["rows"])
+    assert said["winner"]["method"] == max(said["rows"][:2], key=lambda r: r["common_accuracy"])["method"]
+    shown = fedquilt("compare", recipe, "data.test=0", "data.common_test=0.3", "compare.frame=true")
+    assert shown.code == 0, shown.err
+    assert "Global model on the common test set" in shown.out
+    lead = panel(Path(said["report"]), "headline")["blocks"][0]["paragraphs"]
+    assert "accuracy on the common test set" in lead[0]
+    refused = fedquilt("compare", recipe, "data.test=0", "data.common_test=0.3", 'compare.methods=["fedper"]')
+    assert refused.code == 2
+    assert "fedper has none" in refused.err
 
 
 def test_a_comparison_without_test_rows_is_refused_before_it_starts(tmp_path: Path) -> None:

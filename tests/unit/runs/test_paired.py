@@ -27,9 +27,7 @@ def test_a_difference_by_hand() -> None:
 
 
 def test_only_clients_scored_everywhere_count_and_equals_do_not_differ() -> None:
-    assert against(ONE, ONE) == replace(
-        Paired(0.0, 0.0, 1.0, 0, 2, 1.0), cohens_d=0.0, rank_biserial=0.0, cliffs_delta=0.0
-    )
+    assert against(ONE, ONE) == replace(Paired(0.0, 0.0, 1.0, 0, 2), cohens_d=0.0, rank_biserial=0.0, cliffs_delta=0.0)
     assert against([{"a": 0.1, "z": 0.9}], [{"a": 0.3}]).difference == pytest.approx(0.2)
     assert math.isnan(against([{"a": 0.1}], [{"a": 0.3}]).p)
     parts = against([{"a": 0.1, "b": 0.1}, {"b": 0.2, "c": 0.3}], [{"a": 0.2, "b": 0.4}, {"b": 0.3, "c": 0.3}])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,17 +17,7 @@ from fedquilt.runs.report.page import embedded
 from fedquilt.runs.report.panels.curves import thinned
 from helpers.command import fedquilt
 from helpers.made_runs import METHODS, made_comparison
-
-
-def content(path: Path) -> dict[str, Any]:
-    """The data inside a report."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S)
-    assert found is not None
-    return json.loads(found[1])  # type: ignore[no-any-return]
-
-
-def panel(path: Path, key: str) -> dict[str, Any]:
-    return next(p for p in content(path)["panels"] if p["key"] == key)
+from helpers.pages import content, panel
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +45,29 @@ def test_the_table_has_its_frame_and_its_winner(top: Path) -> None:
     assert rows["ditto"]["best_test_round_accuracy"] >= rows["ditto"]["accuracy"]
 
 
+def test_the_headline_the_cards_and_the_tests_say_the_same(tmp_path: Path) -> None:
+    """fedrep is made as good as ditto: both are best, nothing else is, and no column says otherwise."""
+    folder = made_comparison(tmp_path / "made", clients=30, rounds=3, seeds=3)
+    for seed in range(3):
+        for name in ("metrics/rounds.jsonl", "metrics/clients.jsonl", "result.json"):
+            text = (folder / f"ditto-seed{(seed + 1) % 3}" / name).read_text()
+            (folder / f"fedrep-seed{seed}" / name).write_text(text)
+    write_report(folder)
+    lead = panel(folder / "report.html", "headline")["blocks"]
+    tied = {"ditto", "fedrep"}
+    assert " cannot be told apart from " in lead[0]["paragraphs"][1]
+    label, value, _ = lead[1]["items"][0]
+    assert (label, set(value.split(", "))) == ("best 2, not told apart", tied)
+    rows = panel(folder / "report.html", "comparison")["blocks"][0]["rows"]
+    assert {r["method"] for r in rows if r.get("best")} == tied
+    shown, folded = panel(folder / "report.html", "tests")["blocks"]
+    verdicts = {r["method"]: r["verdict"] for r in shown["rows"]}
+    assert {n for n, v in verdicts.items() if v == "not told apart"} == tied - {value.split(", ")[0]}
+    assert set(verdicts.values()) == {"not told apart", "significantly lower"}
+    assert [c["key"] for c in shown["columns"] if c["kind"] == "p"] == ["p"]  # one test beside the verdict
+    assert "another question" in next(c["help"] for c in folded["columns"] if c["key"] == "seeds_t")
+
+
 def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
     folder = made_comparison(tmp_path / "made", clients=4, rounds=3, seeds=1)
     plan = json.loads((folder / "comparison.json").read_text())
@@ -64,7 +76,7 @@ def test_a_frame_that_was_not_run_is_named(tmp_path: Path) -> None:
     rows = panel(write_report(folder), "comparison")["blocks"][0]["rows"]
     assert [r["method"] for r in rows][1:3] == ["local_only (not run)", "centralised (not run)"]
     lead = panel(folder / "report.html", "headline")["blocks"][0]["paragraphs"]
-    assert "one seed is not enough" in lead[1]
+    assert "One seed cannot tell methods apart" in lead[1]
 
 
 def test_text_from_data_cannot_leave_its_element(tmp_path: Path) -> None:

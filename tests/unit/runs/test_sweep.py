@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedquilt.runs.sweeping.points import asker, inside
 from fedquilt.runs.sweeping.ranking import ranking
 from fedquilt.runs.sweeping.space import Range, Sweep, read_set
 from fedquilt.runs.sweeping.sweep import folder_of, sweep
+from fedquilt.runs.watch.board import Board
 from helpers.command import fedquilt, lines, small
 
 
@@ -250,3 +252,59 @@ def test_the_command(tmp_path: Path) -> None:
     assert (odd.code, "is not of the form NAME=VALUE" in odd.err) == (2, True)
     bad = fedquilt("sweep", path, "--set", "train.epochs=3..1")
     assert (bad.code, "train.epochs: low must be below high, got 3 and 1" in bad.err) == (2, True)
+
+
+def test_no_test_score_is_told_but_that_of_the_chosen_point(tmp_path: Path) -> None:
+    """Not in the terminal, not to listeners or trackers, not on the page, in no file that is meant to be read."""
+    heard: list[dict[str, Any]] = []
+
+    class Listening(NoAudience):
+        @contextmanager
+        def playing(self, cell: Cell) -> Iterator[Listener]:
+            listener = Nobody()
+            listener.round = lambda done, metrics, totals=None: heard.append(dict(metrics))  # type: ignore[method-assign]
+            yield listener
+
+    config = recipe(tmp_path, {"train.optimizer.lr": [0.01, 0.5]}, seeds=[0])
+    summary = sweep(config, Listening())
+    assert len(heard) == 4
+    assert all("valid_accuracy" in metrics for metrics in heard)
+    assert not [name for metrics in heard for name in metrics if "test" in name]
+    top = Path(summary["folder"])
+    told = {p["label"]: p.get("test") for p in summary["points"]}
+    best = summary["best"]
+    assert {label for label, test in told.items() if test is not None} == {best["label"]}
+    for run in sorted(top.glob("point*")):
+        shown = [p for p in run.rglob("*.json*") if p.name != "withheld.jsonl"]
+        assert shown
+        assert not [p for p in shown if re.search('"[a-z_]*test_|"split": "test"', p.read_text())]
+        rows = [json.loads(line) for line in (run / "metrics/withheld.jsonl").read_text().splitlines()]
+        assert [row["round"] for row in rows] == [1, 2]
+        chosen = json.loads((run / "result.json").read_text())["best_round"]
+        if run.name == f"point{best['point']:03d}-seed0":
+            assert best["test"] == rows[chosen - 1]["test_accuracy"]
+    (line, *_) = Board(top).lines()
+    assert line["accuracy_on"] == "validation"
+    assert line["accuracy"] == json.loads((top / "point000-seed0/result.json").read_text())["last"]["valid_accuracy"]
+
+
+def test_the_terminal_of_a_sweep_shows_validation(tmp_path: Path) -> None:
+    said = fedquilt("sweep", small(tmp_path), "rounds=1", "--set", "train.optimizer.lr=0.01,0.5")
+    progress = [line for line in said.out.splitlines() if ": 1/1" in line]
+    assert len(progress) == 2
+    assert all(" validation accuracy 0." in line for line in progress)
+    assert said.out.count("test accuracy") == 1
+
+
+def test_a_run_whose_scores_are_withheld_is_the_same_run(tmp_path: Path) -> None:
+    plain, held = (
+        fedquilt(
+            "run", small(tmp_path), f"output.folder={tmp_path / name}", f"output.withhold_test={name}", "--json"
+        ).json
+        for name in ("false", "true")
+    )
+    assert plain["digest"] == held["digest"]
+    withheld = [json.loads(row) for row in (Path(held["folder"]) / "metrics/withheld.jsonl").read_text().splitlines()]
+    assert withheld[-1]["test_accuracy"] == plain["last"]["test_accuracy"]
+    assert "test_accuracy" not in held["last"]
+    assert not (Path(plain["folder"]) / "metrics/withheld.jsonl").exists()

@@ -78,13 +78,15 @@ class Gathered:
     @cached_property
     def complete(self) -> list[RunView]:
         """The runs of methods all of whose seeds are finished and scored: only those can be compared."""
-        done = [g for g in self.methods.values() if all("test_accuracy" in v.result.get("best", {}) for v in g)]
+        names = ("test_accuracy", "common_test_accuracy")
+        done = [g for g in self.methods.values() if all(any(n in v.result.get("best", {}) for n in names) for v in g)]
         return [view for group in done for view in group]
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
         """The table of finished methods; None if there is none."""
-        return summary_of(self.complete, self.constant, self.target) if self.complete else None
+        common = self.federation.get("majority_common")
+        return summary_of(self.complete, self.constant, self.target, common) if self.complete else None
 
     @cached_property
     def failed(self) -> list[dict[str, Any]]:

@@ -28,8 +28,8 @@ class Paired:
             that were compared; 1 if no client differs, NaN for fewer than two clients.
         seeds_better: In how many seeds the mean over clients is higher.
         seeds: How many there are.
-        seeds_p: Of Wilcoxon's signed-rank test over seeds, corrected likewise; of n seeds it cannot be below 2 / 2**n.
-        seeds_t: Of the paired t-test over seeds, corrected likewise; NaN for one seed or equal differences.
+        seeds_t: Of the paired t-test over seeds, corrected likewise; NaN for one seed or equal differences. It asks
+            another question, whether other seeds would give a difference in the mean, and of few seeds cannot tell.
         cohens_d, rank_biserial: Sizes of the effect over clients, paired.
         cliffs_delta: The same of the two groups, unpaired.
     """
@@ -39,7 +39,6 @@ class Paired:
     p: float
     seeds_better: int
     seeds: int
-    seeds_p: float = math.nan
     seeds_t: float = math.nan
     cohens_d: float = math.nan
     rank_biserial: float = math.nan
@@ -47,8 +46,11 @@ class Paired:
 
     @property
     def significant(self) -> bool:
-        """p is below 5 %, and every one of at least two seeds agrees on who is better."""
-        return self.p < LEAST and self.seeds > 1 and self.seeds_better in (0, self.seeds)
+        """The one verdict that tables and reports give: p is below 5 %, and every one of at least two seeds agrees on
+        who is better. Without two clients to compare (one common test set), p is that of the paired t-test over
+        seeds."""
+        p = self.seeds_t if math.isnan(self.p) else self.p
+        return p < LEAST and self.seeds > 1 and self.seeds_better in (0, self.seeds)
 
 
 def against(first: Accuracies, other: Accuracies) -> Paired:
@@ -62,10 +64,11 @@ def against(first: Accuracies, other: Accuracies) -> Paired:
     seeds = np.array([np.mean([b - a for a, b in found.values()]) for found in pairs if found])
     better = int((seeds > 0).sum())
     if len(each) < 2:
-        return Paired(float(each.mean()) if len(each) else math.nan, math.nan, math.nan, better, len(first))
+        difference = float(each.mean()) if len(each) else math.nan
+        return Paired(difference, math.nan, math.nan, better, len(first), _t_test(seeds))
     half = float(stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each)))
     return Paired(
-        float(each.mean()), half, wilcoxon(each), better, len(first), wilcoxon(seeds), _t_test(seeds), cohens_d(each),
+        float(each.mean()), half, wilcoxon(each), better, len(first), _t_test(seeds), cohens_d(each),
         rank_biserial(each), cliffs_delta(list(ours.values()), list(theirs.values())),
     )  # fmt: skip
 
@@ -103,9 +106,8 @@ def holm_adjusted(found: Mapping[str, float]) -> dict[str, float]:
 def holm(found: Mapping[str, Paired]) -> dict[str, Paired]:
     """The same with every kind of p corrected for their number."""
     p = holm_adjusted({n: pair.p for n, pair in found.items()})
-    seeds_p = holm_adjusted({n: pair.seeds_p for n, pair in found.items()})
     seeds_t = holm_adjusted({n: pair.seeds_t for n, pair in found.items()})
-    return {n: replace(pair, p=p[n], seeds_p=seeds_p[n], seeds_t=seeds_t[n]) for n, pair in found.items()}
+    return {n: replace(pair, p=p[n], seeds_t=seeds_t[n]) for n, pair in found.items()}
 
 
 def told(found: Mapping[str, Paired]) -> dict[str, dict[str, Any]]:

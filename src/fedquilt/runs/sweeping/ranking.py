@@ -10,6 +10,7 @@ import numpy as np
 from fedquilt.runs.statistics.intervals import interval
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.views import read_json
+from fedquilt.runs.withheld import test_at
 
 FILE = "sweep.json"
 
@@ -25,10 +26,17 @@ def ranking(folder: Path) -> list[dict[str, Any]]:
     scored = [row for row in rows if row["valid"] is not None]
     if scored:
         best = max(scored, key=lambda row: row["valid"])  # of equals the first
-        found = interval([r["best"]["test_accuracy"] for r in _results(folder, plan["points"][best["point"]])
-                          if "test_accuracy" in r["best"]])  # fmt: skip
+        tests = [_test(folder / name) for name in plan["points"][best["point"]]["folders"]]
+        found = interval([value for value in tests if value is not None])
         best |= {"best": True, "test": found.mean, "test_half_95": found.half}
     return rows
+
+
+def _test(folder: Path) -> float | None:
+    """The test accuracy of a run at its chosen round, also where it was withheld."""
+    result = read_json(folder / "result.json")
+    known: float | None = result.get("best", {}).get("test_accuracy")
+    return test_at(folder, result.get("best_round", 0)) if known is None else known
 
 
 def _results(folder: Path, point: dict[str, Any]) -> list[dict[str, Any]]:

@@ -38,11 +38,13 @@ class Point:
     config: Config
 
     def cells(self, top: Path) -> list[Cell]:
-        """Its runs, seed by seed."""
+        """Its runs, seed by seed; their test scores are withheld, so that nobody chooses by them."""
+        output = self.config.output.model_copy(update={"withhold_test": True})
         return [
-            Cell(self.label, self.config.model_copy(update={"seed": seed}), top / f"point{self.number:03d}-seed{seed}")
+            Cell(self.label, self.config.model_copy(update={"seed": seed, "output": output}),
+                 top / f"point{self.number:03d}-seed{seed}")
             for seed in self.config.sweep.seeds
-        ]
+        ]  # fmt: skip
 
 
 def folder_of(config: Config) -> Path:

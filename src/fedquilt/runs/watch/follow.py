@@ -18,6 +18,7 @@ from fedquilt.runs.watch.tail import Log, Tail
 
 SCORES = ("test_accuracy", "test_accuracy_worst10", "valid_accuracy", "test_loss", "train_loss")
 SUMS = {"bytes_up": MEGABYTE, "bytes_down": MEGABYTE, "seconds": 1}  # added up from the first round, in these units
+SCORED = ("test_loss", "test_accuracy", "valid_accuracy")  # one of them makes a round a scored one
 POINT = ("round", *SCORES, "up", "down", "time", "seconds")
 _WINDOW = 60.0  # seconds over which the pace is taken
 
@@ -71,7 +72,7 @@ class Followed:
         if before is None:
             self.scored = {}
         self.last = row
-        if "test_loss" in row or "test_accuracy" in row:
+        if any(row.get(name) is not None for name in SCORED):
             self.scored = row
         sofar = before[-1 - len(SUMS) : -1] if before is not None else [0] * len(SUMS)
         sums = [total + (row.get(name) or 0) / unit for total, (name, unit) in zip(sofar, SUMS.items(), strict=True)]
@@ -144,7 +145,9 @@ class Followed:
             "round": self.round, "rounds": self.rounds, "pace": self.pace,
             "left": self.left() if state == "running" else None,
             "phase": now if now.get("round", 0) >= self.round else {},
-            "accuracy": self.scored.get("test_accuracy"), "loss": self.scored.get("test_loss"),
+            "accuracy": self.scored.get("test_accuracy", self.scored.get("valid_accuracy")),
+            "accuracy_on": "validation" if self.scored and "test_accuracy" not in self.scored else "test",
+            "loss": self.scored.get("test_loss"),
             "scored": self.scored.get("round"), "train_loss": self.last.get("train_loss"),
             "best_round": self.result.get().get("best_round"), "stopped_early": self.result.get().get("stopped_early"),
             "up": last.get("up", 0), "down": last.get("down", 0), "time": last.get("time", 0),

@@ -39,7 +39,8 @@ def lines_of(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "run": line["label"] + (f", seed {line['seed']}" if line["group"] else ""), "state": line["state"],
             "rounds": f"{line['round']}/{line['rounds'] or '?'}",
             "left": "" if line["left"] is None else span(line["left"]),
-            "accuracy": "" if line["accuracy"] is None else f"{line['accuracy']:.4f}",
+            "accuracy": "" if line["accuracy"] is None else f"{line['accuracy']:.4f}"
+            + (" (validation)" if line["accuracy_on"] == "validation" else ""),
             "loss": "" if line["loss"] is None else f"{line['loss']:.4f}",
             "MB": f"{line['up'] + line['down']:.2f}", "left out": line["left_out"] or "",
         }

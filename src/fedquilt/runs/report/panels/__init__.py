@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fedquilt.runs.report.blocks import Panel
 from fedquilt.runs.report.gather import Gathered
-from fedquilt.runs.report.panels.clients import distribution, heat_map
+from fedquilt.runs.report.panels.clients import distribution, heat_map, sureness
 from fedquilt.runs.report.panels.clusters import clusters
 from fedquilt.runs.report.panels.curves import curves
 from fedquilt.runs.report.panels.federation import federation
@@ -25,7 +25,7 @@ from fedquilt.runs.report.panels.traffic import compression, messages
 PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
     headline, comparison, tests,
     curves,
-    distribution, heat_map,
+    distribution, sureness, heat_map,
     federation,
     clusters, tails, forgetting, banks, compression, leakage,
     messages, seconds,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.table import ClientId
-from fedquilt.runs.report.blocks import Block, Panel, chart, numbers
+from fedquilt.runs.report.blocks import Block, Panel, chart, column, numbers, table
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.panels.curves import thinned
 from fedquilt.runs.views import MEASURES, RunView
@@ -63,6 +63,45 @@ def distribution(found: Gathered) -> Panel | None:
     sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly."
     note = "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample
     return Panel(TAB, "distribution", "How clients fare", [block], note)
+
+
+SURE = (
+    column("method", "method"), column("client", "client"),
+    column("rows", "test rows", "number", digits=0),
+    column("rarest", "of its rarest class", "number", digits=0, help="rows of the class that the client has fewest of"),
+    column("accuracy", "accuracy", "percent"),
+    column("interval", "95 %", "range", low="accuracy_low", high="accuracy_high", help="Wilson's interval"),
+    column("balanced_accuracy", "balanced", "percent", half="balanced_accuracy_half_95",
+           help="± 95 % by the rows of each class"),
+    column("macro_f1", "macro F1", "percent", half="macro_f1_half_95", help="± 95 %, at most, likewise"),
+)  # fmt: skip
+MOST_SURE = 1000  # lines
+
+
+def sureness(found: Gathered) -> Panel | None:
+    """Each client's test scores with intervals that know how many rows they rest on, the lowest first."""
+    rows: list[dict[str, Any]] = []
+    for label, group in found.begun.items():
+        view = group[0]
+        at = _round(view)
+        for row in view.tests_at(at) if at is not None else ():
+            if row.get("accuracy_low") is not None:
+                rows.append({c["key"]: row.get(c["key"]) for c in SURE} | {
+                    "method": label, "place": found.places[label], "client": str(row["client"]),
+                    "interval": row["accuracy"], "accuracy_low": row["accuracy_low"],
+                    "accuracy_high": row["accuracy_high"],
+                    "balanced_accuracy_half_95": row["balanced_accuracy_half_95"],
+                    "macro_f1_half_95": row["macro_f1_half_95"],
+                })  # fmt: skip
+    if not rows:
+        return None
+    rows.sort(key=lambda row: row["accuracy"])
+    few = "" if len(rows) <= MOST_SURE else f" The lowest {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
+    seeds = len(next(iter(found.begun.values())))
+    note = ("Equal scores need not be equally well known: intervals are of the client's own test rows, "
+            f"{'in the first seed, ' if seeds > 1 else ''}at the round that validation chose.{few}")  # fmt: skip
+    block = table("sureness", SURE, rows[:MOST_SURE], filter=True, fold="Every client, the lowest accuracy first")
+    return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
 
 
 def _mean(rows: list[list[float]]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from fedquilt.runs.report.blocks import Panel, chart, numbers
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.statistics.targets import MEGABYTE
+from fedquilt.runs.tables import OWN
 from fedquilt.runs.views import RunView
 
 MEASURES = {
@@ -18,7 +19,7 @@ MEASURES = {
     "valid_accuracy": "validation accuracy", "common_test_accuracy": "global model, common test set",
     "global_test_accuracy": "global model, test accuracy", "train_loss": "training loss",
 }  # fmt: skip
-SHARES = [name for name in MEASURES if "loss" not in name]
+SHARES = [*(name for name in MEASURES if "loss" not in name), *(name for name in OWN if name.startswith("stitch"))]
 COSTS = {
     "round": "round", "megabytes": "megabytes sent, up and down", "seconds": "seconds",
     "virtual_seconds": "virtual seconds, on the links of [network]",
@@ -42,11 +43,11 @@ def curves(found: Gathered) -> Panel | None:
         return None
     known = {name for one in series for seed in one["seeds"] for name in seed["values"]}
     costs = {n: t for n, t in COSTS.items() if n != "virtual_seconds" or n in known}
-    names = {**{n: t for n, t in MEASURES.items() if n in known}, **costs}
+    names = {**{n: t for n, t in {**MEASURES, **OWN}.items() if n in known}, **costs}
     most = max(len(one["seeds"]) for one in series)
     block = chart(
         "lines", "curves", "Curves", series=series, names=names, x="round", shares=SHARES, spread=SPREAD,
-        y=next(n for n in (*MEASURES, *COSTS) if n in known), t={str(n): _student(n) for n in range(2, most + 1)},
+        y=next(n for n in (*MEASURES, *OWN, *COSTS) if n in known), t={str(n): _student(n) for n in range(2, most + 1)},
         level={"test_accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
         level_name="majority class",
     )  # fmt: skip
@@ -66,7 +67,7 @@ def _seed(view: RunView, tested: bool) -> dict[str, Any] | None:
     if not places:
         return None
     values = {"megabytes": numbers(sent[places]), "seconds": numbers(spent[places], 3)}
-    for name in (*MEASURES, SPREAD, "virtual_seconds"):
+    for name in (*MEASURES, *OWN, SPREAD, "virtual_seconds"):
         if (tested or "test" not in name) and any(rows[i].get(name) is not None for i in places):
             values[name] = numbers([np.nan if rows[i].get(name) is None else rows[i][name] for i in places])
     return {"seed": view.seed, "round": [rows[i]["round"] for i in places], "values": values}

@@ -8,16 +8,20 @@ from typing import Any
 
 from fedquilt.runs.report.blocks import Block, Panel, column, facts, table, text
 from fedquilt.runs.report.gather import Gathered
-from fedquilt.runs.tables import FRAME
+from fedquilt.runs.statistics.beside import apart
+from fedquilt.runs.tables import FRAME, OWN
 
 TAB = "Summary"
-_HALF = "_half_95"
+_HALF, _BOTH = "_half_95", "_both_half_95"  # over seeds; over seeds and test rows
 
 
 def headline(found: Gathered) -> Panel | None:
     """The answer in a sentence, with what it rests on."""
     summary = found.summary
     said = sentences(summary) if summary else ["No run is finished and scored yet, so there is nothing to compare."]
+    if any(view.config.get("output", {}).get("withhold_test") for view in found.views):
+        said = ["The test scores of this run are withheld (output.withhold_test): it is a point of a sweep, which "
+                "chooses on validation rows and then tells those of the chosen point."]  # fmt: skip
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
         blocks.append(facts(*_cards(found, summary)))
@@ -35,49 +39,59 @@ def headline(found: Gathered) -> Panel | None:
 
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
-    """Who won, by how much, and whether the difference is significant."""
+    """Which method is highest, which others cannot be told apart from it, and what the majority class gives."""
     won, rows = summary["winner"], {row["method"]: row for row in summary["rows"]}
     if won is None:
         return ["Only centralised training is finished; it is the frame of a table and cannot win."]
-    best = rows[won["method"]]
-    said = [f"{best['method']} has the highest test accuracy: {_percent(best['accuracy'], best['accuracy_half_95'])}."]
+    best, measure = rows[won["method"]], summary["measure"]
+    kind = "test accuracy" if measure == "accuracy" else "accuracy on the common test set"
+    reached = _percent(best[measure], best[f"{measure}_half_95"])
     if not won["versus"]:
-        said = [f"{best['method']} reaches a test accuracy of {_percent(best['accuracy'], best['accuracy_half_95'])}."]
+        said = [f"{best['method']} reaches a {kind} of {reached}."]
     else:
-        second = max(won["versus"], key=lambda name: rows[name]["accuracy"])
+        said = [f"{best['method']} has the highest {kind}: {reached}.", apart(won)]
+        second = max(won["versus"], key=lambda name: rows[name][measure])
         pair = won["versus"][second]
-        way = "above" if pair["difference"] >= 0 else "below"
-        apart = f"{abs(100 * pair['difference']):.1f} points {way} {second}, the next best"
-        p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g}"
+        p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
         better = f"better in {pair['seeds_better']} of {pair['seeds']} seeds"
-        said.append(f"It is {apart} (client by client{p} after Holm's correction; {better}): "
-                    + ("a significant difference." if pair["significant"] else _not(pair)))  # fmt: skip
-        beaten = [name for name, pair in won["versus"].items() if pair["significant"]]
-        said.append(f"It differs significantly from {len(beaten)} of {len(won['versus'])} other methods.")
+        said.append(f"{second} comes next, {abs(100 * pair['difference']):.1f} points "
+                    f"{'lower' if pair['difference'] >= 0 else 'HIGHER client by client'} ({better}{p}).")  # fmt: skip
     if not math.isnan(summary["majority_class"]):
-        gap = 100 * (best["accuracy"] - summary["majority_class"])
-        said.append(f"Always answering a client's commonest label gives {_percent(summary['majority_class'])}, "
+        gap = 100 * (best[measure] - summary["majority_class"])
+        whose = "a client's" if measure == "accuracy" else "the"
+        said.append(f"Always answering {whose} commonest label gives {_percent(summary['majority_class'])}, "
                     f"{abs(gap):.1f} points {'less' if gap >= 0 else 'MORE'}.")  # fmt: skip
     return said
 
 
-def _not(pair: Mapping[str, Any]) -> str:
-    if pair["seeds"] < 2:
-        return "one seed is not enough to call it significant."
-    return "not a significant difference."
-
-
 def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    won = summary["winner"]
+    won, measure = summary["winner"], summary["measure"]
     best = next((row for row in summary["rows"] if won and row["method"] == won["method"]), summary["rows"][0])
     seeds = len(summary["seeds"])
     one = seeds == 1
     reached = best["rounds_to_target"]
+    tied = won["tied"] if won else []
+    if not found.comparison or not won or not won["versus"]:
+        first = ("method", best["method"], "the only one")
+    elif tied:
+        few = ", ".join([best["method"], *tied][:4]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
+        first = (f"best {1 + len(tied)}, not told apart", few, "the highest mean first")
+    else:
+        first = ("best method", best["method"], "significantly above every other")
+    kind = "test accuracy" if measure == "accuracy" else "common test set"
+    cards = [
+        first,
+        (kind, _percent(best[measure]), "one seed: no interval" if one else
+            f"± {100 * best[f'{measure}_half_95']:.1f} over {seeds} seeds (95 % t-interval)"),
+    ]  # fmt: skip
+    if best["worst10"] is not None:
+        half = best["worst10_both_half_95"]
+        sure = "" if half is None else f" ± {100 * half:.1f}, over seeds and test rows"
+        cards.append(("worst tenth of clients", _percent(best["worst10"]), f"mean accuracy of the lowest 10 %{sure}"))
+    if measure == "accuracy" and best["common_accuracy"] is not None:
+        cards.append(("common test set", _percent(best["common_accuracy"]), "its global model, on nobody's rows"))
     return [
-        ("best method", best["method"], "by mean test accuracy" if found.comparison else "the only one"),
-        ("test accuracy", _percent(best["accuracy"]), "one seed: no interval" if one else
-            f"± {100 * best['accuracy_half_95']:.1f} over {seeds} seeds (95 % t-interval)"),
-        ("worst tenth of clients", _percent(best["worst10"]), "mean accuracy of the lowest 10 %"),
+        *cards,
         ("majority class", _percent(summary["majority_class"]), "the least that must be beaten"),
         (f"rounds to {100 * summary['target']:g} %",
             "never" if reached is None else f"{reached:.1f}".removesuffix(".0"),
@@ -90,13 +104,18 @@ COLUMNS = (
     column("method", "method"),
     column("accuracy", "accuracy", "percent", half="accuracy" + _HALF, group="accuracy",
            help="mean over clients at the round that validation chose, ± 95 % t-interval over seeds"),
+    column("common_accuracy", "common test set", "percent", half="common_accuracy" + _BOTH, group="accuracy",
+           help="the global model on a test set that belongs to no client, at the same round; another number than the "
+                "clients' mean, on other rows"),
     column("bootstrap", "bootstrap 95 %", "range", low="accuracy_bootstrap_low", high="accuracy_bootstrap_high",
            group="accuracy", help="percentile bootstrap over seeds; too narrow for few seeds"),
-    column("worst10", "worst 10 %", "percent", half="worst10" + _HALF, group="accuracy",
-           help="mean accuracy of the lowest tenth of the clients"),
-    column("balanced_accuracy", "balanced", "percent", half="balanced_accuracy" + _HALF, group="accuracy",
-           help="mean over the classes that a client has"),
-    column("macro_f1", "macro F1", "percent", half="macro_f1" + _HALF, group="accuracy"),
+    column("worst10", "worst 10 %", "percent", half="worst10" + _BOTH, group="accuracy",
+           help="mean accuracy of the lowest tenth of the clients, ± 95 % over seeds and test rows; the lowest of many "
+                "unsure scores look a little lower than they are"),
+    column("balanced_accuracy", "balanced", "percent", half="balanced_accuracy" + _BOTH, group="accuracy",
+           help="mean over the classes that a client has, ± 95 % over seeds and test rows: rare classes make it wide"),
+    column("macro_f1", "macro F1", "percent", half="macro_f1" + _BOTH, group="accuracy",
+           help="mean over the classes that a client has or calls, ± as for balanced"),
     column("versus_first_difference", "minus first", "percent", half="versus_first_half", signed=True, group="tests",
            help="mean over clients of the difference from the first method, ± 95 % over clients"),
     column("versus_first_p", "p", "p", group="tests",
@@ -122,6 +141,8 @@ COLUMNS = (
     column("megabytes", "MB", "number", digits=1, group="cost", help="up and down, per run"),
     column("seconds", "seconds", "number", digits=1, group="cost", help="wall clock of a run"),
     column("updates", "updates", "number", digits=0, group="cost", help="local trainings per run"),
+    *(column(name, name.replace("_", " "), "number", digits=3 if name.startswith("stitch") else 1, group="of methods",
+             help=f"{words}, at the chosen round") for name, words in OWN.items()),
     column("clusters", "clusters", "number", digits=1, group="clusters"),
     column("ari", "ARI", "number", digits=2, group="clusters",
            help="agreement with planted groups; 1 is perfect; only clients that were placed in a cluster count"),
@@ -135,21 +156,25 @@ def comparison(found: Gathered) -> Panel | None:
     summary = found.summary
     if summary is None:
         return None
-    won = (summary["winner"] or {}).get("method")
+    won = summary["winner"] or {"method": None, "tied": []}
+    top = {won["method"], *won["tied"]} if found.comparison else {won["method"]}
     rows: list[dict[str, Any]] = []
     if not math.isnan(summary["majority_class"]):
-        rows.append({"method": "majority class", "accuracy": summary["majority_class"], "frame": True})
+        rows.append({"method": "majority class", summary["measure"]: summary["majority_class"], "frame": True}
+                    | {"common_accuracy": summary["majority_class_common"]})  # fmt: skip
     present = {row["kind"] for row in summary["rows"]}
     rows += [{"method": f"{kind} (not run)", "frame": True, "absent": True} for kind in FRAME if kind not in present]
     ordered = sorted(summary["rows"], key=lambda row: not row["frame"])  # the frame first, then as they were given
     kept = {c["key"] for c in COLUMNS} | {c[k] for c in COLUMNS for k in ("half", "low", "high") if k in c} | {"frame"}
     for row in ordered:
         whole = {**row, "megabytes": row["megabytes_up"] + row["megabytes_down"], "bootstrap": row["accuracy"]}
-        place = {"place": found.places[row["method"]], "best": row["method"] == won}
+        place = {"place": found.places[row["method"]], "best": row["method"] in top}
         rows.append({k: v for k, v in whole.items() if k in kept} | place)
     columns = [c for c in COLUMNS if c["key"] == "method" or any(row.get(c["key"]) is not None for row in rows)]
-    note = (f"Test accuracy in %, mean over clients, at the round chosen on {summary['chosen_on']}; target "
-            f"{100 * summary['target']:g} %. Grey rows are the frame that every table needs: the majority class, every "
+    what = "mean over clients" if summary["measure"] == "accuracy" else "on the common test set"
+    note = (f"Test accuracy in %, {what}, at the round chosen on {summary['chosen_on']}; target "
+            f"{100 * summary['target']:g} %. Marked: the highest and those not told apart from it. "
+            "Grey rows are the frame that every table needs: the majority class, every "
             "client alone, all data in one place.")  # fmt: skip
     return Panel(TAB, "comparison", "Comparison" if found.comparison else "Result", [
         table("comparison", columns, rows, groups=["accuracy"], filter=found.comparison),
@@ -157,36 +182,48 @@ def comparison(found: Gathered) -> Panel | None:
 
 
 def tests(found: Gathered) -> Panel | None:
-    """The winner against every other method."""
+    """The winner against every other method: one verdict, and what it rests on; other views are folded away."""
     won = (found.summary or {}).get("winner")
     if not won or not won["versus"]:
         return None
     rows = [{"method": n, "place": found.places[n], **p, "seeds_told": f"{p['seeds_better']} / {p['seeds']}",
-             "verdict": "significant" if p["significant"] else "not significant"}
+             "verdict": "significantly lower" if p["significant"] else "not told apart"}
             for n, p in won["versus"].items()]  # fmt: skip
+    name = column("method", f"{won['method']} against")
     columns = (
-        column("method", f"{won['method']} against"),
-        column("verdict", "verdict", help="p over clients below 0.05, and all of two or more seeds agree"),
+        name,
+        column("verdict", "verdict", help="p below 0.05, and all of two or more seeds agree"),
         column("difference", "difference", "percent", half="half", signed=True, help="mean over clients, ± 95 %"),
-        column("p", "p over clients", "p", help="Wilcoxon, Holm's correction"),
+        column(
+            "p", "p", "p", help="Wilcoxon's signed-rank test over clients, Holm's correction: the test of the verdict"
+        ),
         column("seeds_told", "seeds better"),
-        column("seeds_p", "p over seeds", "p", help="Wilcoxon over seeds, Holm's correction; never below 2 / 2^n"),
-        column("seeds_t", "p over seeds (t)", "p", help="paired t-test over seeds, Holm's correction"),
+    )
+    details = (
+        name,
         column("cohens_d", "Cohen's d", "number", digits=2, help="of pairs, over clients"),
         column("rank_biserial", "rank-biserial", "number", digits=2, help="of Wilcoxon's ranks, -1 to 1"),
         column("cliffs_delta", "Cliff's delta", "number", digits=2, help="of the two groups, unpaired, -1 to 1"),
+        column("seeds_t", "t-test of the seeds' means", "p", help="another question, which decides nothing: whether "
+               "other seeds would give a difference of the means; few seeds can seldom tell"),
     )  # fmt: skip
+    kept = {c["key"] for c in details} | {"place"}
+    more = table("effects", details, [{k: v for k, v in row.items() if k in kept} for row in rows],
+                 fold="Sizes of the effects, and the seeds by themselves")  # fmt: skip
     note = (
-        "Each client is compared with itself under both methods (means over seeds). The winner was chosen on the same "
-        "numbers, so small differences deserve doubt; seeds share clients, so p over seeds is the stricter view."
+        "Each client is compared with itself under both methods (means over seeds). The highest was chosen on the same "
+        "numbers, so small differences deserve doubt."
     )
-    return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows)], note)
+    if found.summary and found.summary["measure"] != "accuracy":
+        note = ("Clients have no test rows of their own, so the verdict rests on the paired t-test over seeds, on one "
+                "common test set.")  # fmt: skip
+    return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows), more], note)
 
 
-def _percent(value: float, half: float = math.nan) -> str:
-    if math.isnan(value):
+def _percent(value: float | None, half: float | None = None) -> str:
+    if value is None or math.isnan(value):
         return "unknown"
-    return f"{100 * value:.1f}" + ("" if math.isnan(half) else f" ± {100 * half:.1f}") + " %"
+    return f"{100 * value:.1f}" + ("" if half is None or math.isnan(half) else f" ± {100 * half:.1f}") + " %"
 
 
 def _size(megabytes: float) -> str:

@@ -51,7 +51,7 @@ quilt.close = function (id, alone) {
 
   const cards = (run, last) => {
     const items = [
-      ["test accuracy", quilt.share(run.accuracy) || "–", run.scored ? `mean over clients, after round ${run.scored}` : "not scored yet"],
+      [`${run.accuracy_on} accuracy`, quilt.share(run.accuracy) || "–", run.scored ? `mean over clients, after round ${run.scored}` : "not scored yet"],
       ["test loss", quilt.fixed(run.loss) || "–", run.train_loss === null || run.train_loss === undefined ? "" : `training ${quilt.fixed(run.train_loss)}`],
       ["sent", quilt.size(run.up + run.down), `${quilt.size(run.up)} up, ${quilt.size(run.down)} down`],
       ["clients", String(last.clients ?? "–"), last.clients ? "in the last round" : ""],

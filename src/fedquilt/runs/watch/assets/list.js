@@ -40,7 +40,7 @@ quilt.list = function (open) {
     quilt.put(cells.far, quilt.far(run) + (run.stopped_early ? ", early" : ""));
     quilt.put(cells.pace, run.state === "running" && run.phase.of ? `${run.phase.phase} ${run.phase.done}/${run.phase.of}` : "");
     quilt.put(cells.left, quilt.span(run.left));
-    quilt.put(cells.accuracy, quilt.share(run.accuracy));
+    quilt.put(cells.accuracy, quilt.share(run.accuracy) + (run.accuracy_on === "validation" ? " (validation)" : ""));
     quilt.put(cells.loss, quilt.fixed(run.loss));
     quilt.put(cells.sent, run.round ? quilt.size(run.up + run.down) : "");
     quilt.put(cells.out, run.left_out ? String(run.left_out) : "");
@@ -66,6 +66,7 @@ quilt.list = function (open) {
     curves.series = runs.filter((r) => store.curves.get(r.id)?.length).map((r) => quilt.series(quilt.title(r), places.get(r.label), store.curves.get(r.id), store.point));
     const names = curves.series.map((s) => s.name).join("\n");
     picture.hidden = !curves.series.length;
+    if (!curves.state && runs.some((r) => r.accuracy_on === "validation")) curves.y = "valid_accuracy"; // test scores are withheld
     if (names !== shown || figure === null) {
       figure = quilt.draws.lines(curves);
       holder.replaceChildren(figure);
