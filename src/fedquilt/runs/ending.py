@@ -1,14 +1,12 @@
-"""What is left when a run ends: its models, and what the numbers were made with."""
+"""What is left when a run ends: its models, and the least that must be beaten."""
 
 from __future__ import annotations
 
 import json
-import platform
 from typing import Any
 
 import numpy as np
 import safetensors.torch
-import torch
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
@@ -47,11 +45,3 @@ def majority_of(federation: Any) -> float | None:
         return None
     clients = np.asarray(find().clients)
     return None if np.isnan(clients).all() else float(np.nanmean(clients))
-
-
-def environment() -> dict[str, str]:
-    """What the numbers were made with."""
-    return {
-        "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-        "machine": platform.machine(), "system": platform.system(),
-    }  # fmt: skip

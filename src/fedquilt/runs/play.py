@@ -27,8 +27,9 @@ from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
 from fedquilt.runs.columns import write_tables
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
-from fedquilt.runs.ending import environment, majority_of, write_global, write_personal
+from fedquilt.runs.ending import majority_of, write_global, write_personal
 from fedquilt.runs.energy import Energy
+from fedquilt.runs.environment import environment
 from fedquilt.runs.evaluation import client_rows, rows_half, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.finished import CARRIED
@@ -320,7 +321,7 @@ class Run:
             "quarantined": self.progress["quarantined"],
             "peak_bytes": peak_bytes(), "data": self._data, "majority_class": majority_of(self.federation),
             "energy": self.energy.result(),
-            "engine": self.engine.facts(), "environment": environment(),
+            "engine": self.engine.facts(), "environment": environment(self.method),
         }  # fmt: skip
         for problem in write_tables(self.folder.path):
             self._note(problem)
