@@ -115,6 +115,13 @@ class Net:
         return self._resident().norms
 
     @property
+    def fast_layers(self) -> dict[str, str]:
+        """The layers that kernels of this library compute, and which ('winograd', 'pool_first'); their sums
+        may be made in another order than torch's."""
+        own = {n: type(m).__module__ for n, m in self._resident().module.named_modules()}
+        return {n: place.rpartition(".")[2] for n, place in own.items() if place.startswith("fedquilt.core.")}
+
+    @property
     def has_linear_head(self) -> bool:
         """Whether its module has the parts ``features`` and ``head``, and ``head`` is one linear layer."""
         module = self._resident().module

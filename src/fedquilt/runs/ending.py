@@ -1,13 +1,10 @@
-"""What is left when a run ends: its models, and what the numbers were made with."""
+"""What is left when a run ends: its models, and the least that must be beaten."""
 
 from __future__ import annotations
 
 import json
-import platform
 
-import numpy as np
 import safetensors.torch
-import torch
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
@@ -36,11 +33,3 @@ def _write(folder: RunFolder, method: Method, model: Params, name: str) -> None:
     whole = model if net is None else net.full(model)
     content = safetensors.torch.save({n: t.contiguous() for n, t in whole.items()})
     write_atomic(folder.path / f"models/{name}.safetensors", content, folder.path)
-
-
-def environment() -> dict[str, str]:
-    """What the numbers were made with."""
-    return {
-        "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-        "machine": platform.machine(), "system": platform.system(),
-    }  # fmt: skip

@@ -28,8 +28,9 @@ from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
 from fedquilt.runs.columns import write_tables
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
-from fedquilt.runs.ending import environment, write_global, write_personal
+from fedquilt.runs.ending import write_global, write_personal
 from fedquilt.runs.energy import Energy
+from fedquilt.runs.environment import environment
 from fedquilt.runs.evaluation import client_rows, rows_half, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.finished import CARRIED
@@ -347,7 +348,7 @@ class Run:
             "quarantined": self.progress["quarantined"],
             "peak_bytes": peak_bytes(), "data": self._data, **majority_facts(self.federation),
             "energy": self.energy.result(rounds.done),
-            "engine": self.engine.facts(), "environment": environment(),
+            "engine": self.engine.facts(), "environment": environment(self.method),
         }  # fmt: skip
         if self.prepared is not None:
             result["preparation"] = self.prepared.facts

@@ -32,7 +32,7 @@ def without_tests(exams: Exams) -> dict[ClientId, dict[str, Any]]:
     }
 
 
-def test_at(folder: Path, round: int, name: str = "test_accuracy") -> float | None:
+def score_at(folder: Path, round: int, name: str = "test_accuracy") -> float | None:
     """A withheld score of a round, for who has chosen without it; None if there is none."""
     found = next((row for row in RunFolder(folder).rows(LOG) if row.get("round") == round), {})
     return found.get(name)

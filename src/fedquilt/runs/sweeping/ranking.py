@@ -10,7 +10,7 @@ import numpy as np
 from fedquilt.runs.statistics.intervals import interval
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.views import read_json
-from fedquilt.runs.withheld import test_at
+from fedquilt.runs.withheld import score_at
 
 FILE = "sweep.json"
 
@@ -36,7 +36,7 @@ def _test(folder: Path) -> float | None:
     """The test accuracy of a run at its chosen round, also where it was withheld."""
     result = read_json(folder / "result.json")
     known: float | None = result.get("best", {}).get("test_accuracy")
-    return test_at(folder, result.get("best_round", 0)) if known is None else known
+    return score_at(folder, result.get("best_round", 0)) if known is None else known
 
 
 def _results(folder: Path, point: dict[str, Any]) -> list[dict[str, Any]]:
