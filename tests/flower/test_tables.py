@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import clinics
-from helpers.nodes import flower, site
 
 from fedquilt.core.columns import Column, ColumnSums, PerColumn, check_sums
 from fedquilt.core.errors import FedquiltError, InputError
@@ -24,6 +22,8 @@ from fedquilt.engines.local import Local
 from fedquilt.runs.build import federation_of, run_of
 from fedquilt.runs.config import Config
 from fedquilt.runs.finished import result_of
+from helpers import clinics
+from helpers.nodes import flower, site
 
 SITES = ("east", "north", "west")
 RECIPE: dict[str, Any] = {
@@ -80,8 +80,12 @@ def test_a_federation_of_tables_ends_where_a_simulation_ends(tmp_path: Path):
     texts = [(tmp_path / place / "preparation.json").read_text() for place in ("here", "there")]
     assert texts[0] == texts[1]
     told = there["preparation"]
-    assert told == here["preparation"] and told["bytes_up"] > 0 and told["bytes_down"] > 0
-    assert "3 number columns" in told["told"] and "town (3 levels)" in told["told"] and "flagged: age" in told["told"]
+    assert told == here["preparation"]
+    assert told["bytes_up"] > 0
+    assert told["bytes_down"] > 0
+    assert "3 number columns" in told["told"]
+    assert "town (3 levels)" in told["told"]
+    assert "flagged: age" in told["told"]
     seen: list[Any] = []
     played(config, sources(tmp_path), tmp_path / "cut", rounds=1)
     assert played(config, sources(tmp_path), tmp_path / "cut", seen)["digest"] == here["digest"]
