@@ -92,10 +92,10 @@ class Federation:
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
         With ``user``, every distinct user is a client, or ``clients`` of them drawn at random. Each client's rows
-        are then split by the fractions. If ``user_test`` says whose the rows of ``global_test`` are, users are examined on
-        those of their own, and nothing is cut from their rows but ``valid``. The arrays are not copied where type and layout allow it. Where there are no
-        labels, ``y`` is None. ``x`` may be a data frame, or an array of names and numbers; ``table`` says what the
-        columns are where that was found out already.
+        are then split by the fractions. If ``user_test`` says whose the rows of ``global_test`` are, users are
+        examined on those of their own, and nothing but ``valid`` is cut from their rows. The arrays are not copied
+        where type and layout allow it. Where there are no labels, ``y`` is None. ``x`` may be a data frame, or an array
+        of names and numbers; ``table`` says what the columns are where that was found out already.
         """
         extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
         who = (user, user_test)

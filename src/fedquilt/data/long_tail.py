@@ -86,8 +86,8 @@ def kept_rows(labels: NDArray[Any], tail: Profile, seed: int | Seed = 0, classes
     gives all it has. Which rows stay is drawn by the seed.
 
     A tail with a ``random_state`` keeps the very rows that published long-tailed sets keep, in their order (Cao et al.
-    2019, arXiv:1906.07413, whose code FedLoGe's project uses, with 0): numpy's legacy generator of that state shuffles the
-    rows of one class after another, and the first ones stay. Then the seed changes nothing, and rows come class by class.
+    2019, arXiv:1906.07413; FedLoGe's project does so with 0): numpy's legacy generator of that state shuffles the rows
+    of one class after another, and the first ones stay. Then the seed changes nothing, and rows come class by class.
 
     Example:
         >>> y = np.arange(1000) % 10

@@ -1,4 +1,4 @@
-"""Runs on tables: they learn with defaults, say what was done to columns, keep it for new rows, and doubt themselves."""
+"""Runs on tables: they learn with defaults, say what was done to columns, keep it for new rows, doubt themselves."""
 
 from __future__ import annotations
 
