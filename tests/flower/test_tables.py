@@ -80,8 +80,12 @@ def test_a_federation_of_tables_ends_where_a_simulation_ends(tmp_path: Path):
     texts = [(tmp_path / place / "preparation.json").read_text() for place in ("here", "there")]
     assert texts[0] == texts[1]
     told = there["preparation"]
-    assert told == here["preparation"] and told["bytes_up"] > 0 and told["bytes_down"] > 0
-    assert "3 number columns" in told["told"] and "town (3 levels)" in told["told"] and "flagged: age" in told["told"]
+    assert told == here["preparation"]
+    assert told["bytes_up"] > 0
+    assert told["bytes_down"] > 0
+    assert "3 number columns" in told["told"]
+    assert "town (3 levels)" in told["told"]
+    assert "flagged: age" in told["told"]
     seen: list[Any] = []
     played(config, sources(tmp_path), tmp_path / "cut", rounds=1)
     assert played(config, sources(tmp_path), tmp_path / "cut", seen)["digest"] == here["digest"]

@@ -168,12 +168,14 @@ def code_of(name: str) -> int:
 
 
 def sums_of(x: Tensor, columns: Sequence[Column]) -> ColumnSums:
-    """What a client tells of these stored rows: two passes in float64, one row after another."""
+    """What a client tells of these stored rows: two passes in float64, one row after another. Distances from the first
+    cell are summed, so that a column which never changes has no spread at all, however large it is."""
     rows = np.ascontiguousarray(x.detach().cpu().numpy(), np.float64)
     here = ~np.isnan(rows)
     present = here.sum(0)
     number = np.array([not c.category for c in columns])
-    mean = np.where(here & number, rows, 0.0).sum(0) / np.maximum(present, 1)
+    first = np.where(number & (present > 0), rows[here.argmax(0), np.arange(len(columns))] if len(rows) else 0.0, 0.0)
+    mean = first + np.where(here & number, rows - first, 0.0).sum(0) / np.maximum(present, 1)
     squares = np.square(np.where(here & number, rows - mean, 0.0)).sum(0)
     levels = tuple(_frequent(rows[here[:, i], i]) for i, c in enumerate(columns) if c.category)
     counted, means, spread = (torch.from_numpy(v) for v in (present.astype(np.int64), mean, squares))
@@ -232,9 +234,9 @@ def _agreed(counted: Tensor) -> tuple[int, ...]:
 
 
 def _deviation(present: int, mean: float, squares: float) -> float:
-    """1 for a column that never changes, or only by what rounding leaves."""
+    """1 for a column that never changes, but for what rounding leaves."""
     found = math.sqrt(max(squares, 0.0) / max(present, 1))
-    return found if found > 1e-9 * abs(mean) and found > 1e-150 else 1.0
+    return found if found > 1e-14 * abs(mean) and found > 1e-150 else 1.0
 
 
 def own(agreed: PerColumn, sums: ColumnSums) -> PerColumn:

@@ -144,11 +144,11 @@ def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Ex
 
 
 def of_arrays(
-    pair: Pair, partition: Partition | None, clients: int | None, user: Any, fractions: Pair, seed: Seed, extras: Extras
+    pair: Pair, partition: Partition | None, clients: int | None, who: Pair, fractions: Pair, seed: Seed, extras: Extras
 ) -> dict[str, Any]:
-    """One data set, divided by a partition or by who each row comes from."""
+    """One data set, divided by a partition or by who each row, and each row of the test set, comes from."""
     check_fractions(*fractions)
-    groups = None
+    (user, user_test), groups = who, None
     (x,), extras = extras.opened([pair[0]], "data")
     columns = pair_columns(x, pair[1], "data", extras.tabular)
     count = len(columns["x"])
@@ -158,6 +158,10 @@ def of_arrays(
         if partition is not None:
             raise InputError("Both partition and user say who holds which row. Give one of them.")
         ids, parts = by_user(user, count, clients, seed)
+        if user_test is not None and extras.global_test is not None:
+            found = _own_tests(ids, user_test, user, extras)
+            if found is not None:
+                return _with_own_tests(columns, ids, parts, found, fractions[1], seed, extras)
     else:
         many = 20 if clients is None else clients
         check_clients(count, many)
@@ -168,6 +172,38 @@ def of_arrays(
     rows = Rows.of(parts)
     cut = split(rows, *fractions, seed.fold("split").numpy().random(len(rows.index)))
     return extras.complete(Holdings(columns, ids, *cut, groups=groups))
+
+
+def _own_tests(ids: Sequence[ClientId], user_test: Any, user: Any, extras: Extras) -> tuple[list[Ints], Ints] | None:
+    """Of the test set, the rows of each of these users, and those of people who have no training rows at all; None
+    if it holds no row of any user."""
+    assert extras.global_test is not None
+    names = np.asarray(user_test)
+    if names.shape != (len(extras.global_test[0]),):
+        raise InputError(f"user_test has shape {names.shape}, but the test set {len(extras.global_test[0])} rows.")
+    everybody, parts = by_user(names, len(names), None, Seed(0))
+    place = dict(zip(everybody, parts, strict=True))
+    own = [place.get(c, np.zeros(0, np.int64)) for c in ids]
+    strangers = np.flatnonzero(~np.isin(names, np.unique(np.asarray(user))))
+    return (own, strangers) if any(len(rows) for rows in own) else None
+
+
+def _with_own_tests(
+    columns: Columns, ids: tuple[ClientId, ...], parts: list[Ints], found: tuple[list[Ints], Ints], valid: float,
+    seed: Seed, extras: Extras,
+) -> dict[str, Any]:  # fmt: skip
+    """Users who are examined on their own rows of the test set; those of people who never train are the global test."""
+    assert extras.global_test is not None
+    (own, strangers), (x, y) = found, extras.global_test
+    tests = pair_columns(x, y, "test rows", extras.tabular)
+    same_kind(columns["x"], tests["x"], "test rows")
+    base = len(columns["x"])
+    whole = {name: torch.cat([column, tests[name]]) for name, column in columns.items()}
+    rows = Rows.of(parts)
+    train, held, _ = split(rows, 0.0, valid, seed.fold("split").numpy().random(len(rows.index)))
+    wide = (np.asarray(x)[strangers], np.asarray(y)[strangers]) if len(strangers) else None
+    made = Holdings(whole, ids, train, held, Rows.of([rows + base for rows in own]))
+    return replace(extras, global_test=wide).complete(made)
 
 
 def _divided(partition: Partition, columns: Columns, clients: int, seed: Seed) -> list[Ints]:

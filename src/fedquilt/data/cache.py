@@ -29,7 +29,7 @@ from fedquilt.data.catalogue import Reader
 from fedquilt.data.npz import Array, Arrays
 
 CACHE, DATA = "FEDQUILT_CACHE", "FEDQUILT_DATA"
-_FIELDS = ("x", "y", "x_test", "y_test", "user")
+_FIELDS = ("x", "y", "x_test", "y_test", "user", "user_test")
 _FACTS = ("classes", "name", "licence", "source")
 _CHANNELS = (1, 3, 4)
 

@@ -87,17 +87,19 @@ class Federation:
         cls, x: Any, y: Any, partition: Partition | None = None, clients: int | None = None, test: float = 0.2,
         valid: float = 0.1, seed: int | Seed = 0, *, global_test: Pair | None = None, user: Any = None,
         classes: int | None = None, prepare: Prepare | None = None, drop_empty: bool = False,
-        standardise: Standardise = "federation", table: PerColumn | None = None,
+        standardise: Standardise = "federation", table: PerColumn | None = None, user_test: Any = None,
     ) -> Federation:  # fmt: skip
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
         With ``user``, every distinct user is a client, or ``clients`` of them drawn at random. Each client's rows
-        are then split by the fractions. The arrays are not copied where type and layout allow it. Where there are no
-        labels, ``y`` is None. ``x`` may be a data frame, or an array of names and numbers; ``table`` says what the
-        columns are where that was found out already.
+        are then split by the fractions. If ``user_test`` says whose the rows of ``global_test`` are, users are
+        examined on those of their own, and nothing but ``valid`` is cut from their rows. The arrays are not copied
+        where type and layout allow it. Where there are no labels, ``y`` is None. ``x`` may be a data frame, or an array
+        of names and numbers; ``table`` says what the columns are where that was found out already.
         """
         extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
-        return cls(**build.of_arrays((x, y), partition, clients, user, (test, valid), as_seed(seed), extras))
+        who = (user, user_test)
+        return cls(**build.of_arrays((x, y), partition, clients, who, (test, valid), as_seed(seed), extras))
 
     @classmethod
     def from_source(cls, source: str | Arrays, *args: Any, natural: bool = False, **options: Any) -> Federation:
@@ -110,7 +112,7 @@ class Federation:
         if natural and arrays.user is None:
             raise InputError(f"{arrays.name} does not say who its rows come from. Give a partition instead of natural.")
         given: dict[str, Any] = {"global_test": arrays.global_test, "classes": arrays.classes} | (
-            {"user": arrays.user} if natural else {}
+            {"user": arrays.user, "user_test": arrays.user_test} if natural else {}
         )
         given |= {"table": arrays.table} | ({"standardise": None} if arrays.ready else {})
         return cls.from_arrays(*arrays.pair, *args, **{**given, **options})

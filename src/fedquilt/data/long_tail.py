@@ -31,6 +31,8 @@ class ExponentialTail:
 
     Args:
         factor: Smallest / largest, from above 0 to 1; the reciprocal of what papers often write.
+        random_state: None, or the number (0) that seeds the choice of rows as published code does; see
+            :func:`kept_rows`.
 
     Example:
         >>> ExponentialTail(0.01)(10, 5000).tolist()
@@ -38,6 +40,7 @@ class ExponentialTail:
     """
 
     factor: float
+    random_state: int | None = None
 
     def __post_init__(self) -> None:
         _check_factor("ExponentialTail", self.factor)
@@ -53,9 +56,12 @@ class StepTail:
 
     Args:
         factor: Smallest / largest, from above 0 to 1; the reciprocal of what papers often write.
+        random_state: None, or the number (0) that seeds the choice of rows as published code does; see
+            :func:`kept_rows`.
     """
 
     factor: float
+    random_state: int | None = None
 
     def __post_init__(self) -> None:
         _check_factor("StepTail", self.factor)
@@ -79,6 +85,10 @@ def kept_rows(labels: NDArray[Any], tail: Profile, seed: int | Seed = 0, classes
     The largest class has rows / classes rows, as in a balanced set; a class with fewer rows than its profile asks for
     gives all it has. Which rows stay is drawn by the seed.
 
+    A tail with a ``random_state`` keeps the very rows that published long-tailed sets keep, in their order (Cao et al.
+    2019, arXiv:1906.07413; FedLoGe's project does so with 0): numpy's legacy generator of that state shuffles the rows
+    of one class after another, and the first ones stay. Then the seed changes nothing, and rows come class by class.
+
     Example:
         >>> y = np.arange(1000) % 10
         >>> np.bincount(y[kept_rows(y, ExponentialTail(0.1))]).tolist()
@@ -93,7 +103,19 @@ def kept_rows(labels: NDArray[Any], tail: Profile, seed: int | Seed = 0, classes
             f"{tail!r} leaves class {lost[0]} no row: {len(labels)} rows of {len(sizes)} classes are too few. "
             "Raise factor, or give more rows."
         )
+    state = getattr(tail, "random_state", None)
+    if state is not None:
+        return _as_published(labels, wanted, int(state))
     return _thinned(labels, np.arange(len(labels)), wanted, as_seed(seed).fold("long tail"))
+
+
+def _as_published(labels: NDArray[Any], wanted: Ints, state: int) -> Ints:
+    draw, kept = np.random.RandomState(state), []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        draw.shuffle(rows)
+        kept.append(rows[: wanted[label]])
+    return np.concatenate(kept)
 
 
 def _thinned(labels: NDArray[Any], rows: Ints, wanted: Ints, seed: Seed) -> Ints:

@@ -135,7 +135,8 @@ def _arrays(data: Data, source: str | None) -> Arrays:
     x, y = arrays.x_test, arrays.y_test
     if data.limit is not None and x is not None and y is not None and data.limit < len(y):
         rows = np.sort(Seed(data.seed).fold("limit", "test").numpy().choice(len(y), data.limit, replace=False))
-        arrays = replace(arrays, x_test=x[rows], y_test=y[rows])
+        whose = None if arrays.user_test is None else arrays.user_test[rows]
+        arrays = replace(arrays, x_test=x[rows], y_test=y[rows], user_test=whose)
     return _with_test(arrays, data) if data.common_test else arrays
 
 
@@ -195,7 +196,8 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
     there = np.isin(arrays.y_test, list(classes))
     if not there.any():
         return replace(chosen, x_test=None, y_test=None)
-    return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there])
+    whose = None if arrays.user_test is None else arrays.user_test[there]
+    return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there], user_test=whose)
 
 
 def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:

@@ -179,7 +179,7 @@ PARTITIONS = _table(
     Entry("dirichlet_sizes", "fedquilt.data.quantity:DirichletSizes", "sizes drawn from a Dirichlet, labels even"),
     Entry("own_tails", "fedquilt.data.long_tail:own_tails", "an equal share, thinned to a long tail of one's own",
           "Xiao et al. 2024"),
-    Entry("dirichlet_choice", "fedquilt.data.legacy:DirichletChoice", "the split of FedLoGe's code, bit for bit"),
+    Entry("dirichlet_choice", "fedquilt.data.legacy:DirichletChoice", "the split of FedLoGe's code, count for count"),
     Entry("dirichlet_cuts", "fedquilt.data.legacy:DirichletCuts", "the split of Localize-and-Stitch, as described"),
     Entry("truncated_per_client", "fedquilt.data.legacy:TruncatedPerClient",
           "the split of clustered studies' code, remainders to the last client"),

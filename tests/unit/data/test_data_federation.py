@@ -12,7 +12,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.table import Source
 from fedquilt.data import Federation, Pixels
 
-X = np.arange(200, dtype=np.float32).reshape(100, 2)
+X = np.arange(200, dtype=np.float32).reshape(100, 2)  # row numbers, which stay as they are: standardise=False
 Y = np.arange(100) % 4
 
 
@@ -22,7 +22,7 @@ def rows_of(table):
 
 
 def small(**options):
-    return Federation.from_arrays(X, Y, clients=5, **options)
+    return Federation.from_arrays(X, Y, clients=5, standardise=False, **options)
 
 
 def test_it_is_a_source():
@@ -74,8 +74,8 @@ def test_fractions_round_and_leave_a_training_row(rows, test, valid, sizes):
 
 def test_ids_are_sorted_and_never_positions():
     pairs = {"b": (X[:10], Y[:10]), 7: (X[10:30], Y[10:30]), "a": (X[30:60], Y[30:60]), (2, "x"): (X[60:], Y[60:])}
-    data = Federation.from_clients(pairs, test=0, valid=0)
-    turned = Federation.from_clients(dict(reversed(pairs.items())), test=0, valid=0)
+    data = Federation.from_clients(pairs, test=0, valid=0, standardise=False)
+    turned = Federation.from_clients(dict(reversed(pairs.items())), test=0, valid=0, standardise=False)
     assert data.ids == turned.ids == (7, "a", "b", (2, "x"))
     assert [data.size(c) for c in data.ids] == [20, 30, 10, 40]
     assert rows_of(data.site((2, "x"), 0).train) == set(range(60, 100))
@@ -83,10 +83,10 @@ def test_ids_are_sorted_and_never_positions():
 
 
 def test_a_clients_split_does_not_depend_on_who_else_is_there():
-    one = Federation.from_clients({"a": (X[:50], Y[:50])}, seed=1)
-    two = Federation.from_clients({"0": (X[50:], Y[50:]), "a": (X[:50], Y[:50])}, seed=1)
+    one = Federation.from_clients({"a": (X[:50], Y[:50])}, seed=1, standardise=False)
+    two = Federation.from_clients({"0": (X[50:], Y[50:]), "a": (X[:50], Y[:50])}, seed=1, standardise=False)
     assert rows_of(one.exam("a", "test")) == rows_of(two.exam("a", "test"))
-    other = Federation.from_clients({"a": (X[:50], Y[:50])}, seed=2)
+    other = Federation.from_clients({"a": (X[:50], Y[:50])}, seed=2, standardise=False)
     assert rows_of(one.exam("a", "test")) != rows_of(other.exam("a", "test"))
 
 
@@ -105,7 +105,9 @@ def test_other_ids_are_refused(odd):
 
 def test_given_splits_are_kept_as_they_are_and_mix_with_fractions():
     given = {"train": (X[:6], Y[:6]), "test": (X[6:9], Y[6:9])}
-    data = Federation.from_clients({"fixed": given, "cut": (torch.tensor(X[50:60]), torch.tensor(Y[50:60]))})
+    data = Federation.from_clients(
+        {"fixed": given, "cut": (torch.tensor(X[50:60]), torch.tensor(Y[50:60]))}, standardise=False
+    )
     assert rows_of(data.site("fixed", 0).train) == set(range(6))
     assert rows_of(data.exam("fixed", "test")) == {6, 7, 8}
     assert data.exam("fixed", "valid") is None
@@ -116,10 +118,10 @@ def test_given_splits_are_kept_as_they_are_and_mix_with_fractions():
 
 def test_users_are_natural_clients():
     user = np.array(["ann", "bob", "cy", "ann"] * 25)
-    data = Federation.from_arrays(X, Y, user=user, test=0, valid=0)
+    data = Federation.from_arrays(X, Y, user=user, test=0, valid=0, standardise=False)
     assert data.ids == ("ann", "bob", "cy")
     assert rows_of(data.site("bob", 0).train) == set(range(1, 100, 4))
-    some = Federation.from_arrays(X, Y, user=user, clients=2, test=0, valid=0)
+    some = Federation.from_arrays(X, Y, user=user, clients=2, test=0, valid=0, standardise=False)
     assert len(some.ids) == 2
     assert set(some.ids) < set(data.ids)
 
@@ -157,7 +159,9 @@ def test_storage_types():
     def stored(x):
         return Federation.from_arrays(x, Y, clients=2).columns["x"].dtype
 
-    assert stored(X.astype(np.float64)) == stored(X.astype(np.float16)) == torch.float32
+    assert stored(X.astype(np.float64)[:, None]) == stored(X.astype(np.float16)) == torch.float32
+    assert stored(X.astype(np.float64)) == torch.float64  # a table keeps its digits until its columns are standardised
+    assert small().site(0, 0).train.whole().x.dtype == torch.float32
     assert stored(X.astype(np.int32)) == stored(X.astype(np.uint16)) == torch.int64
     assert small().columns["y"].dtype == torch.int64
     shared = Federation.from_arrays(X, Y, clients=2).columns["x"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.data import Federation, read
+from fedquilt.data import IID, Federation, read
 from fedquilt.data.formats import har, leaf, text
 
 PAGE = np.round(np.linspace(0, 1, 784) * 255) / 255  # pixels are bytes / 255 in LEAF's files
@@ -40,6 +40,55 @@ def test_femnist_train_and_test(tmp_path):
     assert found.user.tolist() == ["f0001_41", "f0001_41", "f0002_00"]
     assert (found.y_test.tolist(), found.classes) == ([3], 62)
     assert Federation.from_source(found, natural=True, test=0, valid=0).ids == ("f0001_41", "f0002_00")
+
+
+def test_leaf_writers_are_examined_on_their_own_test_rows(tmp_path):
+    """train/ and test/ name the same writers: a writer's rows of test/ are its test rows, none is cut from train/; one
+    who is only in train/ has none, and the rows of those who are only in test/ belong to no client."""
+    train = {"f1": femnist_user(1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "f2": femnist_user(20, 21), "f3": femnist_user(30, 31)}
+    leaf_file(tmp_path / "train" / "a.json", train)
+    leaf_file(tmp_path / "test" / "a.json", {"f2": femnist_user(22), "f9": femnist_user(60, 61)})
+    leaf_file(tmp_path / "test" / "b.json", {"f1": femnist_user(11, 12, 13)})
+    data = Federation.from_source(leaf.femnist(tmp_path), natural=True, test=0.5, valid=0.1)
+    assert data.ids == data.examined == ("f1", "f2", "f3")
+    tests = {c: None if (t := data.exam(c, "test")) is None else t.whole().y.tolist() for c in data.ids}
+    assert tests == {"f1": [11, 12, 13], "f2": [22], "f3": None}
+    learned = {c: sorted(data.labels(c).tolist() + data.labels(c, "valid").tolist()) for c in data.ids}
+    assert learned == {name: user["y"] for name, user in train.items()}
+    assert data.size("f1") == 9  # a tenth is held out for validation, as everywhere
+    assert data.global_test is not None
+    assert data.global_test.whole().y.tolist() == [60, 61]
+    some = Federation.from_source(leaf.femnist(tmp_path), natural=True, clients=1, seed=0)
+    assert some.global_test is not None
+    assert some.global_test.whole().y.tolist() == [60, 61]
+    divided = Federation.from_source(leaf.femnist(tmp_path), clients=2, partition=IID())
+    assert divided.global_test is not None
+    assert len(divided.global_test) == 6
+
+
+def test_leaf_split_by_user(tmp_path):
+    """LEAF's option '-t user' puts every writer into one of both parts: then tests are cut, and test/ is common."""
+    leaf_file(tmp_path / "train" / "a.json", {"f1": femnist_user(*range(10)), "f2": femnist_user(*range(10))})
+    leaf_file(tmp_path / "test" / "a.json", {"f9": femnist_user(60, 61)})
+    data = Federation.from_source(leaf.femnist(tmp_path), natural=True, test=0.2, valid=0)
+    assert [data.size(c) for c in data.ids] == [8, 8]
+    assert data.global_test is not None
+    assert data.global_test.whole().y.tolist() == [60, 61]
+
+
+def test_leaf_from_a_recipe_and_through_the_cache(tmp_path, monkeypatch):
+    from fedquilt.runs.config import Config
+    from fedquilt.runs.data import federation_of
+
+    monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
+    leaf_file(tmp_path / "femnist" / "train" / "a.json", {"f1": femnist_user(*range(10)), "f2": femnist_user(1, 2)})
+    leaf_file(tmp_path / "femnist" / "test" / "a.json", {"f2": femnist_user(22), "f1": femnist_user(11, 12)})
+    config = Config.model_validate({"data": {"source": "femnist", "by_user": True, "valid": 0.0}})
+    for _ in range(2):  # decoded, then mapped
+        data = federation_of(config)
+        assert {c: data.labels(c, "test").tolist() for c in data.ids} == {"f1": [11, 12], "f2": [22]}
+        assert data.global_test is None
+        assert data.size("f1") == 10
 
 
 def test_femnist_as_one_part(tmp_path):

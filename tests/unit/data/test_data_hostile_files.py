@@ -107,7 +107,7 @@ def test_absurd_arrays():
         ("1,0\n2,inf\n", {}, "holds inf, but labels are classes"),
         ("1,0\n2,99999999999999999999\n", {}, r"holds 1e\+20, but labels are classes"),
         ("1,0\n2,\n3,1\n", {}, "column 'label' has 1 empty cells"),
-        ("1,0\n1e300,1\n", {}, r"infinite values in 1 of 2 rows \(the first is row 1\)"),
+        ("1,0\n1e300,1\n", {}, r"column 'a' has an infinite value, or nearly so, in row 2"),
         ("1,0\n2,1\n", {"features": ["a", "label"]}, "features names 'label', the column of labels"),
         ("1,0\n2,1\n", {"delimiter": ";;"}, "delimiter must be one character, got ';;'"),
     ],

@@ -137,7 +137,7 @@ def numbers(*values):
 
 
 def test_partitioner():
-    data = Federation.from_flwr(Partitioner([numbers(1, 3), numbers(2, 5)]), x="x", test=0, valid=0)
+    data = Federation.from_flwr(Partitioner([numbers(1, 3), numbers(2, 5)]), x="x", test=0, valid=0, standardise=False)
     assert data.ids == (0, 1)
     assert data.site(1, 0).train.whole().x.tolist() == [[2.0], [5.0]]
     assert data.labels(0).tolist() == [1, 1]  # names are numbered over all clients
@@ -148,11 +148,13 @@ def test_partitioner():
 
 def test_federated_data_set():
     train = Partitioner([numbers(1, 3), numbers(2, 5)])
-    data = Federation.from_flwr(Federated({"train": train}, {"test": numbers(8)}), x="x", test=0, valid=0)
+    data = Federation.from_flwr(
+        Federated({"train": train}, {"test": numbers(8)}), x="x", test=0, valid=0, standardise=False
+    )
     assert data.global_test.whole().x.tolist() == [[8.0]]
     assert Federation.from_flwr(Federated({"train": train}, {}), x="x").global_test is None
     both = Federated({"train": train, "test": Partitioner([numbers(6), numbers(7)])}, {})
-    data = Federation.from_flwr(both, x="x")
+    data = Federation.from_flwr(both, x="x", standardise=False)
     assert (data.size(0), data.exam(1, "test").whole().x.tolist()) == (2, [[7.0]])
     for wrong in (Federated({"valid": train}, {}), numbers(1)):
         with pytest.raises(InputError, match="is no partitioner, or divides no 'train'"):

@@ -24,7 +24,7 @@ def write(path, text):
 
 def test_csv_with_names_and_clients(tmp_path):
     path = write(tmp_path / "a.csv", TABLE)
-    data = Federation.from_csv(path, label="outcome", user="clinic", test=0, valid=0)
+    data = Federation.from_csv(path, label="outcome", user="clinic", test=0, valid=0, standardise=False)
     assert data.ids == ("bergen", "oslo")
     assert data.classes == 2
     oslo = data.site("oslo", 0).train.whole()
@@ -58,10 +58,14 @@ def test_csv_refusals(tmp_path):
             Federation.from_csv(write(tmp_path / "a.csv", text), **options)
 
     refuses(TABLE, r"a.csv has no column 'label'. Its columns are age, weight, outcome, clinic")
-    refuses(TABLE, "column 'clinic' holds oslo in row 1, not a number", label="outcome")
+    mixed = "x,label\n1,0\n2,1\n1,1\nmuch,0\n"
+    refuses(mixed, "column 'x' holds much in row 4, not a number, though most cells are")
+    assert Federation.from_csv(write(tmp_path / "a.csv", mixed), clients=1, categories=["x"]).preparation is not None
+    refuses(TABLE, "categories names 'town'. The columns are age, weight", label="outcome", categories=["town"])
+    names = "".join(f"name {i},{i % 2}\n" for i in range(1100))
+    refuses(f"x,label\n{names}", "column 'x' holds 1100 different names, too many for a category")
     refuses(TABLE, "has no column 'who'", label="outcome", user="who")
-    refuses("x,label\n1,0\n,1\n", "column 'x' holds  in row 2, not a number")
-    refuses("x,label\nnan,0\n2,1\n", "NaN or infinite values in 1 of 2 rows", clients=1)
+    refuses("x,label\ninf,0\n2,1\n", "column 'x' has an infinite value, or nearly so, in row 1")
     refuses("x,label\n1,0\n2\n", "line 3, has 1 fields, the header has 2")
     refuses("x,x,label\n1,0,2\n", "two columns of one name")
     refuses("x,label\n", "no rows below a header")
@@ -86,8 +90,10 @@ def test_parquet_equals_csv(tmp_path):
     assert a.fingerprint() == b.fingerprint()
     holes = pyarrow.table({"x": [1.0, None], "label": [0, 1], "note": ["a", None]})
     parquet.write_table(holes, tmp_path / "holes.parquet")
-    with pytest.raises(InputError, match="column 'x', has 1 empty cells"):
-        Federation.from_parquet(tmp_path / "holes.parquet")
+    told = Federation.from_parquet(tmp_path / "holes.parquet", clients=1, test=0, valid=0).preparation.told()
+    assert "flagged: x, note" in told
+    with pytest.raises(InputError, match="column 'note', has 1 empty cells"):
+        Federation.from_parquet(tmp_path / "holes.parquet", label="note")
     (tmp_path / "junk.parquet").write_bytes(b"junk")
     with pytest.raises(InputError, match="cannot be read as parquet"):
         Federation.from_parquet(tmp_path / "junk.parquet")

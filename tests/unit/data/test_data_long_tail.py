@@ -111,7 +111,14 @@ def test_o9_local_test_allocation():
 def test_local_tests_are_drawn_from_the_global_test_set():
     x, y = np.arange(400, dtype=np.float32)[:, None], np.arange(400) % 4
     data = Federation.from_arrays(
-        x, y, partition=Dirichlet(0.3, 5), clients=6, test=0, valid=0.1, global_test=(x[:40] + 1000, y[:40])
+        x,
+        y,
+        partition=Dirichlet(0.3, 5),
+        clients=6,
+        test=0,
+        valid=0.1,
+        global_test=(x[:40] + 1000, y[:40]),
+        standardise=False,
     )
     exams = with_local_tests(data)
     wanted = np.minimum(local_test_counts(data.label_counts(), 40), 10)

@@ -8,15 +8,20 @@ import pytest
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.data import (
+    Arrays,
     ClassGroups,
     DirichletChoice,
     DirichletCuts,
     DirichletPerClient,
     DirichletSizes,
+    ExponentialTail,
     LogNormal,
     Pathological,
     PowerLaw,
+    StepTail,
     TruncatedPerClient,
+    kept_rows,
+    long_tailed,
     read,
 )
 
@@ -194,3 +199,40 @@ def test_legacy_forms_leave_the_global_generator_alone():
 def test_refusals_say_what_was_wrong(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_published_long_tail_keeps_the_published_images():
+    """FedLoGe's data (the usual CIFAR-LT): np.random.seed(0), then class by class a shuffle of its rows, of which the
+    first n_c are kept in that order; the Dirichlet split then deals the k-th kept image of a class to the k-th draw."""
+    y = np.random.default_rng(3).permutation(np.repeat(np.arange(10), 200))
+    np_state = np.random.RandomState(0)
+    kept = []
+    for label, count in enumerate([int(200 * 0.02 ** (c / 9)) for c in range(10)]):
+        rows = np.where(y == label)[0]
+        np_state.shuffle(rows)
+        kept.append(rows[:count])
+    for seed in (0, 1):
+        found = kept_rows(y, ExponentialTail(0.02, random_state=0), seed)
+        assert found.tolist() == np.concatenate(kept).tolist()
+    arrays = long_tailed(Arrays(np.arange(len(y))[:, None], y), ExponentialTail(0.02, random_state=0))
+    assert arrays.x[:, 0].tolist() == np.concatenate(kept).tolist()
+    owners = np.random.RandomState(3407)
+    owners.binomial(1, 1, size=(5, 10))
+    expected: dict[int, list[int]] = {client: [] for client in range(5)}
+    for images in kept:
+        dealt = owners.choice(5, size=len(images), p=owners.dirichlet([0.5] * 5))
+        for client in expected:
+            expected[client] += images[dealt == client].tolist()
+    parts = DirichletChoice(0.5)(arrays.y, 5, Seed(0))
+    assert [sorted(arrays.x[part, 0].tolist()) for part in parts] == [sorted(e) for e in expected.values()]
+    own = kept_rows(y, ExponentialTail(0.02), 0)
+    assert np.bincount(y[own]).tolist() == [len(images) for images in kept]  # without it, the counts alone
+
+
+def test_step_tails_may_be_published_too():
+    y = np.repeat(np.arange(4), 30)
+    found = kept_rows(y, StepTail(0.1, random_state=0))
+    assert np.bincount(y[found]).tolist() == [30, 30, 3, 3]
+    first = np.arange(30)
+    np.random.RandomState(0).shuffle(first)
+    assert found[:30].tolist() == first.tolist()

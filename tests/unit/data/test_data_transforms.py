@@ -126,6 +126,10 @@ def test_normalising_floats_and_bytes() -> None:
     assert torch.equal(Normalise(0.5, 0.25)(raw), Pixels(0.5, 0.25)({"x": raw})["x"])
     with pytest.raises(InputError, match="has 3 channels, but x has 1"):
         Normalise(mean, std)(raw)
+    table = torch.tensor([[1.0, 20.0], [3.0, 60.0]])
+    assert Normalise((2.0, 40.0), (1.0, 20.0))(table).tolist() == [[-1.0, -1.0], [1.0, 1.0]]
+    with pytest.raises(InputError, match="has 3 columns, but x has 2"):
+        Normalise(mean, std)(table)
     with pytest.raises(InputError, match=r"mean and std, or neither, got 0.5 and None"):
         Normalise(0.5)
 
@@ -135,10 +139,10 @@ def test_statistics_of_channels(raw: np.ndarray) -> None:
     halves = [Table({"x": torch.from_numpy(part)}) for part in (raw[:13], raw[13:])]
     mean, std = channel_statistics(halves)
     scaled = raw.astype(float) / (255 if raw.dtype == np.uint8 else 1)
-    axes = (0, 2, 3) if raw.ndim == 4 and raw.shape[1] > 1 else None
+    axes = ((0, 2, 3) if raw.shape[1] > 1 else None) if raw.ndim == 4 else 0  # of a table, each column's
     np.testing.assert_allclose(mean, scaled.mean(axes), atol=1e-12)
     np.testing.assert_allclose(std, scaled.std(axes), atol=1e-12)
-    assert channel_statistics([Table({"x": torch.full((4, 2), 7.0)})]) == (7.0, 1.0)
+    assert channel_statistics([Table({"x": torch.full((4, 2), 7.0)})]) == ((7.0, 7.0), (1.0, 1.0))
 
 
 def test_a_normalisation_is_fitted_to_what_reaches_it() -> None:
@@ -241,7 +245,10 @@ def test_steps_that_need_more_memory_than_there_is_are_refused_at_once():
 
 def test_a_large_constant_has_no_spread_that_rounding_left():
     x = torch.full((700, 2), 1000.1)
-    assert channel_statistics([Table({"x": x})])[1] == 1.0
+    assert channel_statistics([Table({"x": x})])[1] == (1.0, 1.0)
+    assert channel_statistics([Table({"x": x[:, :, None, None]})])[1] == (1.0, 1.0)
+    far = torch.tensor([[1e9], [1e9 + 1], [1e9 + 2]], dtype=torch.float64)  # squares would lose every digit of 2/3
+    assert channel_statistics([Table({"x": far})])[1] == pytest.approx((float(np.sqrt(2 / 3)),), rel=1e-12)
 
 
 @pytest.mark.parametrize("shift", [Noise((0.0, 0.1)), Light((0.1,))])

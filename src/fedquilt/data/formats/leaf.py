@@ -80,11 +80,11 @@ def numbered(text: str) -> Array:
 
 
 def _arrays(folder: Path, task: _Task) -> Arrays:
-    """train and test, whose users may be the same people; or all_data, which has no test part."""
+    """train and test, each with its rows' users, who may be the same people; or all_data, which has no test part."""
     train = find(folder, "train")
     x, y, user = _part(train or locate(folder, "train", "all_data"), task)
-    x_test, y_test = _part(locate(folder, "test"), task)[:2] if train else (None, None)
-    return Arrays(x, y, x_test, y_test, user, task.classes)
+    x_test, y_test, user_test = _part(locate(folder, "test"), task) if train else (None, None, None)
+    return Arrays(x, y, x_test, y_test, user, task.classes, user_test=user_test)
 
 
 def _part(folder: Path, task: _Task) -> Rows:
