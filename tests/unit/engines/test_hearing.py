@@ -307,6 +307,14 @@ def test_half_of_the_cohort_must_answer_unless_said_otherwise():
     assert len(last(method, TEN, min_replies=0.4).log.visits) == 4
 
 
+def test_too_few_replies_stop_the_run_also_when_they_are_out_of_scale():
+    method = fedavg(**WILD)
+    for client in range(6):
+        method = Silent(base=method, client=client)
+    with pytest.raises(RoundError, match="4 of 10 clients gave a usable reply, at least 5 needed"):
+        last(method, TEN)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Silent(Wraps):
     """The base, but one client sends nothing that could be used."""
