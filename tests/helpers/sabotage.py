@@ -46,8 +46,19 @@ CORRUPTIONS: dict[str, Callable[[Any], Any]] = {
     "shape": lambda upload: _spoil(upload, _shape),
     "names": lambda upload: _spoil(upload, lambda p: {**p, STRAY: torch.zeros(1)}),
     "dtype": lambda upload: _spoil(upload, lambda p: {n: t.double() for n, t in p.items()}),
+    "1e30": lambda upload: _spoil(upload, lambda p: {n: torch.full_like(t, 1e30) for n, t in p.items()}),
     "kind": lambda upload: "not what was asked for",
 }
+
+
+@dataclass(frozen=True)
+class wild_in:
+    """A schedule by which everybody diverges in some rounds."""
+
+    rounds: tuple[int, ...]
+
+    def __call__(self, round: int) -> float:
+        return 1e9 if round in self.rounds else 1.0
 
 
 class Wraps(OnBase):

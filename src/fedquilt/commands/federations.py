@@ -122,6 +122,10 @@ def join(
     classes: Annotated[int | None, typer.Option(help="How many classes the whole federation has.")] = None,
     mean: Annotated[float, typer.Option(help="Bytes become (byte / 255 - mean) / std.")] = 0.0,
     std: Annotated[float, typer.Option(help="See --mean; both the same at every site.")] = 1.0,
+    max_steps: Annotated[int, typer.Option(help="Refuse tasks of more training steps.")] = 100_000,
+    max_epochs: Annotated[int, typer.Option(help="Refuse trainings of more passes over the rows.")] = 1_000,
+    max_jobs: Annotated[int, typer.Option(help="Refuse messages with more jobs.")] = 10_000,
+    max_seconds: Annotated[float, typer.Option(help="Stop tasks that take longer.")] = 3600.0,
     dry_run: Annotated[
         Path | None, typer.Option("--dry-run", help="Only show what would leave this site.", metavar="RECIPE")
     ] = None,
@@ -144,7 +148,8 @@ def join(
         "data": data if own else str(Path(data).absolute()), "label": label, "user": user, "size": size, "name": name,
         "features": feature or None, "categories": category or [],
         "state": str(place), "trusted": trust or [], "test": test, "valid": valid, "seed": seed, "classes": classes,
-        "mean": mean, "std": std, "path": [str(Path.cwd())] if own else [],
+        "mean": mean, "std": std, "path": [str(Path.cwd())] if own else [], "max_steps": max_steps,
+        "max_epochs": max_epochs, "max_jobs": max_jobs, "max_seconds": max_seconds,
     }  # fmt: skip
     settings = settings_of(given, "join", "--")
     if dry_run is not None:

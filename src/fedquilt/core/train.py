@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedquilt.core.allowance import ALLOWED
 from fedquilt.core.device import carried, elsewhere, moved
 from fedquilt.core.errors import InputError, StageError
 from fedquilt.core.exchange import Turn
@@ -192,9 +193,18 @@ class Train:
         """The batches of a visit, one for each step."""
         return self.rows(site).batches(*self.how(job, turn))
 
+    def _ask(self, job: Job, site: Site, turn: Turn) -> None:
+        """Whether so much training is allowed here."""
+        allowance = ALLOWED.get()
+        if allowance is not None:
+            passes = self.passes(job, turn)
+            steps = self.steps or passes * -(-len(self.rows(site)) // self.batch_size)
+            allowance.take(passes if self.steps is None else None, steps)
+
     def descend(self, descent: Descent, device: torch.device | None = None) -> Trained:
         """Step by step down the objective."""
         job, site, turn = descent.job, descent.site, descent.turn
+        self._ask(job, site, turn)
         params = self.objective.net.own(job.params, device)
         fixed = moved(job.fixed, device) if device is not None and elsewhere(device) else job.fixed
         names = self.trains(params)

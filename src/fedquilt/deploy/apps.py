@@ -41,13 +41,17 @@ def client_app() -> Client:
 def answering(file: Path) -> Callable[[str, dict[str, bytes]], dict[str, bytes]]:
     """How a site answers messages, from its settings."""
     from fedquilt.deploy.site import read_site, source_of
+    from fedquilt.engines.flower.budget import Budget
     from fedquilt.engines.flower.keep import Keep, OnDisk, safe
     from fedquilt.engines.flower.mark import Mark
     from fedquilt.engines.flower.node import Node
 
     own = read_site(file)
     state = Path(own.state)
-    node = Node(source_of(own), lambda run: Keep(OnDisk(state / safe(run))), own.trusted, Mark(state / "working"))
+    budget = Budget(own.max_steps, own.max_epochs, own.max_jobs, own.max_seconds)
+    node = Node(
+        source_of(own), lambda run: Keep(OnDisk(state / safe(run))), own.trusted, Mark(state / "working"), budget
+    )
     return lambda kind, frames: node.answer(kind, frames, versions())
 
 

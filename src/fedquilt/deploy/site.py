@@ -35,6 +35,8 @@ class SiteSettings(BaseModel):
         test, valid, seed: How each client's rows are divided for training and scoring.
         mean, std: How bytes become numbers; the same at every site.
         classes: How many classes there are in the whole federation.
+        max_steps, max_epochs, max_jobs, max_seconds: What this site works on at most, whatever the server asks for; see
+            :class:`fedquilt.engines.flower.budget.Budget`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -55,6 +57,10 @@ class SiteSettings(BaseModel):
     std: float | list[float] = 1.0
     classes: Annotated[int, Field(ge=2)] | None = None
     path: list[str] = []
+    max_steps: Annotated[int, Field(ge=1)] = 100_000
+    max_epochs: Annotated[int, Field(ge=1)] = 1_000
+    max_jobs: Annotated[int, Field(ge=1)] = 10_000
+    max_seconds: Annotated[float, Field(gt=0)] = 3600.0
 
     def write(self, file: Path) -> None:
         """Write the settings where the node's client app finds them."""

@@ -63,6 +63,10 @@ class RoundLog:
     phases: list[Phase] = field(default_factory=list)
     void: str | None = None
 
+    def of(self, trip: int) -> list[Visit]:
+        """The visits of one exchange of the round, by its place."""
+        return [v for v in self.visits if v.trip == trip]
+
     def leave_out(self, visit: Visit, reason: str) -> None:
         """A visit does not count after all."""
         self.visits = [v for v in self.visits if v is not visit]

@@ -130,7 +130,7 @@ class Rounds:
                 "kept. Try a smaller learning rate, or look into ledger.jsonl for clients to leave out."
             )
         self._void, log.void = self._void + 1, reason
-        for visit in [v for v in log.visits if v.trip == trip]:
+        for visit in log.of(trip):
             log.leave_out(visit, f"the round is void: {reason}")
 
     def _plan(self) -> tuple[str, ...]:
@@ -156,33 +156,9 @@ class Rounds:
         cohort = self._cohort(exchange, log)
         if not cohort:
             return self.state
-        meter, name, visits = self._meter, exchange.name, len(log.visits)
-        seed = again_folded(self.seed.fold("up", name, self.done), again)
+        seed = again_folded(self.seed.fold("up", exchange.name, self.done), again)
         turn = Turn(self.done, None, seed, len(self.source.ids))
-
-        def replies() -> Iterator[Reply[Any]]:
-            for visit in log.visits[visits:]:  # of an earlier attempt
-                self.slots.back(visit.client)
-            del log.visits[visits:]
-            sender, out = self._sender(exchange), log.left_out
-
-            def task(client: ClientId) -> Task:
-                before = meter.to(name, "broadcast")
-                made = Task(name, client, self.done, sender.send(client).frame, self.slots.get(client), measure, again)
-                meter.to(*before)
-                return made
-
-            asked = [c for c in cohort if c not in out]
-            for place, (client, outcome) in enumerate(meter.during(name, "train", self.engine.visits(asked, task)), 1):
-                before = meter.to(name, "upload")
-                reply = self._receive(exchange, client, sender, outcome, log, trip)
-                if self.stepped is not None:
-                    self.stepped(self.done + 1, name, place, len(asked))
-                meter.to(*before)
-                if reply is not None:
-                    if self.heard is not None:
-                        self.heard(self.state, self.done, reply)
-                    yield reply
+        least = needed(self.min_replies, len(cohort))
 
         def fold(stream: Iterator[Reply[Any]]) -> Any:
             state = exchange.up(self.state, stream, turn)
@@ -192,20 +168,50 @@ class Rounds:
             return state
 
         def leave_out(client: ClientId, reason: str) -> None:
-            log.leave_out(next(v for v in log.visits[visits:] if v.client == client), reason)
+            log.leave_out(next(v for v in log.of(trip) if v.client == client), reason)
             self.slots.back(client)
 
-        least = needed(self.min_replies, len(cohort))
+        replies = partial(self._replies, exchange, cohort, log, measure, again, trip)
         listening = Listening(fold, replies, leave_out, lambda left: left >= least)
         try:
             state = listening.state()
         except Exception as error:
             ours = isinstance(error, FedquiltError) and not isinstance(error, InputError)
-            if isinstance(error, Unsound) or (listening.broken and ours):  # the latter came with the replies
+            if listening.broken and ours:
+                raise  # it came with the replies
+            if isinstance(error, Unsound):
+                self._enough(exchange, len(cohort), len(log.of(trip)), least, log)
                 raise
             raise self._failed(exchange, "up", None, error) from error
-        self._enough(exchange, len(cohort), len(log.visits) - visits, least, log)
+        self._enough(exchange, len(cohort), len(log.of(trip)), least, log)
         return state
+
+    def _replies(
+        self, exchange: Exchange, cohort: Sequence[ClientId], log: RoundLog, measure: bool, again: int, trip: int
+    ) -> Iterator[Reply[Any]]:
+        """Ask the cohort. Asked once more, in the same trip, it begins from the same states."""
+        for visit in log.of(trip):
+            self.slots.back(visit.client)
+        log.visits = [v for v in log.visits if v.trip != trip]
+        meter, name, sender, out = self._meter, exchange.name, self._sender(exchange), log.left_out
+
+        def task(client: ClientId) -> Task:
+            before = meter.to(name, "broadcast")
+            made = Task(name, client, self.done, sender.send(client).frame, self.slots.get(client), measure, again)
+            meter.to(*before)
+            return made
+
+        asked = [c for c in cohort if c not in out]
+        for place, (client, outcome) in enumerate(meter.during(name, "train", self.engine.visits(asked, task)), 1):
+            before = meter.to(name, "upload")
+            reply = self._receive(exchange, client, sender, outcome, log, trip)
+            if self.stepped is not None:
+                self.stepped(self.done + 1, name, place, len(asked))
+            meter.to(*before)
+            if reply is not None:
+                if self.heard is not None:
+                    self.heard(self.state, self.done, reply)
+                yield reply
 
     def _cohort(self, exchange: Exchange, log: RoundLog) -> tuple[ClientId, ...]:
         try:

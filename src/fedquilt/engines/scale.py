@@ -37,10 +37,12 @@ class Scale:
     def __init__(self, growth: float = GROWTH, past: Mapping[str, Sequence[float]] | None = None) -> None:
         self.growth = growth
         self.past: dict[str, list[float]] = {part: list(norms) for part, norms in (past or {}).items()}
+        self._known: tuple[Any, dict[str, float]] | None = None  # the last state that was checked, and its norms
 
     def check(self, state: Any) -> None:
         """Raise unless a state is finite and of the scale of its past."""
         found = norms(state)
+        self._known = (state, found)
         broken = [part for part, norm in found.items() if not math.isfinite(norm)]
         if broken:
             raise Unsound(
@@ -69,7 +71,8 @@ class Scale:
 
     def note(self, state: Any) -> None:
         """Remember a state that counts."""
-        found = norms(state)
+        found = self._known[1] if self._known is not None and self._known[0] is state else norms(state)
+        self._known = None
         self.past = {part: [*self.past.get(part, []), norm][-_REMEMBERED:] for part, norm in found.items()}
 
 

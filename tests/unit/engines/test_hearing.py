@@ -16,6 +16,7 @@ from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
+from fedquilt.engines.engine import Lost
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds, needed
 from fedquilt.engines.scale import Scale, Unsound
@@ -23,7 +24,7 @@ from fedquilt.methods.fedavg import Server
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.runs.runner import run
 from helpers.engines import Counting, Tampering
-from helpers.sabotage import Without, Wraps
+from helpers.sabotage import Corrupted, Corrupting, Without, Wraps
 from helpers.toy import fedavg, last, points
 
 TOY = points(12, 20, 16, 14)
@@ -162,6 +163,47 @@ def test_nine_honest_clients_are_not_left_out_because_of_a_liar(parts, tmp_path)
     assert resumed.digest() == last(Without(base=method, client=4), TEN, rounds=5).digest()
 
 
+def test_a_liar_is_found_on_workers_too(two_workers):
+    method = Corrupting(base=fedavg(parts=PRIVATE), client=4, kind="1e30")
+    far, near = last(method, TEN, engine=two_workers), last(method, TEN)
+    assert [q.client for q in far.log.quarantined] == [q.client for q in near.log.quarantined] == [4]
+    assert far.digest() == near.digest() == last(Without(base=fedavg(parts=PRIVATE), client=4), TEN).digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(Wraps):
+    """The base's trip two times in a round; the second one's upload of client 1 is out of scale."""
+
+    base: Any
+
+    def exchanges(self) -> Any:
+        (train,) = self.base.exchanges()
+        return train, replace(train, name="again", work=Corrupted(train.work, 1, "1e30"))
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        return "train", "again"
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["memory", "folder"])
+def test_a_client_that_is_left_out_of_a_trip_keeps_what_the_trip_before_it_left(kept, tmp_path):
+    """As if the second trip had not asked it."""
+    method = Twice(base=fedavg(parts=PRIVATE))
+
+    class Lossy(Local):
+        def visits(self, clients: Any, task: Any) -> Any:
+            for client in clients:
+                asked = task(client)
+                lost = asked.exchange == "again" and client == 1
+                yield client, Lost("lost") if lost else self.side.visit(asked)
+
+    options = {"folder": tmp_path / "run"} if kept else {}
+    spoilt, lost = last(method, TOY, rounds=3, **options), last(method, TOY, rounds=3, engine=Lossy())
+    assert [(q.exchange, q.client) for q in spoilt.log.quarantined] == [("again", 1)]
+    assert spoilt.digest() == lost.digest()
+    if kept:  # no file but those that are in use or that the two snapshots need
+        assert len(list((tmp_path / "run" / "clients").glob("*/*.safetensors"))) == 2 * len(TOY.ids)
+
+
 WILD = {"optimizer": SGD(1e8), "batch_size": 8}
 
 
@@ -263,6 +305,14 @@ def test_half_of_the_cohort_must_answer_unless_said_otherwise():
         last(method, TEN)
     assert len(last(method, TEN, min_replies=4).log.visits) == 4
     assert len(last(method, TEN, min_replies=0.4).log.visits) == 4
+
+
+def test_too_few_replies_stop_the_run_also_when_they_are_out_of_scale():
+    method = fedavg(**WILD)
+    for client in range(6):
+        method = Silent(base=method, client=client)
+    with pytest.raises(RoundError, match="4 of 10 clients gave a usable reply, at least 5 needed"):
+        last(method, TEN)
 
 
 @dataclass(frozen=True, kw_only=True)

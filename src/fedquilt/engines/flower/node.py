@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from fedquilt.core.allowance import OverLimit
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.describe import build
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError
@@ -18,6 +19,7 @@ from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Source
 from fedquilt.engines.client_side import ClientSide, Exam, Task, one_thread
+from fedquilt.engines.flower.budget import Budget, TooLong
 from fedquilt.engines.flower.errand import (
     PROTOCOL,
     Answer,
@@ -49,12 +51,14 @@ class Node:
         keep: Gives the place for the states of a run's clients.
         trusted: Packages, beside this library, whose methods the server may name.
         mark: Tells other processes of this site what is being worked on.
+        budget: What it works on at most.
     """
 
     source: Source
     keep: Callable[[str], Keep]
     trusted: Sequence[str] = ()
     mark: Mark | None = None
+    budget: Budget = field(default_factory=Budget)
     _sides: dict[bytes, ClientSide] = field(default_factory=dict)
     _doing: str = ""
     _done: tuple[str, Parcel] | None = None
@@ -118,14 +122,24 @@ class Node:
         """Do all jobs of an errand, one after another; a job that fails is refused and the others go on."""
         errand: Errand = read(frames, "errand", Errand)
         begin: Begin = read(frames, "begin", Begin)
-        parcel, results = Parcel(), []
+        parcel, results, seen = Parcel(), [], set()
+        excess = self.budget.excess(errand.jobs)
         with one_thread():
             for job in errand.jobs:
+                client = getattr(job, "client", None)
                 try:
+                    if excess is not None or client in seen:
+                        raise InputError(excess or f"client {client!r} has two jobs in one message")
+                    seen.add(client)
                     results.append(self._job(self._side(begin), self.keep(begin.run), errand, job, frames, parcel))
+                except TooLong:
+                    log.warning("a job for client %r took longer than %g seconds", client, self.budget.seconds)
+                    self._sides.clear()  # it may have been stopped in the midst of anything
+                    allowed = f"and this site allows {self.budget.seconds:g} seconds"
+                    results.append(Refused(client, f"the task took too long, {allowed}"))
                 except Exception as error:
-                    log.exception("a job for client %r failed", getattr(job, "client", None))
-                    results.append(Refused(getattr(job, "client", None), _told(error)))
+                    log.exception("a job for client %r failed", client)
+                    results.append(Refused(client, _told(error)))
         return parcel.head("answer", Answer(errand.number, self.print_for(begin.run), results))
 
     def _job(self, side: ClientSide, keep: Keep, errand: Errand, job: Any, frames: Frames, parcel: Parcel) -> Any:
@@ -135,12 +149,14 @@ class Node:
         if isinstance(job, ExamJob):
             whole = None if job.whole is None else frame_at(frames, job.whole)
             exam = Exam(job.client, frame_at(frames, job.down), slot, whole, job.splits, job.round)
-            return Marks(job.client, side.exam(exam))
+            with self.budget.task():
+                return Marks(job.client, side.exam(exam))
         if not isinstance(job, Job):
             raise InputError(f"a {type(job).__name__} is no job")
         down = frame_at(frames, job.down)
         task = Task(job.exchange, job.client, job.round, down, slot, job.measure, job.again)
-        outcome = side.visit(task)
+        with self.budget.task():
+            outcome = side.visit(task)
         kept = None
         if outcome.slot is not None:
             kept = keep.put(job.client, outcome.slot, job.round, job.slot)
@@ -187,6 +203,8 @@ def prepared(prepare: Any) -> str:
 def _told(error: Exception) -> str:
     """What may leave the site about a failure: our own sentences, but of others only the kind, since their texts may
     quote data."""
+    if isinstance(error.__cause__, OverLimit):
+        return str(error.__cause__)
     if isinstance(error, ExchangeError):
         return f"failed in '{error.stage}' ({error.reason.split(':', 1)[0]})"
     if isinstance(error, FedquiltError):
