@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class TemperedAside(Small):
 class TemperedByClass(Small):
     """The same, counted on the class."""
 
-    seen: dict[str, int] = {"calls": 0}
+    seen: ClassVar[dict[str, int]] = {"calls": 0}
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores, sharper with every call."""
@@ -84,11 +84,11 @@ class Noisy(Small):
 
     def __init__(self) -> None:
         super().__init__()
-        np.random.seed(7)  # noqa: NPY002
+        np.random.seed(7)
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores and noise."""
-        return super().forward(x) + torch.from_numpy(np.random.randn(10).astype(np.float32))  # noqa: NPY002
+        return super().forward(x) + torch.from_numpy(np.random.randn(10).astype(np.float32))
 
 
 class Printing(Small):
@@ -149,7 +149,7 @@ class Drawn(Small):
 
     def __init__(self) -> None:
         super().__init__()
-        self.head.weight.data = torch.from_numpy(np.random.randn(10, 12).astype(np.float32))  # noqa: NPY002
+        self.head.weight.data = torch.from_numpy(np.random.randn(10, 12).astype(np.float32))
 
 
 class Numbered(Small):

@@ -37,9 +37,7 @@ def slots_of(module: nn.Module) -> dict[str, list[Slot]]:
 class Resident:
     """The one module of a process, into which values are bound instead of copied."""
 
-    def __init__(
-        self, module: nn.Module, frozen: Names, channels_last: bool | None = None, fast: bool = False
-    ) -> None:
+    def __init__(self, module: nn.Module, frozen: Names, channels_last: bool | None = None, fast: bool = False) -> None:
         self.module = module
         self.channels_last = channels_last if channels_last is not None else _convolves(module)
         pool_first(module, joined=fast and self.channels_last)

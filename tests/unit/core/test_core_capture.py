@@ -38,11 +38,11 @@ IMPURE = [
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """What the impure ones leave behind is gone after each test, and the generators are where they were."""
-    drawn, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
+    drawn, numbers = random.getstate(), np.random.get_state()
     yield
     begin()
     random.setstate(drawn)
-    np.random.set_state(numbers)  # noqa: NPY002
+    np.random.set_state(numbers)
 
 
 def begin() -> None:
@@ -50,16 +50,14 @@ def begin() -> None:
     impure.HEARD.clear()
     impure.CALLS.set(0)
     random.seed(7)
-    np.random.seed(7)  # noqa: NPY002
+    np.random.seed(7)
 
 
 def played(build: Any, capture: Capture, *terms: Any, engine: str = "local", rounds: int = 2) -> tuple[Any, Net]:
     """A short federated run, and the network it was made with."""
     begin()
     net = Net(build, capture=capture)
-    method = FedAvg(
-        objective=Objective(net, terms or (cross_entropy,)), optimizer=SGD(0.1, momentum=0.9), batch_size=8
-    )
+    method = FedAvg(objective=Objective(net, terms or (cross_entropy,)), optimizer=SGD(0.1, momentum=0.9), batch_size=8)
     with nullcontext(Local()) if engine == "local" else Workers(1) as chosen:
         return last(method, digits(clients=2), rounds=rounds, engine=chosen, score=classify), net
 
