@@ -113,7 +113,7 @@ def test_b_tapes_change_no_bit(case: Case, monkeypatch: pytest.MonkeyPatch):
 def test_b_steps_are_captured_where_that_is_claimed(case: Case):
     """Otherwise the test above would compare plain steps with plain ones."""
     _, _, captured = referred(case.name)
-    assert (captured > 0) is case.captured
+    assert captured > 0 or not case.captured
 
 
 def test_b_almost_every_method_is_captured():

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class TemperedAside(Small):
 class TemperedByClass(Small):
     """The same, counted on the class."""
 
-    seen: dict[str, int] = {"calls": 0}
+    seen: ClassVar[dict[str, int]] = {"calls": 0}
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores, sharper with every call."""

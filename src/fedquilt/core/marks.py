@@ -23,12 +23,12 @@ _SIMPLE = (type(None), bool, int, str, bytes, torch.dtype, torch.device, range, 
 _NAMED = (  # known by which they are: their code, if it is a user's, is read elsewhere
     type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
     types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    staticmethod, classmethod, property, re.Pattern, enum.Enum, weakref.ref, torch.Size, np.dtype, np.ufunc,
+    staticmethod, classmethod, property, re.Pattern, enum.Enum, weakref.ref, np.dtype, np.ufunc,
     torch.jit.ScriptFunction, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
 )  # fmt: skip
-_MOST = 5_000  # values that are looked at
+_MOST = 20_000  # values that are looked at
 _WHOLE = 2**20  # bytes of an array up to which all of them count; of larger ones a sample does
-STANDARD = {*vars(nn.Module()), "_flat_weights", "_flat_weight_refs", "orders"}  # what every module has for itself
+STANDARD = set(vars(nn.Module()))  # what every module has for itself
 
 
 def generators() -> tuple[Any, Any]:
@@ -38,20 +38,31 @@ def generators() -> tuple[Any, Any]:
 
 
 class Marker:
-    """Marks values, and notes those that it cannot look into.
+    """Marks values.
 
     Args:
         known: Objects that are marked elsewhere, or not at all.
+
+    Attributes:
+        opaque: A value that it cannot look into.
+        moves: One that changes whenever it is used.
+        full: Whether there was more than it looks at.
     """
 
     def __init__(self, known: Mapping[int, str] | None = None) -> None:
         self.seen: dict[int, Any] = dict(known or {})
         self.kept: list[Any] = []  # so that no identity is given twice
         self.opaque: str | None = None
-        self.full = False  # more was there than is looked at
+        self.moves: str | None = None
+        self.full = False
+        self.count = 0
 
     def mark(self, value: Any) -> Any:
         """The mark of a value."""
+        self.count += 1
+        if self.count > _MOST:
+            self.full = True
+            return None
         if isinstance(value, _SIMPLE):
             return type(value).__name__, value if not isinstance(value, slice) else repr(value)
         if isinstance(value, float | complex | np.generic | itertools.count):
@@ -62,9 +73,6 @@ class Marker:
             return self.seen[id(value)]
         self.seen[id(value)] = ("again", len(self.seen))
         self.kept.append(value)
-        if len(self.seen) > _MOST:
-            self.full = True
-            return None
         return self._whole(value)
 
     def _whole(self, value: Any) -> Any:
@@ -88,7 +96,7 @@ class Marker:
         if isinstance(value, Set):
             return type(value).__name__, tuple(sorted(repr(self.mark(v)) for v in value))
         if isinstance(value, Iterator):
-            self.opaque = self.opaque or f"a {type(value).__name__}, which moves on when it is asked"
+            self.moves = f"a {type(value).__name__}, which moves on when it is asked"
             return id(value)
         return self._object(value)
 
@@ -108,8 +116,9 @@ class Marker:
 
     def module(self, module: nn.Module) -> Iterator[tuple[str, Any]]:
         """The attributes of one module, each with its mark; not its parts and tensors, nor its hooks."""
+        bound = ("_flat_weights", "_flat_weight_refs") if isinstance(module, nn.RNNBase) else ()
         for name, value in list(vars(module).items()):
-            if name not in STANDARD:
+            if name not in STANDARD and name not in bound:
                 yield name, self.mark(value)
 
 

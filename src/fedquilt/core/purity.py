@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ class Reading(TorchFunctionMode):
     """Notes where code inside takes numbers out of tensors, past the kernels: what it makes of them is not seen."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: str | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -102,6 +103,17 @@ class Watch:
             for path, part in resident.module.named_modules()
         ]
         marker = Marker({id(part): path for path, part in parts})
+        try:
+            found = self._marks(marker, parts)
+        except RecursionError:
+            found, marker.full = {}, True
+        if marker.moves:
+            self.ended = self.ended or f"it can reach {marker.moves}"
+        if marker.full:
+            self.ended = self.ended or "it can reach more than is worth looking at"
+        return found
+
+    def _marks(self, marker: Marker, parts: list[tuple[str, nn.Module]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for number, (path, part) in enumerate(parts):
             for name, mark in marker.module(part):
@@ -113,15 +125,43 @@ class Watch:
             self.ended = self.ended or f"its module holds {marker.opaque}"
         for reach in self.reaches:
             found.update(reach.look(marker))
-        if marker.full:
-            self.ended = self.ended or "it can reach more than is worth looking at"
         return found
 
     def replaced(self) -> str | None:
         """The name of a tensor of a module that is not the one that was bound there."""
         for resident in self.residents if self.strict else ():
-            bound = resident.bound
-            for name, places in resident.slots.items() if bound is not None else ():
+            bound = resident.bound or {}
+            for name, places in resident.slots.items() if bound else ():
                 if any(holder.get(leaf) is not bound[name] for holder, leaf in places):
                     return name
         return None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """How an objective is watched: by nothing but hooks if it and its networks are the library's own.
+
+    Args:
+        owner: The objective; kept, so that its identity is not given to another.
+    """
+
+    owner: object
+    watch: Watch | None
+    hooks: Hooks
+
+    @staticmethod
+    def of(owner: Any, resident: Resident | None, strict: bool) -> Watched:
+        """An objective with a network, and with those that it calls beside it."""
+        if resident is None:
+            return Watched(owner, None, Hooks([]))
+        loss = Reach.of_loss(owner)
+        residents = list({id(r): r for r in (resident, *(net.tapes.resident for net in loss.nets))}.values())
+        reaches = [Reach.of_module(r.module) for r in residents if not own(r.module)]
+        watch = Watch(residents, [*reaches, loss], strict) if reaches or loss.foreign else None
+        return Watched(owner, watch, Hooks(r.module for r in residents))
+
+    @staticmethod
+    def building(build: Any, module: nn.Module, strict: bool) -> Watched:
+        """The building of such a network."""
+        reach = Reach.of_building(build, module)
+        return Watched(build, Watch([], [reach], strict) if reach.foreign or not own(module) else None, Hooks([]))

@@ -19,11 +19,15 @@ LIBRARY = ("fedquilt", "torch")
 _KNOWN = (*LIBRARY, "builtins", "functools", "collections", "operator", "math", "numpy", "typing", "types", "abc",
           "dataclasses", "contextlib", "itertools", "enum", "copy", "warnings", "re", "einops")  # fmt: skip
 _ACTS = {"print", "input", "breakpoint", "open", "exec", "eval", "globals", "setattr", "delattr"}
-_ASKS = {"register_hook", "manual_seed", "set_rng_state", "set_state", "seed"}  # of whatever object
-_WORLD = {"random", "time", "datetime", "secrets", "uuid", "os", "posix", "sys", "logging", "pdb", "ipdb", "io", "_io",
-          "pathlib", "socket", "subprocess", "threading", "requests", "urllib", "_random"}  # fmt: skip
+_ASKS = {"register_hook", "manual_seed", "set_rng_state", "set_state", "seed", "record_function"}  # of any object
+_WORLD = {  # what changes by itself, or is seen outside
+    "random", "_random", "time", "datetime", "secrets", "uuid", "os", "posix", "sys", "logging", "pdb", "ipdb", "io",
+    "_io", "pathlib", "socket", "subprocess", "threading", "requests", "urllib", "wandb", "mlflow", "tensorboard",
+    "tensorboardX", "comet_ml", "neptune", "aim", "loguru", "rich", "tqdm", "matplotlib",
+}  # fmt: skip
 _SETS = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _MANY = 1000  # entries of a list or dict whose code is read
+_MOST = 5000  # values and functions that are followed
 
 
 class Reach:
@@ -56,26 +60,23 @@ class Reach:
         reach = Reach()
         for part in module.modules():
             reach._kind(type(part))
-            for name, value in vars(part).items():
-                if name not in STANDARD:
-                    reach._value(f"{type(part).__name__}.{name}", value)
-        return reach._settled()
+        held = [
+            (f"{type(p).__name__}.{n}", v) for p in module.modules() for n, v in vars(p).items() if n not in STANDARD
+        ]
+        return reach._settled(held)
 
     @staticmethod
     def of_building(build: Any, module: nn.Module) -> Reach:
         """What is done when such a network is built."""
         reach = Reach(("__init__", "__new__", "__post_init__"), building=True)
-        reach._value(getattr(build, "__name__", "build"), build)
         for part in module.modules():
             reach._kind(type(part))
-        return reach._settled()
+        return reach._settled([(getattr(build, "__name__", "build"), build)])
 
     @staticmethod
     def of_loss(loss: Any) -> Reach:
         """What a loss does: functions, objects that are called, and whatever they hold."""
-        reach = Reach()
-        reach._value(type(loss).__name__, loss)
-        return reach._settled()
+        return Reach()._settled([(type(loss).__name__, loss)])
 
     def look(self, marker: Marker) -> Iterator[tuple[str, Any]]:
         """Every value that was found, with its mark of now."""
@@ -86,14 +87,19 @@ class Reach:
         for name, (space, key) in self._globals.items():
             yield name, marker.mark(space.get(key))
 
-    def _settled(self) -> Reach:
-        """Read every function of a user's class that anything asks for."""
+    def _settled(self, held: Iterable[tuple[str, Any]]) -> Reach:
+        """Follow these values, and read every function of a user's class that anything asks for."""
         done: set[tuple[type, str]] = set()
-        while todo := {(k, n) for k in self._kinds for n in self._asked} - done:
-            done |= todo
-            for kind, name in sorted(todo, key=lambda pair: (pair[0].__qualname__, pair[1])):
-                for found in _looked_up(kind, name):
-                    self._value(f"{kind.__name__}.{name}", found)
+        try:
+            for name, value in held:
+                self._value(name, value)
+            while todo := {(k, n) for k in self._kinds for n in self._asked} - done:
+                done |= todo
+                for kind, name in sorted(todo, key=lambda pair: (pair[0].__qualname__, pair[1])):
+                    for found in _looked_up(kind, name):
+                        self._value(f"{kind.__name__}.{name}", found)
+        except RecursionError:
+            self._refuse("it can reach more than is worth looking at")
         return self
 
     # Values
@@ -102,11 +108,14 @@ class Reach:
         """Follow a value that the code holds or names."""
         if value is None or isinstance(value, bool | int | float | str | bytes | Tensor) or id(value) in self._done:
             return
+        if len(self._done) >= _MOST:
+            self._refuse("it can reach more than is worth looking at")
+            return
         self._done[id(value)] = value
         if isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, types.MethodType):
-            self._function(value.__func__)
+            self._value(name, value.__func__)
             self._value(name, value.__self__)
         elif isinstance(value, staticmethod | classmethod | property):
             self._value(name, value.fget if isinstance(value, property) else value.__func__)
@@ -128,6 +137,8 @@ class Reach:
 
     def _object(self, name: str, value: Any) -> None:
         kind = type(value)
+        if self._world(name, kind):
+            return
         if belongs(kind, "fedquilt"):
             if kind.__name__ == "Net":
                 self.nets.append(value)
@@ -139,7 +150,7 @@ class Reach:
                 self._kind(type(part))
         elif belongs(kind, *_KNOWN):
             self._value(name, getattr(value, "__wrapped__", None))
-        elif not self._world(name, kind):
+        else:
             self._kind(kind)
             self._values.setdefault(name, value)
             for key, part in getattr(value, "__dict__", {}).items():
@@ -160,9 +171,10 @@ class Reach:
     def _world(self, name: str, thing: Any) -> bool:
         """Whether something belongs to what changes by itself, or is seen outside."""
         place = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
-        found = isinstance(place, str) and place.split(".")[0] in _WORLD
+        top = place.split(".")[0] if isinstance(place, str) else ""
+        found = top in _WORLD or str(place).startswith("torch.utils.tensorboard")
         if found:
-            self._refuse(f"{name} uses {str(place).split('.')[0].lstrip('_')}")
+            self._refuse(f"{name} uses {top.lstrip('_')}")
         return found
 
     def _refuse(self, why: str) -> None:

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.marks import generators
-from fedquilt.core.purity import Hooks, Reading, Watch, own
-from fedquilt.core.reach import Reach
+from fedquilt.core.purity import Reading, Watch, Watched
 from fedquilt.core.resident import Resident
 from fedquilt.core.tape import CannotRecord, Player, Recorder, Tape
 from fedquilt.core.tree import forms
@@ -52,15 +51,6 @@ class _Known:
     marks: dict[str, Any] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
 
 
-@dataclass(frozen=True)
-class _Owner:
-    """How an objective is watched; by nothing but hooks if it is the library's own."""
-
-    owner: object
-    watch: Watch | None
-    hooks: Hooks
-
-
 @dataclass
 class Tapes:
     """The tapes of one network.
@@ -77,7 +67,7 @@ class Tapes:
     known: dict[Any, _Known] = field(default_factory=dict)
     wanted: bool = field(default_factory=lambda: os.environ.get("FEDQUILT_TAPES", "1") != "0")
     bound: int = 0  # how often steps of a form were put on tape for a visit
-    _watches: dict[int, _Owner] = field(default_factory=dict)
+    _watches: dict[int, Watched] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
     def visit(self, owner: object, stable: Sequence[Tensor], more: Any = (), fresh: int | None = None) -> Visit:
@@ -87,7 +77,7 @@ class Tapes:
         """
         key, watch = None, None
         if self.wanted and self.capture is not False:
-            found = self._owner(owner)
+            found = self._watched(owner)
             watch = found.watch
             try:
                 if not self._refuses(found):
@@ -122,7 +112,7 @@ class Tapes:
             what = "steps" if self.build is None else "first values"
             log.log(level, "%s: its %s are not captured but made plainly: %s.", type(module).__name__, what, why)
 
-    def _refuses(self, found: _Owner) -> bool:
+    def _refuses(self, found: Watched) -> bool:
         """Whether nothing is captured now, which is said."""
         why = found.watch.ended if found.watch is not None else None
         why = why or (found.hooks.found() if self.capture == "auto" else None)
@@ -130,28 +120,18 @@ class Tapes:
             self.tell(why)
         return why is not None
 
-    def _owner(self, owner: object) -> _Owner:
+    def _watched(self, owner: object) -> Watched:
         found = self._watches.get(id(owner))
         if found is None:
             if len(self._watches) >= MOST:
                 self._watches.pop(next(iter(self._watches)))
-            found = self._watches[id(owner)] = self._watched(owner)
+            strict = self.capture == "auto"
+            if self.build is not None:
+                found = Watched.building(*self.build, strict)
+            else:
+                found = Watched.of(owner, self.resident, strict)
+            self._watches[id(owner)] = found
         return found
-
-    def _watched(self, owner: object) -> _Owner:
-        strict = self.capture == "auto"
-        if self.build is not None:
-            reach = Reach.of_building(*self.build)
-            watch = Watch([], [reach], strict) if reach.foreign or not own(self.build[1]) else None
-            return _Owner(owner, watch, Hooks([]))
-        if self.resident is None:
-            return _Owner(owner, None, Hooks([]))
-        loss = Reach.of_loss(owner)
-        called = [self.resident, *(net.tapes.resident for net in loss.nets)]
-        residents = list({id(r): r for r in called}.values())
-        reaches = [Reach.of_module(r.module) for r in residents if not own(r.module)]
-        watch = Watch(residents, [*reaches, loss], strict) if reaches or loss.foreign else None
-        return _Owner(owner, watch, Hooks(r.module for r in residents))
 
 
 @dataclass
@@ -200,7 +180,7 @@ class Visit:
         if self.watch is not None:
             changed = _changed(known.marks, self.watch.look())
             if changed is not None:
-                self._end(known, f"{changed} has changed since a step was recorded")
+                self._end(known, f"{changed} has changed between steps")
                 return eager()
             return self._again(player, known, moving, eager)
         if known.trials < TRIALS:
@@ -221,13 +201,18 @@ class Visit:
         if self.watch is None or not self.watch.strict:
             return eager()
         before, drawn = self.watch.look(), generators()
+        moved = _changed(known.marks or before, before)
         outputs = eager()
         after = self.watch.look()
-        changed = self.watch.ended or _changed(before, after) or self.watch.replaced()
+        changed = _changed(before, after) or self.watch.replaced()
         if drawn != generators():
             changed = "a generator of Python's or numpy's"
-        if changed is not None:
-            self._end(known, self.watch.ended or f"a step changes {changed}")
+        if self.watch.ended is not None:
+            self._end(known, self.watch.ended)
+        elif changed is not None:
+            self._end(known, f"a step changes {changed}")
+        elif moved is not None:
+            self._end(known, f"{moved} has changed between steps")
         known.marks = after
         return outputs
 
@@ -242,9 +227,13 @@ class Visit:
 
     def _record(self, known: _Known, moving: list[Tensor], eager: Eager) -> list[Tensor]:
         versions = [t._version for t in (*self.stable, *moving)]
-        reading = Reading()
-        with reading if self.watch is not None else nullcontext(), Recorder() as recorder:
-            outputs = self._plain(known, eager)
+        reading, recorder = Reading(), Recorder()
+
+        def recorded() -> list[Tensor]:
+            with reading if self.watch is not None else nullcontext(), recorder:
+                return eager()
+
+        outputs = self._plain(known, recorded)
         try:
             if versions != [t._version for t in (*self.stable, *moving)]:
                 raise CannotRecord("it writes into what it was given")

@@ -62,7 +62,7 @@ def both(net: Net, *terms: Any, **settings: Any) -> tuple[Any, Any, Tapes]:
 @pytest.mark.parametrize("terms", [(), (prox(0.1),)], ids=["plain", "prox"])
 def test_a_tape_gives_what_autograd_gives(net: Callable[[], Net], terms: tuple[Any, ...]):
     played, bare, tapes = both(net(), *terms)
-    assert any(known.tape is not None and known.trials == TRIALS for known in tapes.known.values())
+    assert any(known.tape is not None and known.trials >= TRIALS for known in tapes.known.values())
     assert not any(known.refused for known in tapes.known.values())
     assert played.loss == bare.loss
     for name, value in bare.params.items():
@@ -91,7 +91,7 @@ def draws(out: Tensor, *_: Any) -> Tensor:
 
 @pytest.mark.parametrize("term", [looks, masks, draws], ids=["numbers", "shapes", "generator"])
 def test_what_depends_on_values_is_refused_and_still_right(term: Callable[..., Tensor]):
-    net = Net.of(MLP, features=784, classes=10, hidden=(8,))
+    net = replace(Net.of(MLP, features=784, classes=10, hidden=(8,)), capture=True)
     played, bare, tapes = both(net, term)
     assert tapes.known
     assert all(known.refused for known in tapes.known.values() if known.seen > EAGER)
@@ -107,7 +107,7 @@ def impure(out: Tensor, *_: Any) -> Tensor:
 
 
 def test_a_tape_that_disagrees_is_thrown_away():
-    net = Net.of(MLP, features=784, classes=10, hidden=(8,))
+    net = replace(Net.of(MLP, features=784, classes=10, hidden=(8,)), capture=True)
     objective = Objective(net, (impure,))
     for _ in range(2):
         trained(objective, net.init(SEED), images(100), batch_size=10)
