@@ -46,9 +46,11 @@ def test_without_batch_norm_a_single_row_is_a_batch() -> None:
 
 def test_parameters_that_the_module_froze_stay() -> None:
     net = Net(HalfFrozen)
+    before = {n: t.clone() for n, t in net.full({}).items()}
     start, done = trained(net, 8, 4)
-    assert net.trainable == ("1.weight", "1.bias")
-    assert torch.equal(start["0.weight"], done.params["0.weight"])
+    assert net.names == net.trainable == ("1.weight", "1.bias")
+    assert before.keys() == {"0.weight", "0.bias"}
+    assert all(torch.equal(t, net.full(done.params)[n]) for n, t in before.items())
     assert not torch.equal(start["1.weight"], done.params["1.weight"])
 
 
