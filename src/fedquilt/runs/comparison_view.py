@@ -41,6 +41,8 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     if len(framed) < len(FRAME):
         say("compare.frame=true runs the methods of the frame too.")
     _beside(summary)
+    for line in summary.get("missing", []):
+        say(f"note: {line}")
     for run in summary["failed"]:
         say(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
     interval = "± is the 95 % t-interval over seeds. " if seeds > 1 else "One seed: no interval. "

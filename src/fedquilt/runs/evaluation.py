@@ -11,6 +11,7 @@ import numpy as np
 from fedquilt.core.table import ClientId
 
 MODELS = ("deployed", "global")
+MEASURES = ("rows", "accuracy", "balanced_accuracy", "macro_f1", "loss")
 
 
 def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
@@ -26,12 +27,17 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
         for split in ("valid", "test"):
             scores = [e[model][split] for e in exams.values() if split in e.get(model, {})]
             if scores:
-                numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(scores).items()}
+                numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(_table(scores)).items()}
     return numbers
 
 
-def _numbers(scores: Sequence[Any]) -> dict[str, float]:
-    table = _table(scores)
+def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The same numbers for one model and split, from the rows that :func:`client_rows` made of all clients."""
+    names = [name for name in MEASURES if all(row.get(name) is not None for row in rows)]
+    return _numbers({name: np.array([row[name] for row in rows], dtype=np.float64) for name in names})
+
+
+def _numbers(table: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
     if "accuracy" not in table:
         return {"loss": float(table["loss"].mean())}
     return {

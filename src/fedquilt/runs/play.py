@@ -34,6 +34,7 @@ from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.finished import CARRIED
 from fedquilt.runs.journal import Journal
 from fedquilt.runs.links import Network
+from fedquilt.runs.mending import joined
 from fedquilt.runs.meters import LOG as PHASES
 from fedquilt.runs.meters import Meters
 from fedquilt.runs.snapshot import Snapshot
@@ -108,6 +109,8 @@ class Run:
                 self._note(note)
         if found is not None:
             self.progress |= found.progress
+            if self.folder is not None and self.folder.missing:
+                self.progress["missing"] = joined(self.progress.get("missing", {}), self.folder.missing)
             self.energy.restore(self.progress["energy"], self.done)
             self.meters.restore(self.energy.meter.spent, self.progress["virtual_seconds"])
         rounds = Rounds(
@@ -305,7 +308,8 @@ class Run:
             "seconds": self.progress["seconds"], "virtual_seconds": self.meters.virtual,
             "quarantined": self.progress["quarantined"],
             "peak_bytes": peak_bytes(), "data": self._data, "majority_class": majority_of(self.federation),
-            "energy": self.energy.result(rounds.done),
+            "energy": self.energy.result(rounds.done), "logs": self.folder.extents(),
+            **({"missing": self.progress["missing"]} if self.progress.get("missing") else {}),
             "engine": self.engine.facts(), "environment": environment(),
         }  # fmt: skip
         for problem in write_tables(self.folder.path):

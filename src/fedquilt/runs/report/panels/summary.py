@@ -27,6 +27,10 @@ def headline(found: Gathered) -> Panel | None:
         more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
         told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {named}{more}. "
         blocks.append(text(told + "Methods with an unfinished run are left out of tables and tests.", tone="warning"))
+    for view in found.views:
+        if view.missing:
+            named = f"{view.label}, seed {view.seed}: parts of its logs are missing or damaged. "
+            blocks.append(text(named + "; ".join(view.missing) + ". What is left is shown.", tone="warning"))
     for run in found.failed:
         blocks.append(text(f"{run['method']}, seed {run['seed']} failed: {run['reason']}", tone="warning"))
     return Panel(TAB, "headline", "In short", blocks)
