@@ -87,7 +87,7 @@ def _run(folder: Path, label: str, level: float, seed: int, ids: list[Any], tale
             "raw_down": 4100 * len(ids) * stop, "raw_up": 8200 * len(ids) * stop, "model_bytes": 4100, "memory": {},
             "seconds": 0.5 * stop, "quarantined": len(ledger), "peak_bytes": 1, "data": "d" * 64,
             "majority_class": 0.3, "virtual_seconds": None, "energy": {"source": "none", "note": ""},
-            "engine": {"engine": "local"},
+            "engine": {"engine": "local"}, "logs": {},
             "environment": {"python": "3.11", "torch": "2"},
         })  # fmt: skip
 

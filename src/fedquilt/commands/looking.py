@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -91,10 +92,17 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run or o
     Example: [bold]fedquilt report runs/quick-1a2b3c4d --to quick.html[/bold]
     """
     from fedquilt.runs.report import write_report
+    from fedquilt.runs.terminal import say
+    from fedquilt.runs.views import missing_in
 
     path = write_report(folder, to)
-    size = path.stat().st_size
-    echo({"report": str(path), "bytes": size}) if as_json else typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
+    size, missing = path.stat().st_size, missing_in(folder)
+    if as_json:
+        echo({"report": str(path), "bytes": size, "missing": missing})
+        return
+    for line in missing:
+        say(f"note: {line}", file=sys.stderr)
+    typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
 
 
 def traffic(folder: Folder,
@@ -150,11 +158,11 @@ def watch(folder: Annotated[Path, typer.Argument(help="The folder of a run, of a
     """
     from fedquilt.runs.watch.board import Board
     from fedquilt.runs.watch.find import check_folder
-    from fedquilt.runs.watch.view import follow, lines_of
+    from fedquilt.runs.watch.view import follow, tell
 
     begun = check_folder(folder)
     if once:
         lines = Board(folder).lines()
-        echo(lines) if as_json else listing(lines_of(lines), False, str(folder))
+        echo(lines) if as_json else tell(lines, str(folder))
     else:
         follow(folder, port, open_page, begun, as_json)

@@ -30,6 +30,7 @@ from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
 from fedquilt.runs.config import Config
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.finished import result_of
+from fedquilt.runs.logs import ROUNDS, read
 
 CONNECTION = "fedquilt"
 _START = 600.0  # seconds for a server app to start
@@ -235,11 +236,7 @@ class Server:
             time.sleep(0.3)
 
     def _rows(self) -> list[dict[str, Any]]:
-        try:
-            lines = (self.folder / "metrics" / "rounds.jsonl").read_text().splitlines(keepends=True)
-        except OSError:
-            return []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return read(self.folder, ROUNDS)
 
 
 def _answer(told: str) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.storage import LOGS
+from fedquilt.runs.logs import LOGS, row_in
 
 
 def write_tables(folder: Path) -> list[str]:
@@ -26,7 +25,7 @@ def write_tables(folder: Path) -> list[str]:
         if log.parent != folder and log.exists() and log.stat().st_size:
             file = io.BytesIO()
             try:
-                parquet.write_table(_read(log), file)
+                parquet.write_table(_read(folder, name), file)
             except ArrowException as error:
                 problems.append(f"{name} could not be written as Parquet: {error}")
                 continue
@@ -34,18 +33,18 @@ def write_tables(folder: Path) -> list[str]:
     return problems
 
 
-def _read(log: Path) -> Any:
+def _read(folder: Path, name: str) -> Any:
     """A log as an Arrow table."""
     import pyarrow
     from pyarrow import json as lines
 
     try:
-        found = lines.read_json(log, lines.ReadOptions(use_threads=False, block_size=1 << 24))
+        found = lines.read_json(folder / name, lines.ReadOptions(use_threads=False, block_size=1 << 24))
         if not any(_empty(field.type) for field in found.schema):
             return found
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
         pass
-    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    rows = [row for line in (folder / name).read_bytes().splitlines() if (row := row_in(line)) is not None]
     names = dict.fromkeys(name for row in rows for name in row)
     return pyarrow.table({name: _column([row.get(name) for row in rows]) for name in names})
 

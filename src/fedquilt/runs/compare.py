@@ -106,6 +106,11 @@ def begin(config: Config, top: Path, todo: Sequence[Cell]) -> None:
     write_atomic(top / CELLS, to_json(content, indent=1).encode())
 
 
+def _has_scores(view: RunView) -> bool:
+    """Whether its logs still have what pictures are made of."""
+    return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
+
+
 def conclude(
     config: Config, top: Path, done: Sequence[Cell], federation: Federation, failed: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
@@ -118,11 +123,14 @@ def conclude(
     constant, common = constants(federation), federation.majority().global_test
     summary: dict[str, Any] = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
     summary |= {"clients": len(federation.ids), "failed": list(failed)}
+    summary["missing"] = [f"{v.folder.name}: {line}" for v in views for line in v.missing]
     clients = summary["measure"] == "accuracy"
-    histories = {label: [scored(v, clients) for v in group] for label, group in by_label(views).items()}
-    ends = {label: client_means([v.scored.last() for v in group]) for label, group in by_label(views).items()}
-    curves(histories, summary["majority_class"], top / "curves")
-    draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
+    drawn = {label: group for label, group in by_label(views).items() if all(_has_scores(v) for v in group)}
+    histories = {label: [scored(v, clients) for v in group] for label, group in drawn.items()}
+    ends = {label: client_means([v.scored.last() for v in group]) for label, group in drawn.items()}
+    if drawn:
+        curves(histories, summary["majority_class"], top / "curves")
+        draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
     kinds = {c.label: c.config.method for c in done}
     stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
     if stitches is not None:

@@ -52,6 +52,8 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     _beside(summary)
     for method, doubt in summary.get("doubts", {}).items():
         say(f"note: {method}: {doubt}")
+    for line in summary.get("missing", []):
+        say(f"note: {line}")
     for run in summary["failed"]:
         say(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
     interval = "± is the 95 % t-interval over seeds" if seeds > 1 else "One seed: no interval"

@@ -42,7 +42,7 @@ def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
     if not rounds:
         raise InputError(f"'{run}' has no scored round: it was not run, or has no test rows.")
     names = ("round", "test_accuracy", "test_accuracy_std", "test_loss")
-    _write(top / "server_metrics.csv", SERVER, ([r[n] for n in names] for r in rounds))
+    _write(top / "server_metrics.csv", SERVER, ([r.get(n) for n in names] for r in rounds))
     visits = _visits(source.rows("metrics/visits.jsonl"))
     measured = any(visit.get("joules") is not None for visit in visits.values())
     clients: dict[ClientId, list[list[Any]]] = {}

@@ -20,6 +20,7 @@ from fedquilt.metrics.support import (
 )
 
 MODELS = ("deployed", "global")
+MEASURES = ("rows", "accuracy", "balanced_accuracy", "macro_f1", "loss")
 
 
 def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
@@ -37,7 +38,7 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
         for split in ("valid", "test"):
             scores = [e[model][split] for e in exams.values() if split in e.get(model, {})]
             if scores:
-                numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(scores).items()}
+                numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(_table(scores)).items()}
             if scores and (model, split) == ("deployed", "test") and hasattr(scores[0], "support"):
                 numbers |= {f"test_{k}_rows_half_95": v for k, v in _halves(scores).items()}
     return numbers | _by_mode(exams)
@@ -49,7 +50,7 @@ def _by_mode(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
     for name in dict.fromkeys(n for e in exams.values() for n in e if n.startswith("global.")):
         for split in ("valid", "test"):
             scores = [e[name][split] for e in exams.values() if split in e.get(name, {})]
-            if scores and "accuracy" in (found := _numbers(scores)):
+            if scores and "accuracy" in (found := _numbers(_table(scores))):
                 numbers[f"global_{split}_accuracy_{name.removeprefix('global.')}"] = found["accuracy"]
     return numbers
 
@@ -74,8 +75,13 @@ def rows_half(score: Any) -> float | None:
     return half_of_mean(share_variance(np.array([int(score.correct.sum())]), np.array([score.rows])))
 
 
-def _numbers(scores: Sequence[Any]) -> dict[str, float]:
-    table = _table(scores)
+def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The same numbers for one model and split, from the rows that :func:`client_rows` made of all clients."""
+    names = [name for name in MEASURES if all(row.get(name) is not None for row in rows)]
+    return _numbers({name: np.array([row[name] for row in rows], dtype=np.float64) for name in names})
+
+
+def _numbers(table: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
     if "accuracy" not in table:
         return {"loss": float(table["loss"].mean())}
     return {

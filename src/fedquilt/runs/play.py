@@ -37,6 +37,7 @@ from fedquilt.runs.finished import CARRIED
 from fedquilt.runs.journal import Journal
 from fedquilt.runs.links import Network
 from fedquilt.runs.majority import at_majority, majority_facts
+from fedquilt.runs.mending import joined
 from fedquilt.runs.meters import LOG as PHASES
 from fedquilt.runs.meters import Meters
 from fedquilt.runs.preparation import Prepared, of_run
@@ -119,6 +120,8 @@ class Run:
                 self.prepared.write(self.folder.path)
         if found is not None:
             self.progress |= found.progress
+            if self.folder is not None and self.folder.missing:
+                self.progress["missing"] = joined(self.progress.get("missing", {}), self.folder.missing)
             self.energy.restore(self.progress["energy"], self.done)
             self.meters.restore(self.energy.meter.spent, self.progress["virtual_seconds"])
         rounds = Rounds(
@@ -347,7 +350,8 @@ class Run:
             "seconds": self.progress["seconds"], "virtual_seconds": self.meters.virtual,
             "quarantined": self.progress["quarantined"],
             "peak_bytes": peak_bytes(), "data": self._data, **majority_facts(self.federation),
-            "energy": self.energy.result(rounds.done),
+            "energy": self.energy.result(rounds.done), "logs": self.folder.extents(),
+            **({"missing": self.progress["missing"]} if self.progress.get("missing") else {}),
             "engine": self.engine.facts(), "environment": environment(self.method),
         }  # fmt: skip
         if self.prepared is not None:

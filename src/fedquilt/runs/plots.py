@@ -63,11 +63,15 @@ def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], major
 
 def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
     """Rounds at which every seed was scored, accuracies [seeds, rounds], and mean traffic so far in MB."""
-    scored = [{r["round"]: r["test_accuracy"] for r in rows if "test_accuracy" in r} for rows in seeds]
+    scored = [{r["round"]: r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None} for rows in seeds]
     rounds = np.array(sorted(set.intersection(*(set(s) for s in scored))))
     accuracy = np.array([[s[r] for r in rounds] for s in scored])
-    sent = [np.cumsum([r["bytes_up"] + r["bytes_down"] for r in rows]) / 1e6 for rows in seeds]
-    traffic = np.mean([s[rounds - 1] for s in sent], axis=0)
+    sent = []
+    for rows in seeds:  # by the round's number: a log may lack rows
+        sums = np.cumsum([r["bytes_up"] + r["bytes_down"] for r in rows]) / 1e6
+        sofar = dict(zip((r["round"] for r in rows), sums.tolist(), strict=True))
+        sent.append([sofar[r] for r in rounds])
+    traffic = np.mean(sent, axis=0)
     return rounds, accuracy, traffic
 
 

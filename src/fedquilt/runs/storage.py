@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -16,12 +15,11 @@ from typing import IO, Any
 from fedquilt.core.errors import FrameError, SnapshotError, StorageError
 from fedquilt.core.record import pack, record, unpack
 from fedquilt.runs.files import storage, to_json, write_atomic
+from fedquilt.runs.logs import LOGS as LOGS
+from fedquilt.runs.logs import Extent, extent_of, read
+from fedquilt.runs.mending import Missing, cut_back, faults, mend
 from fedquilt.runs.slots import KEPT, Entries, FolderSlots, HandleSlots, entries_of, manifest
 
-LOGS = (
-    "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl", "metrics/clusters.jsonl",
-    "metrics/traffic.jsonl", "metrics/phases.jsonl", "metrics/withheld.jsonl", "ledger.jsonl",
-)  # fmt: skip
 LOCK = ".lock"
 _ATTEMPTS = 6
 
@@ -40,7 +38,7 @@ def is_held(folder: Path) -> bool:
 
 @record
 class SnapshotRecord:
-    """All state of a run between rounds, and how long its logs were."""
+    """All state of a run between rounds, and of each log its length and checksum (once its length alone)."""
 
     identity: str
     data: str
@@ -48,7 +46,12 @@ class SnapshotRecord:
     state: Any
     slots: bytes
     progress: dict[str, Any]
-    logs: dict[str, int]
+    logs: dict[str, Any]
+
+    @property
+    def extents(self) -> dict[str, Extent]:
+        """What it vouches for of each log."""
+        return {name: Extent.of(value) for name, value in self.logs.items()}
 
 
 class RunFolder:
@@ -60,7 +63,9 @@ class RunFolder:
     def __init__(self, path: Path, states_elsewhere: bool = False) -> None:
         self.path = path
         self.slots = (HandleSlots if states_elsewhere else FolderSlots)(path / "clients")
-        self._logs: dict[str, IO[str]] = {}
+        self.missing: Missing = {}  # what of the logs was lost when the folder was restored
+        self._logs: dict[str, IO[bytes]] = {}
+        self._extents: dict[str, Extent] = {}
         self._lock: IO[str] | None = None
 
     def open(self) -> None:
@@ -110,17 +115,20 @@ class RunFolder:
             return
         with storage(self.path):
             if name not in self._logs:
-                self._logs[name] = (self.path / name).open("a", encoding="utf-8")
-            self._logs[name].write("".join(to_json(row) + "\n" for row in rows))
+                self._extents.setdefault(name, extent_of(self.path / name))
+                self._logs[name] = (self.path / name).open("ab")
+            content = "".join(to_json(row) + "\n" for row in rows).encode()
+            self._logs[name].write(content)
             self._logs[name].flush()
+            self._extents[name] = self._extents[name].grown(content)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a log; an unfinished last line is left out."""
-        path = self.path / name
-        if not path.exists():
-            return []
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        """The sound rows of a log; an unfinished last line is left out."""
+        return read(self.path, name)
+
+    def extents(self) -> dict[str, tuple[int, int | None]]:
+        """The length and checksum of every log that was written."""
+        return {name: extent.plain for name, extent in self._extents.items() if extent.length}
 
     # Snapshots
 
@@ -130,8 +138,7 @@ class RunFolder:
             for file in self._logs.values():
                 os.fsync(file.fileno())
         self.slots.secure()
-        logs = {n: (self.path / n).stat().st_size for n in LOGS if (self.path / n).exists()}
-        frame = pack(SnapshotRecord(identity, data, done, state, manifest(self.slots.now), progress, logs))
+        frame = pack(SnapshotRecord(identity, data, done, state, manifest(self.slots.now), progress, self.extents()))
         digest = hashlib.sha256(frame).hexdigest()[:16]
         write_atomic(self.path / "snapshots" / f"round-{done:06d}.{digest}.safetensors", frame, self.path)
         with storage(self.path):
@@ -148,16 +155,33 @@ class RunFolder:
         return min((int(path.name[6:12]) for path in self.snapshots()), default=0)
 
     def restore(self, identity: str, data: str) -> tuple[SnapshotRecord | None, list[str]]:
-        """The newest snapshot that is whole, and what was wrong with newer ones; logs go back to its time."""
-        notes = []
-        files = self.snapshots()
+        """The newest snapshot that is whole, and what was wrong with newer ones; logs go back to its time.
+
+        One whose logs were whole is preferred: the rounds after it are played again, and so are their rows. Where
+        there is none, the newest is taken, its logs are mended, and ``missing`` says what is gone.
+        """
+        notes: list[str] = []
+        files, newest = self.snapshots(), -1
         for place, file in enumerate(files):
             try:
                 found = self._read(file, identity, data)
             except (SnapshotError, FrameError, OSError) as error:
                 notes.append(f"snapshot {file.name} cannot be used: {error}")
                 continue
-            self._rewind(found, files[:place], files[place + 1 :])
+            trouble = faults(self.path, found.extents)
+            if not trouble:
+                if newest >= 0:
+                    notes.append(f"the rounds after round {found.done}, when the logs were whole, are played again")
+                self._rewind(found, files[:place], files[place + 1 :])
+                return found, notes
+            if newest < 0:
+                newest = place
+                notes += [f"{name} {why}" for name, why in trouble.items()]
+        if newest >= 0:
+            found = self._read(files[newest], identity, data)
+            self.missing, told = mend(self.path, found.extents, found.done, found.progress)
+            notes = [note for note in notes if not note.startswith(tuple(self.missing))] + told
+            self._rewind(found, files[:newest], files[newest + 1 :])
             return found, notes
         if files:
             raise SnapshotError(f"No snapshot of '{self.path}' can be used. " + "; ".join(notes))
@@ -192,11 +216,9 @@ class RunFolder:
                 file.unlink(missing_ok=True)
             needed = [entries for file in older if (entries := _entries_in(file)) is not None]
             self.slots.restore({} if found is None else entries_of(found.slots), needed)
-            for name in LOGS:
-                path = self.path / name
-                if path.exists():
-                    length = 0 if found is None else found.logs.get(name, 0)
-                    os.truncate(path, min(length, path.stat().st_size))
+            vouched = {} if found is None else found.extents
+            mended = {name: extent_of(self.path / name) for name in self.missing}
+            self._extents = cut_back(self.path, vouched | mended)
 
 
 def _entries_in(snapshot: Path) -> Entries | None:

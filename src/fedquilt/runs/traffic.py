@@ -13,8 +13,8 @@ from fedquilt.core.record import frame_bytes
 from fedquilt.core.seed import Seed
 from fedquilt.engines.log import Visit
 from fedquilt.runs.finished import CARRIED, MEGABYTE, in_messages
-
-TRAFFIC = "metrics/traffic.jsonl"
+from fedquilt.runs.logs import ROUNDS, read
+from fedquilt.runs.logs import TRAFFIC as TRAFFIC
 
 
 def visit_row(visit: Visit) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def summary(folder: Path) -> dict[str, Any]:
     """The traffic of a run in all: by exchange, direction and part; and what plain FedAvg would have sent."""
     if not (folder / TRAFFIC).exists():
         raise InputError(f"'{folder}' holds no log of traffic. Is it the folder of a run, and has a round been played?")
-    rows = _rows(folder / TRAFFIC)
+    rows = read(folder, TRAFFIC)
     totals = {"raw_up": 0, "wire_up": 0, "raw_down": 0, "wire_down": 0}
     parts: dict[tuple[str, str, str], list[int]] = {}
     for row in rows:
@@ -69,7 +69,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def _carried(folder: Path) -> dict[str, int] | None:
     """What messages to other machines held in all, and what scoring took of it; None where none travelled."""
-    rows = [row for row in _rows(folder / "metrics/rounds.jsonl") if CARRIED[0] in row]
+    rows = [row for row in read(folder, ROUNDS) if CARRIED[0] in row]
     return {name: sum(row[name] for row in rows) for name in CARRIED} if rows else None
 
 
@@ -92,7 +92,7 @@ def _fedavg(folder: Path) -> dict[str, int] | None:
         return None
     if size is None:
         return None
-    visits = sum(row["clients"] for row in _rows(folder / "metrics/rounds.jsonl"))
+    visits = sum(row["clients"] for row in read(folder, ROUNDS))
     return {"up": visits * size, "down": visits * size}
 
 
@@ -100,12 +100,7 @@ def drawn(folder: Path, path: Path) -> Path:
     """Accuracy by all megabytes sent so far, and by those without codecs; PNG and CSV."""
     from fedquilt.runs.plots import accuracy_by_traffic
 
-    return accuracy_by_traffic(_rows(folder / "metrics/rounds.jsonl"), folder.name, path)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return accuracy_by_traffic(read(folder, ROUNDS), folder.name, path)
 
 
 def table(found: Mapping[str, Any]) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.table import ClientId
+from fedquilt.runs.logs import CLIENTS, ROUNDS, Extent, fault, in_words, read, row_in, spans
+from fedquilt.runs.mending import told
 from fedquilt.runs.statistics.targets import joules_by_round
-from fedquilt.runs.storage import RunFolder
 
 CELLS = "comparison.json"
 MEASURES = ("accuracy", "loss", "balanced_accuracy", "macro_f1")
@@ -44,7 +45,8 @@ class Scored:
 def scored_in(lines: Sequence[str]) -> Scored:
     """From the lines of metrics/clients.jsonl."""
     likely = (line for line in lines if '"deployed"' in line and '"test"' in line and line.endswith("\n"))  # far fewer
-    rows = [row for row in map(json.loads, likely) if row["model"] == "deployed" and row["split"] == "test"]
+    sound = (row for line in likely if (row := row_in(line, CLIENTS)) is not None)
+    rows = [row for row in sound if row["model"] == "deployed" and row["split"] == "test"]
     places: dict[Any, int] = {}
     for row in rows:
         row["client"] = _hashable(row["client"])
@@ -97,8 +99,9 @@ class RunView:
     @cached_property
     def scored(self) -> Scored:
         """Clients' test scores."""
-        path = self.folder / "metrics/clients.jsonl"
-        return scored_in(path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else [])
+        path = self.folder / CLIENTS
+        text = path.read_bytes().decode(errors="replace") if path.exists() else ""
+        return scored_in(text.splitlines(keepends=True))
 
     def tests_at(self, round: int) -> list[dict[str, Any]]:
         """Clients' rows of metrics/clients.jsonl after a round: test scores of the model each would use."""
@@ -131,11 +134,34 @@ class RunView:
             return f"finished, {self.result.get('rounds', '?')} rounds{early}"
         if not self.config:
             return "not begun"
-        return f"unfinished: {len(self.rounds)} of {planned} rounds"
+        return f"unfinished: {max((row['round'] for row in self.rounds), default=0)} of {planned} rounds"
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """The rows of one of its logs."""
-        return RunFolder(self.folder).rows(name)
+        """The sound rows of one of its logs."""
+        return read(self.folder, name)
+
+    @cached_property
+    def missing(self) -> list[str]:
+        """What is not in its logs that should be, log by log, in words."""
+        known: dict[str, Any] = self.result.get("missing") or {}
+        found = {name: [told(lost)] for name, lost in known.items()}
+        for name, extent in (self.result.get("logs") or {}).items():
+            if why := fault(self.folder / name, Extent.of(extent)):
+                found.setdefault(name, []).append(why)
+        played = max([self.result.get("rounds") or 0, *self._snapshots, *(row["round"] for row in self.rounds)])
+        absent = spans(set(range(1, played + 1)) - {row["round"] for row in self.rounds})
+        if absent and (known.get(ROUNDS) or {}).get("missing") != absent:
+            found.setdefault(ROUNDS, []).append(f"has no rows of rounds {in_words(absent)}")
+        scored = {row["round"] for row in self.rounds if row.get("test_accuracy") is not None}
+        unscored = spans(scored - set(self.scored.rounds))
+        if unscored and CLIENTS not in known:
+            found.setdefault(CLIENTS, []).append(f"has no rows of rounds {in_words(unscored)}")
+        return [f"{name}: {', '.join(whys)}" for name, whys in found.items()]
+
+    @property
+    def _snapshots(self) -> list[int]:
+        names = (path.name[6:12] for path in (self.folder / "snapshots").glob("round-*.safetensors"))
+        return [int(name) for name in names if name.isdecimal()]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -145,6 +171,13 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def missing_in(folder: Path) -> list[str]:
+    """What is missing in the logs of the runs of a folder, in words."""
+    views = views_in(folder)
+    lead = {view: f"{view.folder.name}: " if len(views) > 1 else "" for view in views}
+    return [f"{lead[view]}{line}" for view in views for line in view.missing]
 
 
 def views_in(folder: Path) -> list[RunView]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.core.table import ClientId
+from fedquilt.runs.logs import WITHHELD as LOG
 from fedquilt.runs.storage import RunFolder
 
-LOG = "metrics/withheld.jsonl"
 Exams = Mapping[ClientId, Mapping[str, Any]]
 
 

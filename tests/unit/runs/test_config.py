@@ -227,6 +227,7 @@ _SAME = [
     "network.seconds_per_step=0.1", "network.server_seconds=0.5", "network.spread=0.2", "network.seed=4",
     "network.profiles={wifi=0.25, phone-4g=0.75}",
     "network={own={bus={uplink_mbps=1, latency_ms=9}}, profiles={bus=1.0}}",
+    "meters.energy=false",
     "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
 ]  # fmt: skip
 _OTHER = [

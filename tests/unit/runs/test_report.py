@@ -121,7 +121,11 @@ def test_large_heat_maps_are_thinned_and_say_so(tmp_path: Path, monkeypatch: pyt
 
 def test_the_command_writes_where_it_is_told_and_refuses_other_folders(top: Path, tmp_path: Path) -> None:
     said = fedquilt("report", top, "--to", tmp_path / "x.html", "--json")
-    assert said.json == {"report": str(tmp_path / "x.html"), "bytes": (tmp_path / "x.html").stat().st_size}
+    assert said.json == {
+        "report": str(tmp_path / "x.html"),
+        "missing": [],
+        "bytes": (tmp_path / "x.html").stat().st_size,
+    }
     said = fedquilt("report", tmp_path)
     assert said.code == 2
     assert "neither the folder of a run" in said.err

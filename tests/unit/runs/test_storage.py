@@ -20,6 +20,9 @@ from fedquilt.runs.files import storage, to_json, write_atomic
 from fedquilt.runs.slots import FolderSlots, entries_of, file_of
 from fedquilt.runs.storage import RunFolder
 
+SENT = {"bytes_up": 1, "bytes_down": 1, "seconds": 0.5, "clients": 2}
+VISIT = {"exchange": "train", "seconds": 0.1, "examples": 3, "bytes_up": 1, "bytes_down": 1}
+
 
 def flip(path: Path, place: int = -5) -> None:
     """Change one bit of a file."""
@@ -199,8 +202,8 @@ def play(folder: RunFolder, rounds: range, identity: str = "me", data: str = "th
     for done in rounds:
         folder.slots.put("a", frame(done))
         folder.slots.put("b", frame(done // 2))
-        folder.log("metrics/rounds.jsonl", [{"round": done}])
-        folder.log("metrics/visits.jsonl", [{"round": done, "client": c} for c in "ab"])
+        folder.log("metrics/rounds.jsonl", [{"round": done, **SENT}])
+        folder.log("metrics/visits.jsonl", [{"round": done, "client": c, **VISIT} for c in "ab"])
         folder.save(identity, data, done, {"w": torch.tensor(float(done))}, {"bytes_up": done})
 
 
@@ -210,7 +213,7 @@ def played(tmp_path: Path) -> Path:
     folder = opened(tmp_path / "run")
     play(folder, range(1, 5))
     folder.slots.put("a", frame(5))
-    folder.log("metrics/rounds.jsonl", [{"round": 5}])
+    folder.log("metrics/rounds.jsonl", [{"round": 5, **SENT}])
     folder.log("ledger.jsonl", [{"round": 5}])
     folder.close()
     with (tmp_path / "run" / "metrics" / "rounds.jsonl").open("a") as file:
@@ -232,7 +235,7 @@ def test_restore_gives_the_newest_snapshot_and_rewinds_the_logs(played: Path) ->
     assert (found.done, float(found.state["w"]), found.progress) == (4, 4.0, {"bytes_up": 4})
     assert (folder.slots.get("a"), folder.slots.get("b")) == (frame(4), frame(2))
     assert [r["round"] for r in folder.rows("metrics/rounds.jsonl")] == [1, 2, 3, 4]
-    assert (played / "metrics" / "rounds.jsonl").read_text().endswith('{"round": 4}\n')
+    assert (played / "metrics" / "rounds.jsonl").read_text().endswith(json.dumps({"round": 4, **SENT}) + "\n")
     assert folder.rows("ledger.jsonl") == []
     assert len(folder.rows("metrics/visits.jsonl")) == 8
     folder.close()
@@ -329,9 +332,13 @@ def test_a_folder_without_snapshots_starts_anew_with_empty_logs(tmp_path: Path) 
 
 def test_a_log_that_lost_its_end_is_not_filled_with_zeros(played: Path) -> None:
     log = played / "metrics" / "rounds.jsonl"
-    os.truncate(log, len('{"round": 1}\n'))
-    RunFolder(played).restore("me", "these")
-    assert log.read_text() == '{"round": 1}\n'
+    os.truncate(log, len(json.dumps({"round": 1, **SENT}) + "\n"))
+    for name in ("visits", "clients"):  # so that nothing can be rebuilt
+        (played / "metrics" / f"{name}.jsonl").unlink(missing_ok=True)
+    folder = RunFolder(played)
+    folder.restore("me", "these")
+    assert log.read_text() == json.dumps({"round": 1, **SENT}) + "\n"
+    assert folder.missing["metrics/rounds.jsonl"] == {"missing": [[2, 4]], "rebuilt": []}
 
 
 def test_a_full_disk_during_a_log_is_one_clear_error_and_closing_adds_none(tmp_path: Path) -> None:

@@ -112,6 +112,9 @@ def test_readers_are_told_what_they_have_not_got(log: Path) -> None:
     assert kept.since(4) == {"anew": False, "rows": []}
 
 
+VISIT = {"exchange": "train", "seconds": 0.1, "examples": 3, "bytes_up": 1, "bytes_down": 1}
+
+
 def test_the_last_word_on_every_client(tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
     scores, visits = tmp_path / "metrics/clients.jsonl", tmp_path / "metrics/visits.jsonl"
@@ -125,7 +128,7 @@ def test_the_last_word_on_every_client(tmp_path: Path) -> None:
     score(1, "a", 0.8, split="valid")
     score(1, ["b", 2], 0.2)
     score(1, "test", 0.7, model="global")  # a client may be called so
-    add(visits, {"round": 2, "client": "a", "loss": 0.5})
+    add(visits, {**VISIT, "round": 2, "client": "a", "loss": 0.5})
     clients.look(1)
     found = {row["client"]: row for row in clients.since(0)["rows"]}
     assert {c: row.get("accuracy") for c, row in found.items()} == {"a": 0.1, '["b", 2]': 0.2}

@@ -35,7 +35,7 @@ class Board:
         for place in places(self.top):
             known = self.runs.get(place.key)
             found[place.key] = known if known is not None and known.place == place else Followed(place)
-            found[place.key].look(self._number)
+            found[place.key].seen(self._number)
         self.runs = found
         self._close = {key: clients for key, clients in self._close.items() if key in found}
         self._looked = time.monotonic()
@@ -44,13 +44,13 @@ class Board:
         """Every run in a line."""
         with self._guard:
             self.look()
-            return [run.line() for run in self.runs.values()]
+            return [run.told() for run in self.runs.values()]
 
     def told(self, since: int, key: str | None = None, have: int = 0) -> dict[str, Any]:
         """What is new since a look; of the run ``key`` everything that is new since the look ``have``."""
         with self._guard:
             self.look()
-            lines = [run.line() for run in self.runs.values()]
+            lines = [run.told() for run in self.runs.values()]
             curves = {k: new for k, run in self.runs.items() if (new := run.points.since(since))["rows"] or new["anew"]}
             found = {
                 "look": self._number, "time": time.time(), "folder": self.top.resolve().name, "point": POINT,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedquilt.runs.logs import CLIENTS, row_in
+from fedquilt.runs.logs import VISITS as VISITS_LOG
 from fedquilt.runs.watch.tail import Tail
 
 _REACH = 1 << 23  # bytes from the end: the last rounds are enough for the last word on most clients
@@ -17,8 +20,8 @@ class Clients:
     """The last row of every client; only runs that someone looks at are read so closely."""
 
     def __init__(self, folder: Path) -> None:
-        self._scores = Tail(folder / "metrics/clients.jsonl", _REACH, (b'"deployed"', b'"test"'))
-        self._visits = Tail(folder / "metrics/visits.jsonl", _REACH)
+        self._scores = Tail(folder / CLIENTS, _REACH, (b'"deployed"', b'"test"'), partial(row_in, name=CLIENTS))
+        self._visits = Tail(folder / VISITS_LOG, _REACH, sound=partial(row_in, name=VISITS_LOG))
         self._rows: dict[str, dict[str, Any]] = {}
         self._looks: dict[str, int] = {}
         self.born = 0

@@ -41,11 +41,14 @@ def _below(folder: Path, depth: int) -> Iterator[Place]:
         return
     plan = read_json(folder / CELLS)
     if isinstance(plan.get("cells"), list):
+        group, rounds = folder.resolve().name, plan.get("rounds")
         for cell in plan["cells"]:
-            name = str(cell["folder"])
+            try:
+                name, label, seed = str(cell["folder"]), str(cell["label"]), int(cell["seed"])
+            except (LookupError, TypeError, ValueError):  # a damaged plan: its other runs are there all the same
+                continue
             if Path(name).name == name:
-                group = folder.resolve().name
-                yield Place(folder / name, str(cell["label"]), group, int(cell["seed"]), plan.get("rounds"))
+                yield Place(folder / name, label, group, seed, rounds if isinstance(rounds, int) else None)
         return
     if depth:
         for child in _folders(folder):

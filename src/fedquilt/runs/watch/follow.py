@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 import tomllib
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedquilt.runs.journal import MESSAGES, NOW
+from fedquilt.runs.logs import LEDGER, ROUNDS, Extent, in_words, row_in, spans
+from fedquilt.runs.mending import told
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.storage import is_held
 from fedquilt.runs.views import read_json
@@ -45,6 +49,27 @@ class Kept:
         return self.value
 
 
+def message_in(line: bytes) -> dict[str, Any] | None:
+    """A message, if the line is one."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):  # a process that was killed left half a line, and the next one wrote on
+        return None
+    if not isinstance(row, dict) or not isinstance(row.get("text"), str) or not isinstance(row.get("kind"), str):
+        return None
+    return row if all(_number(row.get(name)) is not None for name in ("time", "round")) else None
+
+
+def _number(value: Any) -> float | None:
+    """A value if it is a number; files may hold anything."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return value if known else None
+
+
+def _kind(section: Any) -> Any:
+    return section.get("kind") if isinstance(section, dict) else section
+
+
 def _settings(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -59,12 +84,12 @@ class Followed:
         self.place, folder = place, place.folder
         self.config, self.result = Kept(folder / "config.toml"), Kept(folder / "result.json")
         self.now = Kept(folder / NOW)
-        self.points = Log(Tail(folder / "metrics/rounds.jsonl"), self._point)
-        self.ledger = Log(Tail(folder / "ledger.jsonl"))
-        self.messages = Log(Tail(folder / MESSAGES))
+        self.points = Log(Tail(folder / ROUNDS, sound=partial(row_in, name=ROUNDS)), self._point)
+        self.ledger = Log(Tail(folder / LEDGER, sound=partial(row_in, name=LEDGER)))
+        self.messages = Log(Tail(folder / MESSAGES, sound=message_in))
         self.last: Mapping[str, Any] = {}
         self.scored: Mapping[str, Any] = {}
-        self.held = False
+        self.held, self.trouble = False, ""
         self._seen: deque[tuple[float, int]] = deque()
         self._since = 0.0
 
@@ -75,8 +100,32 @@ class Followed:
         if any(row.get(name) is not None for name in SCORED):
             self.scored = row
         sofar = before[-1 - len(SUMS) : -1] if before is not None else [0] * len(SUMS)
-        sums = [total + (row.get(name) or 0) / unit for total, (name, unit) in zip(sofar, SUMS.items(), strict=True)]
-        return [row.get("round"), *(row.get(name) for name in SCORES), *sums, row.get("seconds")]
+        sums = [total + row[name] / unit for total, (name, unit) in zip(sofar, SUMS.items(), strict=True)]
+        return [row["round"], *(_number(row.get(name)) for name in SCORES), *sums, row["seconds"]]
+
+    def seen(self, number: int) -> None:
+        """Read what is new; what cannot be read here keeps nobody from the other runs."""
+        try:
+            self.look(number)
+            self.trouble = ""
+        except Exception as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+
+    def told(self) -> dict[str, Any]:
+        """The run in a line, also if its folder cannot be made sense of."""
+        if not self.trouble:
+            try:
+                return self.line()
+            except Exception as error:
+                self.trouble = f"{type(error).__name__}: {error}"
+        said = {"time": time.time(), "kind": "note", "round": 0, "text": f"cannot be read: {self.trouble}"}
+        return {
+            **dict.fromkeys(("name", "method", "engine", "pace", "left", "accuracy", "loss", "scored", "train_loss")),
+            **dict.fromkeys(("best_round", "stopped_early")), **dict.fromkeys(("up", "down", "time", "left_out"), 0),
+            "id": self.place.key, "label": self.place.label, "group": self.place.group, "seed": self.place.seed,
+            "state": "unreadable", "round": 0, "rounds": self.place.rounds, "phase": {}, "said": said,
+            "missing": said["text"], "accuracy_on": "test",
+        }  # fmt: skip
 
     def look(self, number: int) -> None:
         """Read what is new."""
@@ -108,7 +157,7 @@ class Followed:
         if self.held:
             return "running"
         result = self.result.get()
-        if result and result.get("rounds", 0) >= self.round:
+        if (_number(result.get("rounds")) or 0) >= max(self.round, 1):
             return "done"
         if self.messages.rows and self.messages.rows[-1].get("kind") in ("stopped", "failed"):
             return str(self.messages.rows[-1]["kind"])
@@ -124,6 +173,26 @@ class Followed:
         told = [row[-1] for row in self.points.rows[-10:] if isinstance(row[-1], int | float)]
         return sum(told) / len(told) if told else None
 
+    @property
+    def missing(self) -> str:
+        """What is not in its logs that should be, in words; nothing if all is there."""
+        result = self.result.get()
+        planned = _number(result.get("rounds"))
+        there = {row[0] for row in self.points.rows}
+        played = max([self.round, int(planned or 0), *there])
+        absent = spans(set(range(1, played + 1)) - there) if len(there) < played else []
+        found = [f"{ROUNDS} has no rows of rounds {in_words(absent)}"] if absent else []
+        lost = result.get("missing")
+        found += [f"{n}: {told(rows)}" for n, rows in lost.items() if n != ROUNDS] if isinstance(lost, dict) else []
+        for name, extent in (result.get("logs") or {}).items():
+            try:
+                size = (self.place.folder / name).stat().st_size
+            except OSError:
+                size = 0
+            if size < Extent.of(extent).length and name != ROUNDS:
+                found.append(f"{name} has {size} bytes of {Extent.of(extent).length}")
+        return "; ".join(found)
+
     def left(self) -> float | None:
         """Seconds until it will be done, at its pace; None if nobody knows."""
         if self.pace is None or self.rounds is None:
@@ -135,20 +204,21 @@ class Followed:
         """The run in a line."""
         config, state = self.config.get(), self.state
         now = self.now.get() if state == "running" else {}
+        now = now if (_number(now.get("round")) or 0) >= self.round else {}
         seed = self.place.seed if self.place.seed is not None else config.get("seed")
         last = dict(zip(POINT, self.points.rows[-1], strict=True)) if self.points.rows else {}
         said = [m for m in self.messages.rows if m.get("text")]
         return {
             "id": self.place.key, "label": self.place.label, "group": self.place.group, "seed": seed,
-            "name": config.get("name"), "method": config.get("method", {}).get("kind"),
-            "engine": config.get("engine", {}).get("kind"), "state": state,
+            "name": config.get("name"), "method": _kind(config.get("method")),
+            "engine": _kind(config.get("engine")), "state": state,
             "round": self.round, "rounds": self.rounds, "pace": self.pace,
             "left": self.left() if state == "running" else None,
-            "phase": now if now.get("round", 0) >= self.round else {},
-            "accuracy": self.scored.get("test_accuracy", self.scored.get("valid_accuracy")),
+            "phase": now, "missing": self.missing,
+            "accuracy": _number(self.scored.get("test_accuracy", self.scored.get("valid_accuracy"))),
             "accuracy_on": "validation" if self.scored and "test_accuracy" not in self.scored else "test",
-            "loss": self.scored.get("test_loss"),
-            "scored": self.scored.get("round"), "train_loss": self.last.get("train_loss"),
+            "loss": _number(self.scored.get("test_loss")),
+            "scored": self.scored.get("round"), "train_loss": _number(self.last.get("train_loss")),
             "best_round": self.result.get().get("best_round"), "stopped_early": self.result.get().get("stopped_early"),
             "up": last.get("up", 0), "down": last.get("down", 0), "time": last.get("time", 0),
             "left_out": len(self.ledger.rows), "said": said[-1] if said else None,

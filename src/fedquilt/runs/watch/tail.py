@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from fedquilt.runs.logs import row_in
 
 _MARK = 256  # bytes before the place we are at that must still be what they were
 _MOST = 1 << 24  # bytes that are read in one go
@@ -20,10 +21,14 @@ class Tail:
         path: The log; it need not exist yet.
         reach: Begin at most so many bytes before its end; None for its beginning.
         having: Only lines with these bytes in them are rows; others are not even parsed.
+        sound: Makes a row of a line, or None of one that is damaged.
     """
 
-    def __init__(self, path: Path, reach: int | None = None, having: Sequence[bytes] = ()) -> None:
-        self.path, self.reach, self.having = path, reach, having
+    def __init__(
+        self, path: Path, reach: int | None = None, having: Sequence[bytes] = (),
+        sound: Callable[[bytes], dict[str, Any] | None] = row_in,
+    ) -> None:  # fmt: skip
+        self.path, self.reach, self.having, self.sound = path, reach, having, sound
         self._place, self._mark = 0, b""
         self._known: tuple[int, int, int] | None = None  # inode, size, time of change
 
@@ -72,13 +77,7 @@ class Tail:
         return size - self.reach + len(file.readline())
 
     def _row(self, line: bytes) -> dict[str, Any] | None:
-        if not all(part in line for part in self.having):
-            return None
-        try:
-            row = json.loads(line)
-        except ValueError:  # a process that was killed left half a line, and the next one wrote on
-            return None
-        return row if isinstance(row, dict) else None
+        return self.sound(line) if all(part in line for part in self.having) else None
 
 
 class Log:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedquilt.runs.files import to_json
 from fedquilt.runs.progress import span
+from fedquilt.runs.show import listing
 from fedquilt.runs.terminal import say
 from fedquilt.runs.watch.server import Watch
 
@@ -30,6 +31,14 @@ def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) ->
         except KeyboardInterrupt:
             if not as_json:
                 say("\nThe page has ended; runs go on.")
+
+
+def tell(lines: Sequence[dict[str, Any]], title: str) -> None:
+    """The runs as a table, and what is missing of them."""
+    listing(lines_of(lines), title)
+    for line in lines:
+        if line["missing"]:
+            say(f"note: {line['label']}: {line['missing']}")
 
 
 def lines_of(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

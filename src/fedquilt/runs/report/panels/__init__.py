@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedquilt.runs.report.blocks import Panel
+from fedquilt.runs.report.blocks import Panel, text
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.panels.clients import distribution, heat_map, sureness
 from fedquilt.runs.report.panels.clusters import clusters
@@ -44,4 +44,17 @@ SWEEP: tuple[Callable[[Gathered], Panel | None], ...] = (
 
 def panels_of(found: Gathered) -> list[Panel]:
     """The panels that apply. Those of a sweep leave test scores out, so that nobody chooses by them."""
-    return [panel for make in (SWEEP if found.sweep else PANELS) if (panel := make(found)) is not None]
+    made = (_made(make, found) for make in (SWEEP if found.sweep else PANELS))
+    return [panel for panel in made if panel is not None]
+
+
+def _made(make: Callable[[Gathered], Panel | None], found: Gathered) -> Panel | None:
+    """A panel; of runs with damaged logs, one that cannot be made says so instead of taking the others along."""
+    try:
+        return make(found)
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        if not any(view.missing for view in found.views):
+            raise
+        name = make.__name__.replace("_", " ")
+        said = f"This part cannot be made from what is left of the logs ({type(error).__name__}: {error})."
+        return Panel("Damaged", f"damaged-{make.__name__}", name, [text(said, tone="warning")])

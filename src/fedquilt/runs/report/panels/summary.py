@@ -33,6 +33,10 @@ def headline(found: Gathered) -> Panel | None:
         blocks.append(text(told + "Methods with an unfinished run are left out of tables and tests.", tone="warning"))
     for method, doubt in (summary or {}).get("doubts", {}).items():
         blocks.append(text(f"{method}: {doubt}", tone="warning"))
+    for view in found.views:
+        if view.missing:
+            named = f"{view.label}, seed {view.seed}: parts of its logs are missing or damaged. "
+            blocks.append(text(named + "; ".join(view.missing) + ". What is left is shown.", tone="warning"))
     for run in found.failed:
         blocks.append(text(f"{run['method']}, seed {run['seed']} failed: {run['reason']}", tone="warning"))
     return Panel(TAB, "headline", "In short", blocks)

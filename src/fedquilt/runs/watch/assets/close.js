@@ -7,8 +7,9 @@ quilt.close = function (id, alone) {
   const bar = quilt.bar(true);
   const [done, left] = [quilt.el("b"), quilt.el("span")];
   const notice = quilt.el("div", { class: "warning", hidden: true });
+  const lost = quilt.el("p", { class: "warning", id: "missing", hidden: true });
   const facts = quilt.el("div");
-  const top = quilt.el("section", { class: "panel", "aria-label": "Progress" }, quilt.el("div", { class: "heading" }, heading, state), bar, quilt.el("div", { class: "progress" }, done, left), notice, facts, path);
+  const top = quilt.el("section", { class: "panel", "aria-label": "Progress" }, quilt.el("div", { class: "heading" }, heading, state), bar, quilt.el("div", { class: "progress" }, done, left), notice, lost, facts, path);
 
   const themes = [
     { key: "accuracy", title: "Accuracy, %", share: true, lines: [["test", "test_accuracy"], ["validation", "valid_accuracy"], ["worst tenth, test", "test_accuracy_worst10"]] },
@@ -91,6 +92,8 @@ quilt.close = function (id, alone) {
     quilt.put(left, run.left === null ? "" : `about ${quilt.span(run.left)} left`);
     quilt.put(path, [close.folder, run.method, run.engine, run.seed === null || run.seed === undefined ? null : `seed ${run.seed}`].filter(Boolean).join("  \u00b7  "));
     help(run, close.folder);
+    lost.hidden = !run.missing;
+    quilt.put(lost, run.missing ? `Parts of this run's logs are missing: ${run.missing}. What is left is shown.` : "");
     cards(run, close.last);
     if (store.changed || !drawn) draw(store.curves.get(id) ?? [], store.point);
     drawn = true;

@@ -44,13 +44,14 @@ quilt.list = function (open) {
     quilt.put(cells.loss, quilt.fixed(run.loss));
     quilt.put(cells.sent, run.round ? quilt.size(run.up + run.down) : "");
     quilt.put(cells.out, run.left_out ? String(run.left_out) : "");
-    quilt.put(cells.said, run.said?.text ?? "");
-    cells.said.title = run.said?.text ?? "";
+    const words = [run.missing ? `missing: ${run.missing}` : "", run.said?.text ?? ""].filter(Boolean).join(" \u00b7 ");
+    quilt.put(cells.said, words);
+    cells.said.title = words;
   };
 
   const order = () => {
     const asked = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const rank = { running: 0, waiting: 1, failed: 2, killed: 2, stopped: 3, done: 4 };
+    const rank = { running: 0, waiting: 1, failed: 2, killed: 2, unreadable: 2, stopped: 3, done: 4 };
     const by = { state: (r) => rank[r.state], accuracy: (r) => -(r.accuracy ?? -1) }[sort.querySelector("select").value];
     const sorted = by ? [...runs].sort((a, b) => by(a) - by(b)) : runs;
     const rows = sorted.filter((r) => asked.every((w) => [quilt.title(r), r.group, r.state, r.method, r.name].join(" ").toLowerCase().includes(w))).map((r) => lines.get(r.id).row);

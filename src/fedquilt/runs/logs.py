@@ -1,0 +1,203 @@
+"""The logs of a run: lines of JSON, one row each; what a row must have, and how much of a log can be trusted.
+
+A log may have been cut, removed or written over since the run wrote it. Readers take the rows that are sound and pass
+over the rest; what a snapshot or a result vouches for is the number of bytes and their CRC-32.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROUNDS, CLIENTS, VISITS = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl"
+CLUSTERS, TRAFFIC, PHASES = "metrics/clusters.jsonl", "metrics/traffic.jsonl", "metrics/phases.jsonl"
+WITHHELD, LEDGER = "metrics/withheld.jsonl", "ledger.jsonl"
+LOGS = (ROUNDS, CLIENTS, VISITS, CLUSTERS, TRAFFIC, PHASES, WITHHELD, LEDGER)
+ONE_A_ROUND = (ROUNDS, CLUSTERS, WITHHELD)
+_LONGEST = 10**9  # rounds
+_LARGEST = 1e300
+_BLOCK = 1 << 20
+
+
+# Rows
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
+
+
+def _is_id(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_id(part) for part in value)
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, list) and len(v) == 2 and _is_id(v[0]) for v in value)
+
+
+def _is_parts(value: Any) -> bool:
+    sizes = value.values() if isinstance(value, dict) else [None]
+    return all(isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair)) for pair in sizes)
+
+
+def _are(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(kind(part) for part in value)
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, dict) and all(v is None or _is_number(v) for v in value.values())
+
+
+_NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
+    ROUNDS: {"bytes_up": _is_number, "bytes_down": _is_number, "seconds": _is_number, "clients": _is_number},
+    CLIENTS: {"client": _is_id, "model": _is_text, "split": _is_text},
+    VISITS: {"client": _is_id, "exchange": _is_text, "seconds": _is_number, "examples": _is_number,
+             "bytes_up": _is_number, "bytes_down": _is_number},
+    CLUSTERS: {"k": _is_number},
+    TRAFFIC: {"exchange": _is_text, "direction": lambda v: v in ("up", "down"), "raw": _is_number, "wire": _is_number,
+              "parts": _is_parts, "clients": _are(_is_id)},
+    PHASES: {"phase": _is_text, "exchange": lambda v: v is None or isinstance(v, str)},
+    WITHHELD: {},
+    LEDGER: {"client": _is_id, "exchange": _is_text, "reason": _is_text},
+}  # fmt: skip
+_OTHERS: dict[str, Callable[[Any], bool]] = {  # what is no number, where it is there
+    "labels": _is_pairs, "clusters": _are(_is_group), "before": _is_group, "after": _is_group,
+    "rebuilt": lambda value: value is True,
+}  # fmt: skip
+_DECODER = json.JSONDecoder(parse_constant=lambda word: None)  # NaN and its kin are no numbers in JSON
+
+
+def row_in(line: str | bytes, name: str | None = None) -> dict[str, Any] | None:
+    """The row in a line, if it is sound: an object with the number of its round and, for the log ``name``, with what
+    its readers rely on; None for anything else."""
+    try:
+        row = _DECODER.decode(line if isinstance(line, str) else line.decode())
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or not _is_round(row.get("round")):
+        return None
+    return row if name is None or _sound(name, row) else None
+
+
+def _is_round(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LONGEST
+
+
+def _sound(name: str, row: Mapping[str, Any]) -> bool:
+    needed = _NEEDED[name]
+    if not all(field in row and check(row[field]) for field, check in needed.items()):
+        return False
+    return all(
+        value is None or _is_number(value) or _OTHERS.get(field, _free(name))(value)
+        for field, value in row.items()
+        if field not in needed
+    )
+
+
+def _free(name: str) -> Callable[[Any], bool]:
+    """Rounds also hold what a method tells of itself, of any kind; others hold numbers."""
+    return (lambda value: True) if name == ROUNDS else (lambda value: isinstance(value, bool))
+
+
+def rows_in(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any] | None]:
+    """For each whole line its row, or None."""
+    for line in lines:
+        if line.endswith(b"\n"):
+            yield row_in(line, name)
+
+
+def read(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The sound rows of a log; none if there is no such log."""
+    try:
+        content = (folder / name).read_bytes()
+    except OSError:
+        return []
+    return [row for row in rows_in(content.splitlines(keepends=True), name) if row is not None]
+
+
+# How much of a log can be trusted
+
+
+@dataclass(frozen=True)
+class Extent:
+    """So many bytes of a log, and their CRC-32; None where only the length is known."""
+
+    length: int = 0
+    crc: int | None = 0
+
+    def grown(self, content: bytes) -> Extent:
+        """With more bytes at its end."""
+        return Extent(self.length + len(content), None if self.crc is None else zlib.crc32(content, self.crc))
+
+    @classmethod
+    def of(cls, value: Any) -> Extent:
+        """As a snapshot or a result has it: [length, crc], or a length alone as snapshots had it once."""
+        if isinstance(value, int):
+            return cls(value, None)
+        length, crc = value
+        return cls(int(length), int(crc))
+
+    @property
+    def plain(self) -> tuple[int, int | None]:
+        """As a snapshot has it."""
+        return self.length, self.crc
+
+
+def extent_of(path: Path, length: int | None = None) -> Extent:
+    """Of a file as it is now, or of its first bytes; nothing if there is no file."""
+    found = Extent()
+    try:
+        size = path.stat().st_size
+        left = size if length is None else min(size, length)
+        with open(path, "rb") as file:
+            while block := file.read(min(_BLOCK, left)):
+                found, left = found.grown(block), left - len(block)
+    except OSError:
+        return Extent()
+    return found
+
+
+def fault(path: Path, vouched: Extent) -> str:
+    """What is wrong with a log that should begin with these bytes, in words; nothing if all is well."""
+    if not vouched.length:
+        return ""
+    if not path.exists():
+        return "is gone"
+    found = extent_of(path, vouched.length)
+    if found.length < vouched.length:
+        return f"has {found.length} bytes of {vouched.length}"
+    if vouched.crc is None:
+        return "" if _ends_a_line(path, vouched.length) else "was cut or changed: it does not end with a line"
+    return "" if found.crc == vouched.crc else "was changed: its checksum differs"
+
+
+def _ends_a_line(path: Path, length: int) -> bool:
+    with open(path, "rb") as file:
+        file.seek(length - 1)
+        return file.read(1) == b"\n"
+
+
+def spans(rounds: Iterable[int]) -> list[list[int]]:
+    """Rounds as [first, last] of those that follow each other."""
+    found: list[list[int]] = []
+    for round in sorted(set(rounds)):
+        if found and round == found[-1][1] + 1:
+            found[-1][1] = round
+        else:
+            found.append([round, round])
+    return found
+
+
+def in_words(parts: Sequence[Sequence[int]], most: int = 12) -> str:
+    """Spans as text: 3 to 5, 9."""
+    told = [str(low) if low == high else f"{low} to {high}" for low, high in parts[:most]]
+    return ", ".join(told) + (f" and {len(parts) - most} more gaps" if len(parts) > most else "")
