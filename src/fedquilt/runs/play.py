@@ -36,6 +36,7 @@ from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.finished import CARRIED
 from fedquilt.runs.journal import Journal
 from fedquilt.runs.links import Network
+from fedquilt.runs.logs import WITHHELD
 from fedquilt.runs.majority import at_majority, majority_facts
 from fedquilt.runs.mending import joined
 from fedquilt.runs.meters import LOG as PHASES
@@ -47,7 +48,6 @@ from fedquilt.runs.stages import Stages
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.trackers import Trackers
 from fedquilt.runs.traffic import TRAFFIC, model_bytes, traffic_rows, visit_row
-from fedquilt.runs.withheld import LOG as WITHHELD
 from fedquilt.runs.withheld import apart, without_tests
 
 
