@@ -95,7 +95,7 @@ class PerColumn:
             )
         mean, std = (t.to(x.device) for t in self._numbers)
         missing = torch.isnan(x)
-        scaled = torch.where(missing, self._filled.to(x.device), (x.double() - mean) / std).float()
+        scaled = torch.where(missing, self._filled.to(x.device), torch.sub(x, mean).div_(std)).float()
         if not any(c.category or c.flagged for c in self.columns):
             return scaled
         parts = []
