@@ -42,7 +42,7 @@ def of_parameters(width: int, processes: int) -> dict[str, Any]:
     from fedquilt.pieces.optimizers import SGD
 
     x = np.random.default_rng(0).random((1000, 1, 28, 28), dtype=np.float32)
-    data = Federation.from_arrays(x, np.arange(1000) % 10, IID(), 20, test=0.0, valid=0.0)
+    data = Federation.from_arrays(x, np.arange(1000) % 10, IID(), 20, test=0.0, valid=0.0, standardise=None)
     net = Net(make("mlp", (1, 28, 28), 10, hidden=[width]))
     began, times = time.perf_counter(), []
     with Workers(processes) as engine:

@@ -120,7 +120,7 @@ def workload(name: str, repeats: int) -> dict[str, Any]:
     """One round of FedAvg with batches of 10: by hand, on ``local`` and on two ``workers``."""
     kind, shape, clients, rows, options = MODELS[name]
     x, y = images(clients * rows, shape)
-    federation = Federation.from_arrays(x, y, partition=IID(), clients=clients, test=0.0, valid=0.0)
+    federation = Federation.from_arrays(x, y, partition=IID(), clients=clients, test=0.0, valid=0.0, standardise=None)
     net = Net(make(kind, shape, 10, **options))
     method = FedAvg(objective=net, optimizer=SGD(0.01), batch_size=10)
     form = torch.channels_last if net._resident().channels_last else torch.contiguous_format
@@ -191,7 +191,7 @@ def workload_b(repeats: int) -> dict[str, Any]:
     x, y = images(75_000)  # a fifth of each client's 75 rows is held out for evaluation
     times: dict[str, list[float]] = {"bare": [], "fedquilt": []}
     for repeat in range(repeats + 1):
-        federation = Federation.from_arrays(x, y, partition=IID(), clients=1000, test=0.2, valid=0.0)
+        federation = Federation.from_arrays(x, y, partition=IID(), clients=1000, test=0.2, valid=0.0, standardise=None)
         began = time.perf_counter()
         bare_b(x, y, federation, 100)
         bare = time.perf_counter() - began

@@ -57,7 +57,7 @@ def images(rows: int = 1200) -> Federation:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(rows, 3, 32, 32, generator=draw).numpy()
     y = torch.randint(0, 10, (rows,), generator=draw).numpy()
-    return Federation.from_arrays(x, y, partition=Dirichlet(0.5, 20), clients=10, test=0.0, valid=0.0)
+    return Federation.from_arrays(x, y, partition=Dirichlet(0.5, 20), clients=10, test=0.0, valid=0.0, standardise=None)
 
 
 def visits(method: Any, state: Any, data: Federation, round: int) -> tuple[float, bytes, bytes]:

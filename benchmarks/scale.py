@@ -45,7 +45,7 @@ def case(method: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
     bare = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        federation = Federation.from_arrays(x, y, IID(), clients=clients, test=0.2, valid=0.0)
+        federation = Federation.from_arrays(x, y, IID(), clients=clients, test=0.2, valid=0.0, standardise=None)
         made = {"fedavg": lambda net, **rest: FedAvg(objective=net, **rest), "fedper": fedper}[method]
         run = Run(
             made(Net(make("mlp", (32,), 10, hidden=[64])), batch_size=8, cohort=at_random(cohort)), federation,

@@ -112,7 +112,7 @@ def test_a_file_that_is_no_data(recipe: Path) -> None:
     refused(2, fedquilt("run", recipe, f"data.path={recipe.parent}/half.npz"), "half.npz")
     np.savez(recipe.parent / "bare.npz", x=np.zeros((50, 3)))
     refused(2, fedquilt("run", recipe, f"data.path={recipe.parent}/bare.npz"), "the data have none")
-    np.savez(recipe.parent / "holes.npz", x=np.full((50, 3), np.nan), y=np.arange(50) % 2)
+    np.savez(recipe.parent / "holes.npz", x=np.full((50, 3, 2), np.nan), y=np.arange(50) % 2)
     refused(2, fedquilt("run", recipe, f"data.path={recipe.parent}/holes.npz"), "NaN")
     assert runs(recipe) == []
 
@@ -170,6 +170,7 @@ def test_clients_that_diverge_are_told_in_the_terminal(recipe: Path) -> None:
     x[user == 1] *= 1e30
     np.savez(recipe.parent / "mixed.npz", x=x, y=y, user=user)
     data = [f"data.path={recipe.parent}/mixed.npz", "data.by_user=true", "data.clients=3", "data.limit=90"]
+    data.append("data.standardise=false")
     said = fedquilt("run", recipe, *data)
     assert said.code == 0, said
     assert "note: round 1: client 1 left out: non-finite numbers in the upload" in said.out

@@ -172,7 +172,7 @@ def test_without_a_resident_the_app_answers_itself(tmp_path):
     frames = serve("query.here", {"run": pack("run1")}, SimpleNamespace(node_config={"site": str(file)}))
     here: Here = unpack(frames["here"])
     assert list(here.clients) == ["oslo"]
-    assert here.prepare == "nothing"
+    assert here.prepare == "the columns 0, 1"
     assert frames.keys() == answering(file)("query.here", {"run": pack("run1")}).keys()
     with pytest.raises(InputError, match="whose data"):
         serve("query.here", {}, SimpleNamespace(node_config={}))

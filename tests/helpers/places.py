@@ -49,7 +49,7 @@ def at(*centres: list[float], copies: tuple[int, ...] | None = None) -> Federati
         parts[client] = {
             "train": (torch.tensor([centre] * count, dtype=torch.float32), torch.zeros(count, dtype=torch.int64))
         }
-    return Federation.from_clients(parts, classes=2)
+    return Federation.from_clients(parts, classes=2, standardise=None)
 
 
 def coordinates(model: Params) -> list[float]:

@@ -99,7 +99,7 @@ def points(*sizes: int) -> Federation:
         y = torch.arange(2 * size) % 2
         x = torch.randn(2 * size, 2, generator=draw) + 2.0 * y[:, None] + 0.3 * client
         parts[client] = {"train": (x[:size], y[:size]), "test": (x[size:], y[size:])}
-    return Federation.from_clients(parts, classes=2)
+    return Federation.from_clients(parts, classes=2, standardise=None)
 
 
 def linear() -> Net:

@@ -22,7 +22,9 @@ from helpers.toy import last
 
 SIZES = (4, 6, 10)
 X = [np.random.default_rng(k).normal(3.0 * k, 1.0 + k, (n, 2)).astype(np.float32) for k, n in enumerate(SIZES)]
-DATA = Federation.from_clients({k: (x, np.arange(len(x)) % 2) for k, x in enumerate(X)}, test=0, valid=0)
+DATA = Federation.from_clients(
+    {k: (x, np.arange(len(x)) % 2) for k, x in enumerate(X)}, test=0, valid=0, standardise=None
+)
 STATISTICS = ("bn.running_mean", "bn.running_var")
 
 

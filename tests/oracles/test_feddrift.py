@@ -100,7 +100,7 @@ def test_half_of_the_clients_change_their_labels_and_get_a_model_of_their_own():
     draw = torch.Generator().manual_seed(3)
     y = torch.arange(240) % 2
     x = torch.randn(240, 2, generator=draw) + 3.0 * y[:, None]
-    old = Federation.from_arrays(x, y, partition=IID(), clients=6)
+    old = Federation.from_arrays(x, y, partition=IID(), clients=6, standardise=None)
     new = LabelPermutation(permutations=((0, 1), (1, 0)))(old)
     method = feddrift(linear(), optimizer=SGD(0.3), batch_size=10, epochs=2, delta=0.5)
     rounds = Rounds(method, Stream.drift(old, new, at=3), Local(), Seed(0))

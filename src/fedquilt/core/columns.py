@@ -25,6 +25,7 @@ from fedquilt.core.table import Columns
 LEVELS = 32  # of a category that get a column of their own: the most frequent ones
 TOLD = 256  # of a category that one client tells of
 SCOPES = ("federation", "clients", "none")
+LARGEST = 3.0e38  # a number that networks can hold
 Floats = NDArray[np.float64]
 
 
@@ -95,7 +96,7 @@ class PerColumn:
             )
         mean, std = (t.to(x.device) for t in self._numbers)
         missing = torch.isnan(x)
-        scaled = torch.where(missing, self._filled.to(x.device), (x.double() - mean) / std).float()
+        scaled = torch.where(missing, self._filled.to(x.device), torch.sub(x, mean).div_(std)).float()
         if not any(c.category or c.flagged for c in self.columns):
             return scaled
         parts = []
@@ -265,6 +266,8 @@ def check_sums(blank: PerColumn, told: Any) -> None:
         raise ValueError(f"the sums are not of {count} columns")
     if int(told.present.min()) < 0 or int(told.present.max()) > told.rows or float(told.squares.min()) < 0:
         raise ValueError("counts or squares that no rows can have")
+    if not float(told.mean.abs().max()) <= LARGEST or not float(told.squares.max()) <= told.rows * (2 * LARGEST) ** 2:
+        raise ValueError("means or squares of numbers that no network can hold")
     if not isinstance(told.levels, tuple) or len(told.levels) != named:
         raise ValueError(f"levels of other than {named} categories")
     for found in told.levels:

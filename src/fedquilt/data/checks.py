@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedquilt.core.columns import LARGEST
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, in_order
 
 _CHANNELS = (1, 3, 4)
-LARGEST = 3.0e38  # a number that networks can hold
 _MOST = 1_000_000  # classes; a larger label is a number of something else
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.columns import SCOPES, Column, PerColumn, blank_of, code_of, fitted, own, sums_of
+from fedquilt.core.columns import LARGEST, SCOPES, Column, PerColumn, blank_of, code_of, fitted, own, sums_of
 from fedquilt.core.errors import InputError
-from fedquilt.data.checks import LARGEST
 from fedquilt.data.npz import Array
 
 Standardise = str | bool | None

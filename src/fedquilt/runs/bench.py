@@ -43,7 +43,9 @@ def measured(
         raise InputError(f"seconds must be more than 0, got {seconds}.")
     rng = np.random.default_rng(0)
     x = rng.random((clients * rows, *SHAPE), dtype=np.float32)
-    federation = Federation.from_arrays(x, np.arange(len(x)) % CLASSES, IID(), clients, test=0.0, valid=0.0)
+    federation = Federation.from_arrays(
+        x, np.arange(len(x)) % CLASSES, IID(), clients, test=0.0, valid=0.0, standardise=None
+    )
     engines: dict[str, Engine] = {"local": Local(), "lanes": Lanes(clients)}
     count = processes or cores()
     if count > 1:

@@ -53,13 +53,17 @@ def at_majority(results: Sequence[Mapping[str, Any]]) -> str | None:
     begin = f"test accuracy {100 * accuracy:.1f} % is not above the majority class: "
     if accuracy <= common + common_half and common < 1:
         return (
-            f"{begin}answering the commonest label of all, whatever the input, gives {100 * common:.1f} ± "
-            f"{100 * common_half:.1f} % (from {rows:,} test rows). The run has probably learned nothing; look at the "
-            "scale of the inputs, the learning rate and the number of rounds."
+            f"{begin}answering the commonest label of all, whatever the input, gives {_range(common, common_half)} on "
+            f"{rows:,} test rows. The run has probably learned nothing; look at the scale of the inputs, the learning "
+            "rate and the number of rounds."
         )
     if accuracy <= own + own_half and own < 1:
         return (
-            f"{begin}answering each client's own commonest label gives {100 * own:.1f} ± {100 * own_half:.1f} % (from "
-            f"{rows:,} test rows)."
+            f"{begin}answering each client's own commonest label gives {_range(own, own_half)} on {rows:,} test rows."
         )
     return None
+
+
+def _range(share: float, half: float) -> str:
+    low, high = max(share - half, 0.0), min(share + half, 1.0)
+    return f"{100 * share:.1f} % (95 % interval: {100 * low:.1f} to {100 * high:.1f})"

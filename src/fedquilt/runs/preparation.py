@@ -19,6 +19,7 @@ from fedquilt.methods.survey import Survey
 from fedquilt.runs.files import to_json, write_atomic
 
 FILE = "preparation.json"
+MOST = 5000  # clients whose exchange is made in a simulation, to tell its bytes
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def of_run(federation: Any, folder: Path | None) -> Prepared | None:
     known = kept_in(folder)
     if known is not None and known.prepare == prepare:
         return known
-    if isinstance(federation, Federation) and isinstance(federation.prepare, PerColumn):
+    whole = isinstance(federation, Federation) and isinstance(federation.prepare, PerColumn)
+    if whole and len(federation.ids) <= MOST:
         spent = survey(federation, Local(), prepare, Seed(0))
         return replace(spent, prepare=prepare)
     return Prepared(prepare)

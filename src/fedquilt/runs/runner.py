@@ -12,6 +12,7 @@ from fedquilt.core.describe import describe
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
 from fedquilt.core.record import pack
+from fedquilt.core.seed import Seed
 from fedquilt.engines.client_side import Score
 from fedquilt.engines.engine import Engine
 from fedquilt.engines.scale import GROWTH
@@ -21,6 +22,7 @@ from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.engines import make_engine as make_engine
 from fedquilt.runs.links import Network
 from fedquilt.runs.play import Run as Run
+from fedquilt.runs.preparation import agreed
 from fedquilt.runs.snapshot import Snapshot as Snapshot
 from fedquilt.runs.storage import RunFolder
 
@@ -93,6 +95,8 @@ def run(
     identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta)
     used = make_engine(engine, processes, devices, exact=exact)
     try:
+        place = None if folder is None else Path(folder)
+        federation = agreed(federation, used, "federation", Seed(seed), place)
         made = Run(
             method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,
             stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models, checkpoints=checkpoints,

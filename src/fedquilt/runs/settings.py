@@ -40,6 +40,13 @@ def named(value: Any) -> Any:
 Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
 
 
+def _whose(value: Any) -> Any:
+    return "federation" if value is True else value
+
+
+Standardise = Annotated[Literal["federation", "clients", False], BeforeValidator(_whose)]
+
+
 class Data(_Section):
     """Which data, and how they are divided among clients."""
 
@@ -49,7 +56,7 @@ class Data(_Section):
     user: str | None = None
     features: list[str] | None = None
     categories: list[str] | None = None
-    standardise: Literal["federation", "clients"] | bool = "federation"
+    standardise: Standardise = "federation"
     text: str | list[str] | None = None
     words: Annotated[int, Field(ge=3)] | None = None
     length: Positive | None = None
@@ -279,7 +286,7 @@ class Config(_Section):
         for name in ("pretraining", "common_valid", "categories"):
             if not asked["data"][name]:
                 del asked["data"][name]
-        if asked["data"]["standardise"] in ("federation", True):
+        if asked["data"]["standardise"] == "federation":
             del asked["data"]["standardise"]
         for name in ("codec", "download_codec"):
             if not asked[name]:

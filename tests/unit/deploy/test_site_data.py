@@ -146,7 +146,7 @@ def test_a_dry_run_goes_on_until_every_exchange_has_happened(place: Path) -> Non
     words = ("join", "--data", place / "people.npz", "--user", "clinic", "--dry-run", place / "recipe.toml")
     (place / "recipe.toml").write_text(late.format(8))
     found = fedquilt(*words, "--json").json
-    assert set(found["exchanges"]) == {"train", "discover"}
+    assert set(found["exchanges"]) == {"columns", "train", "discover"}
     assert "not seen" not in found
     (place / "recipe.toml").write_text(late.format(4))
     assert fedquilt(*words, "--json").json["not seen"] == {"rounds": 4, "exchanges": ["discover"]}

@@ -234,6 +234,7 @@ _OTHER = [
     "codec=half", "download_codec=half",
     "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
     "data.label=kind", "data.user=who", "data.size=32", "data.features=['age']", "data.text=body", "data.words=9",
+    "data.categories=['ward']", "data.standardise=clients", "data.standardise=false",
     "data.tokeniser=e",
     "data.length=5",
     "data.partition.alpha=0.5", "data.partition=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",

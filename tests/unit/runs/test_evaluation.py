@@ -271,7 +271,7 @@ def test_scores_before_and_after_local_training_are_kept_when_asked_for(tmp_path
 
 def test_a_common_test_set_scores_the_global_model() -> None:
     x, y = torch.randn(60, 2), torch.arange(60) % 2
-    data = Federation.from_arrays(x[:40], y[:40], clients=2, global_test=(x[40:], y[40:]))
+    data = Federation.from_arrays(x[:40], y[:40], clients=2, global_test=(x[40:], y[40:]), standardise=None)
     snapshot = next(iter(Run(fedavg(), data, rounds=1, engine=Local())))
     model = snapshot.global_model()
     assert model is not None

@@ -164,7 +164,7 @@ def result(accuracy: float, common: float = 0.6, own: float = 0.8) -> dict[str, 
 
 def test_when_a_run_doubts_itself():
     assert at_majority([result(0.83)]) is None
-    assert "each client's own commonest label gives 80.0 ± 2.0 % (from 900 test rows)" in (
+    assert "each client's own commonest label gives 80.0 % (95 % interval: 78.0 to 82.0) on 900 test rows" in (
         at_majority([result(0.81)]) or ""
     )
     assert "probably learned nothing" in (at_majority([result(0.62), result(0.63)]) or "")
