@@ -13,6 +13,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.data.formats.files import text
 from fedquilt.data.imports.columns import Words, arrays_from
 from fedquilt.data.npz import Array, Arrays
+from fedquilt.data.sizes import check_parquet, check_texts
 
 
 def of_csv(
@@ -41,7 +42,10 @@ def of_csv(
         if len(row) != len(header):
             raise InputError(f"{path}, line {line}, has {len(row)} fields, the header has {len(header)}. Correct it.")
     columns = zip(*(row for _, row in body), strict=True)
-    named = {n: np.array(c) for n, c in zip(header, columns, strict=True)}
+    cells = dict(zip(header, columns, strict=True))
+    for name, column in cells.items():
+        check_texts(max(map(len, column)), len(column), f"{path}, column {name!r},")
+    named = {n: np.array(c) for n, c in cells.items()}
     return arrays_from(named, str(path), label, user, features, words)
 
 
@@ -55,7 +59,9 @@ def of_parquet(
 
     _check(path)
     try:
-        found = parquet.ParquetFile(path).read()
+        file = parquet.ParquetFile(path)
+        check_parquet(file, path)
+        found = file.read()
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be read as parquet: {error}. Write it again.") from error
     holes = [name for name in found.column_names if found.column(name).null_count]
@@ -73,7 +79,10 @@ def of_parquet(
 def _column(values: object) -> Array:
     array = np.asarray(values)
     texts = array.dtype.kind == "O" and all(isinstance(v, str) for v in array)
-    return array.astype(str) if texts else array
+    if not texts:
+        return array
+    check_texts(max(map(len, array), default=0), len(array), "A column of texts")
+    return array.astype(str)
 
 
 def _check(path: Path) -> None:
