@@ -135,7 +135,7 @@ def _warm(play: Callable[[random.Random], str]) -> None:
     """Some cases that do not count: what is imported or kept once is there after them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number in range(40):
+        for number in range(10):
             with suppress(Exception):
                 play(random.Random(f"warm-{number}"))
 

@@ -21,7 +21,7 @@ def at_home():
     os.chdir(before)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("frame", 3000), ("config", 150)])
+@pytest.mark.parametrize(("kind", "count"), [("frame", 3000), ("config", 80)])
 def test_mutants_are_refused_or_read_and_nothing_else(kind, count, monkeypatch):
     monkeypatch.setattr(fuzz, "SECONDS", 20.0)  # a hang is one also on a machine that is busy
     found = fuzz.played(kind, 1, range(count), memory=2048)
