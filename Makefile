@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips in one venv would race
-.PHONY: help demo test test-flower test-slow browser lint fmt types imports docs bench bench-peers clean
+.PHONY: help demo test test-flower test-slow browser fuzz lint fmt types imports lock audit-deps docs bench bench-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,9 @@ test-slow: $(VENV)/.stamp-dev $(VENV)/.stamp-simulation ## Run what takes minute
 browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser ## Test the report and the watch page in the Chromium of the system
 	$(BIN)/pytest -m browser tests/browser
 
+fuzz: $(VENV)/.stamp-dev ## Mutate a million frames and 200,000 recipes (half an hour on two cores; the tests have a short form)
+	$(BIN)/python tests/fuzz/fuzz.py --frames 1000000 --configs 200000
+
 lint: $(VENV)/.stamp-dev ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,6 +52,16 @@ types: $(VENV)/.stamp-dev ## Check types on src
 
 imports: $(VENV)/.stamp-dev ## Check which room may import which
 	$(BIN)/lint-imports
+
+lock: | $(BIN)/python ## Write requirements-dev.lock anew: the versions that the tests are run with
+	$(PIP) "uv>=0.5"
+	$(BIN)/uv pip compile --quiet --upgrade --python $(BIN)/python --extra dev --extra docs --strip-extras --no-annotate \
+		--no-header --no-emit-index-url pyproject.toml \
+		| sed -e 's/+cpu$$//' -e '/^\(nvidia-\|cuda-\|triton\)/d' > requirements-dev.lock
+
+audit-deps: | $(BIN)/python ## Ask the advisory service of pip-audit about every version of requirements-dev.lock
+	$(PIP) "pip-audit>=2.7"
+	$(BIN)/pip-audit --requirement requirements-dev.lock --no-deps --disable-pip
 
 docs: $(VENV)/.stamp-docs ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -28,6 +28,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
+from helpers.frames import resealed, sealed
 from helpers.nodes import flower, grid
 from helpers.sabotage import Without
 from helpers.tampering import answer, each, flip, results, spoilt, tampered, uploads, wire
@@ -63,11 +64,11 @@ def changed(**how: Any) -> Any:
 
 def unknown_record(frame: bytes) -> bytes:
     frame = pack(unpack(frame))
-    return frame.replace(b"client_side:Wire", b"client_side:Evil")
+    return resealed(frame.replace(b"client_side:Wire", b"client_side:Evil"))
 
 
 def header_of(size: int) -> bytes:
-    return size.to_bytes(8, "little") + b"{}"
+    return size.to_bytes(8, "little") + pack("hello", checksum=False)[8:]
 
 
 def huge_tensor(frame: bytes) -> bytes:
@@ -76,22 +77,22 @@ def huge_tensor(frame: bytes) -> bytes:
     head = json.loads(frame[8 : 8 + length])
     name = next(n for n in head if n != "__metadata__")
     head[name]["shape"] = [2**40, 2**20]
-    text = json.dumps(head).encode()
-    return len(text).to_bytes(8, "little") + text + frame[8 + length :]
+    text = json.dumps(head, separators=(",", ":")).encode()
+    return resealed(len(text).to_bytes(8, "little") + text + frame[8 + length :])
 
 
 LIES = {
-    "truncated": (uploads(lambda f: f[: len(f) // 2]), "Truncated|take|fit|malformed"),
-    "flipped": (uploads(flip), "malformed frame|unknown record type"),
-    "doubled": (uploads(lambda f: f + f), "bytes"),
-    "empty": (uploads(lambda f: b""), "at least 8 bytes"),
+    "truncated": (uploads(lambda f: f[: len(f) // 2]), "damaged: its checksum"),
+    "flipped": (uploads(flip), "damaged: its checksum"),
+    "doubled": (uploads(lambda f: f + f), "damaged: its checksum"),
+    "empty": (uploads(lambda f: b""), "begins no frame"),
     "huge header": (uploads(lambda f: header_of(2**62)), "header claims"),
     "huge tensor": (uploads(huge_tensor), "does not fit"),
     "huge compact tensor": (
-        uploads(lambda f: MAGIC + bytes([8, 0x11, 0xFF, 0xFF, 0xFF, 0x7F]) + f),
+        uploads(lambda f: sealed(MAGIC + bytes([8, 0x11, 0xFF, 0xFF, 0xFF, 0x7F]) + f)),
         "the tensors take",
     ),
-    "unknown compact record": (uploads(lambda f: f[:3] + b"\0\0\0\0" + f[7:]), "unknown record type"),
+    "unknown compact record": (uploads(lambda f: resealed(f[:3] + b"\0\0\0\0" + f[7:])), "unknown record type"),
     "unknown record": (uploads(unknown_record), "unknown record type"),
     "no upload": (lambda frames: {"answer": frames["answer"]}, "frame 0 is missing"),
     "not an upload": (uploads(lambda f: pack("hello")), "not an upload"),
@@ -105,8 +106,8 @@ LIES = {
     "weight nan": (changed(examples=NAN), "absurd weight"),
     "weight text": (changed(examples="many"), "absurd weight"),
     "upload of another kind": (changed(upload={"weight": torch.zeros(1)}), "."),
-    "truncated answer": (lambda fs: {**fs, "answer": fs["answer"][:20]}, "Truncated|malformed|at least"),
-    "flipped answer": (lambda fs: {**fs, "answer": flip(fs["answer"])}, "malformed frame"),
+    "truncated answer": (lambda fs: {**fs, "answer": fs["answer"][:20]}, "begins no frame"),
+    "flipped answer": (lambda fs: {**fs, "answer": flip(fs["answer"])}, "begins no frame"),
     "no answer": (lambda fs: {n: f for n, f in fs.items() if n != "answer"}, "no part called 'answer'"),
     "another record": (lambda fs: {**fs, "answer": pack(Refused(1, "no"))}, "'answer' is a Refused"),
     "wrong number": (answer(lambda a: replace(a, number="7")), "replayed"),
@@ -138,6 +139,13 @@ def test_a_lie_is_refused_with_a_reason_and_the_round_goes_on(lie, without):
     (reason,) = reasons
     assert len(reason) < 600
     assert re.search(words, reason), reason
+
+
+def test_what_is_left_of_the_deadline_is_for_decoding():
+    engine = flower(grid(THREE), deadline=50)
+    rounds = Rounds(METHOD, engine.gather(2), engine, Seed(0))
+    assert not rounds.play().quarantined
+    assert all(0 < engine.seconds_left(client) < 50 for client in THREE.ids)
 
 
 def test_results_that_come_twice_count_once():

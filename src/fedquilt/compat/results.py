@@ -12,6 +12,7 @@ import numpy as np
 
 from fedquilt.compat.scores import Evaluation
 from fedquilt.core.errors import InputError
+from fedquilt.core.memory import check_bytes
 from fedquilt.runs.files import write_atomic
 
 SERIES = {"rs_test_acc": "accuracy", "rs_test_acc_std": "std", "rs_test_auc": "auc", "rs_train_loss": "loss"}
@@ -70,6 +71,7 @@ def save(path: Path, scores: Sequence[Evaluation], sent: Sequence[Traffic], abou
 def load(path: Path) -> dict[str, Any]:
     """The series of a file."""
     with h5py().File(path, "r") as file:
+        check_bytes(sum(file[name].nbytes for name in SERIES), str(path))
         return {name: np.array(file[name]) for name in SERIES}
 
 

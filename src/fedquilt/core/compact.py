@@ -102,9 +102,7 @@ class Writer:
             if 0 <= value < 128:
                 out.append(_SMALL + value)
             elif value.bit_length() > 64:
-                raise InputError(
-                    f"An integer of {value.bit_length()} bits cannot travel. Numbers have at most 64 bits."
-                )
+                raise InputError(f"An integer of {value.bit_length()} bits cannot travel; it may have 64 at most.")
             else:
                 self._count(_NEGATIVE if value < 0 else _INT, -value - 1 if value < 0 else value)
         elif isinstance(value, float):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.errors import InputError
+from fedquilt.data.sizes import check_npz
 
 Array = NDArray[Any]
 _WANTED = "x and y, or x_train, y_train, x_test and y_test; or x alone, for methods that need no labels"
@@ -67,10 +68,13 @@ def load(path: Path, only: str | None = None) -> dict[str, Array]:
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path} cannot be read as .npz: it is something else, or cut short. Write it with np.savez.")
     try:
+        check_npz(path, only)
         with np.load(path, allow_pickle=False) as found:
             return {name: found[name] for name in found.files if only in (None, name)}
     except MemoryError as error:
         raise InputError(f"{path} asks for more memory than there is: {error}. Write it again, or smaller.") from error
+    except InputError:
+        raise
     except Exception as error:  # damaged bytes fail in many ways: zlib.error, TokenError, RuntimeError, ...
         if "allow_pickle" in str(error):
             raise InputError(

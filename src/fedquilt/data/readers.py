@@ -9,6 +9,7 @@ import numpy as np
 
 from fedquilt.core.errors import InputError
 from fedquilt.data.npz import Array, Arrays, arrays_of, load
+from fedquilt.data.sizes import checked_image
 
 _SIDE, _TILE = 50, 32  # a sheet is 50 x 50 images of 32 x 32
 
@@ -68,7 +69,7 @@ def _sheet(data: bytes, where: str) -> Array:
         raise InputError(f"{where} is a WebP image, and Pillow is not here. Install it: pip install pillow.") from error
     try:
         with Image.open(io.BytesIO(data)) as image:
-            pixels = np.asarray(image.convert("RGB"))
+            pixels = np.asarray(checked_image(image, where).convert("RGB"))
     except UnidentifiedImageError as error:
         raise InputError(f"{where} is not an image that Pillow can read. Download the file again.") from error
     if pixels.shape != (_SIDE * _TILE, _SIDE * _TILE, 3):

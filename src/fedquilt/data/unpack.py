@@ -68,12 +68,13 @@ def unpack(archive: Path, into: Path) -> Path:
     part = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=into))
     try:
         for name, size, content in _members(archive):
-            if size > shutil.disk_usage(part).free:
+            room = shutil.disk_usage(part).free * 9 // 10
+            if size > room:
                 raise OSError(f"{name!r} alone says it has {size:,} bytes, more than the disk has left")
             path = part / _safe(name, archive)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as sink:
-                shutil.copyfileobj(content, sink, 1 << 20)
+                _copy(content, sink, room)
         _only_folder(part).rename(target)
         target.chmod(0o755)
     except _DAMAGED as error:
@@ -84,6 +85,15 @@ def unpack(archive: Path, into: Path) -> Path:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return target
+
+
+def _copy(content: IO[bytes], sink: IO[bytes], most: int) -> None:
+    """Copy a file of unknown length, unless it would fill the disk."""
+    while part := content.read(1 << 20):
+        most -= len(part)
+        if most < 0:
+            raise OSError("it would fill the disk")
+        sink.write(part)
 
 
 def _only_folder(folder: Path) -> Path:

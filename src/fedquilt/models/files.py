@@ -36,9 +36,13 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
 def weight_files(path: str | Path) -> list[Path]:
     """The files that hold the weights, in a fixed order."""
     place = Path(path)
-    if place.is_file():
+    try:
+        file, folder = place.is_file(), place.is_dir()
+    except OSError as error:
+        raise InputError(f"There are no weights at '{str(place)[:200]}': {error.strerror}.") from error
+    if file:
         return [place]
-    if not place.is_dir():
+    if not folder:
         raise InputError(f"There are no weights at '{place}'. Give a .safetensors file, or a folder with {SINGLE}.")
     if (place / SINGLE).is_file():
         return [place / SINGLE]

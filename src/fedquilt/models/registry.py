@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedquilt.core.errors import InputError
+from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.core.memory import check_bytes
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything_but, nothing, under
 from fedquilt.models.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder
@@ -217,15 +218,31 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
     else:
         builder = partial(entry.build, **sizes, classes=classes, **given)
     if weights is not None:
+        if not isinstance(weights, str | Path) or not str(weights):
+            raise InputError(f"weights should be the path of a safetensors file or a folder, got {weights!r}.")
         builder = with_weights(builder, weights)
-    bare(builder)  # a wrong value speaks up here, not in the middle of a run
+    try:
+        bare(builder)  # a wrong value speaks up here, not in the middle of a run
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        if isinstance(error, FedquiltError):
+            raise
+        told = next(iter(str(error).splitlines()), "")[:300]
+        raise InputError(
+            f"The model {name} cannot be made with {_told(options)}: {told} Give it other numbers."
+        ) from error
     return builder
+
+
+def _told(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} = {v!r:.60}" for k, v in options.items()) or "its own options"
 
 
 def net(name: str, shape: Sequence[int], classes: int, **options: Any) -> Net:
     """The model as a ``Net``; what it holds frozen, such as a pretrained encoder, is neither trained nor sent."""
     builder = make(name, shape, classes, **options)
     module = bare(builder)
+    size = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+    check_bytes(size, f"The model {name} with these options")
     if hasattr(module, "adapters"):
         return Net(builder, frozen=everything_but("adapters"))
     still: tuple[str, ...] = getattr(module, "frozen", ())

@@ -69,11 +69,16 @@ def text_of(shape: Sequence[int]) -> str:
     return "rows of shape (" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
+MOST_LAYERS = 1000
+
+
 def check_counts(**counts: int) -> None:
     """Raise unless every value is a whole number of at least 1."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+        if name.endswith(("depth", "layers")) and value > MOST_LAYERS:  # each is made one by one, before any memory
+            raise InputError(f"{name} must be at most {MOST_LAYERS}, got {value}.")
 
 
 def check_share(**shares: float) -> None:

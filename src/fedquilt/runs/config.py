@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,10 +35,26 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         ) from error
     except IsADirectoryError as error:
         raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"'{file}' cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits, ...
         raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
+    if _depth(raw) > _DEEPEST:
+        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], str(file))
     settings, problems = apply(raw, overrides)
     return parse(settings, str(file), problems)
+
+
+_DEEPEST = 20
+
+
+def _depth(raw: Any) -> int:
+    """How many sections and lists are inside one another, at the most; without recursion."""
+    found, level = 0, [raw]
+    while level := [v for v in level if isinstance(v, Mapping | list)]:
+        found += 1
+        level = [v for outer in level for v in (outer.values() if isinstance(outer, Mapping) else outer)]
+    return found
 
 
 def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -63,7 +80,7 @@ def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, A
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -184,9 +201,13 @@ def _write_table(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
     inner = {k: v for k, v in table.items() if isinstance(v, dict)}
     if path:
         lines += ["", f"[{path}]"]
-    lines += [f"{k} = {_toml(v)}" for k, v in table.items() if k not in inner]
+    lines += [f"{_key(k)} = {_toml(v)}" for k, v in table.items() if k not in inner]
     for name, value in inner.items():
-        _write_table(value, f"{path}.{name}" if path else name, lines)
+        _write_table(value, f"{path}.{_key(name)}" if path else _key(name), lines)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _toml(value: Any) -> str:
@@ -197,7 +218,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+        return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
     return repr(value)
 
 

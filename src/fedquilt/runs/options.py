@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fedquilt.core.errors import InputError
-from fedquilt.runs.registry import did_you_mean, lookup
+from fedquilt.runs.registry import Entry, did_you_mean, lookup
 from fedquilt.runs.settings import Config
 
 
@@ -69,7 +70,11 @@ _PLAIN = (bool, int, float, str)
 def _schema(table: str, kind: str) -> type[BaseModel]:
     """A model of the plain options that a choice takes, from its signature."""
     entry = lookup(table, kind)
-    maker = entry.load()
+    return _schema_of(table, entry, entry.load())
+
+
+@cache
+def _schema_of(table: str, entry: Entry, maker: Any) -> type[BaseModel]:
     hints = typing.get_type_hints(maker, include_extras=True)  # of a class: its fields, each in its own module's words
     taken: dict[str, Any] = {}
     parameters = inspect.signature(maker).parameters
@@ -83,7 +88,8 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
         taken["aggregate"] = (str | dict[str, Any], "mean")
     if table == "method" and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         taken["shared_start"] = (bool, False)  # what a method hands down to FedAvg
-    return create_model(f"{kind} options", __config__=ConfigDict(extra="forbid"), **taken)
+    settings = ConfigDict(extra="forbid", allow_inf_nan=False)
+    return create_model(f"{entry.name} options", __config__=settings, **taken)
 
 
 COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")

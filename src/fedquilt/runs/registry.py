@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
+from types import MappingProxyType
 from typing import Any
 
 from fedquilt.core.errors import InputError
@@ -250,10 +253,16 @@ _TABLES = {
 
 def entries(table: str) -> Mapping[str, Entry]:
     """The names of one table; installed packages add theirs by the entry point group 'fedquilt.<table>s'."""
+    return _entries(table, tuple(sys.path))
+
+
+@cache
+def _entries(table: str, path: tuple[str, ...]) -> Mapping[str, Entry]:
+    """The same for one path of packages, which are looked through once: that takes longer than all other checks."""
     found = dict(_TABLES[table])
     for point in entry_points(group=f"fedquilt.{table}s"):
         found.setdefault(point.name, Entry(point.name, point.value, f"from {point.dist and point.dist.name}"))
-    return found
+    return MappingProxyType(found)
 
 
 def lookup(table: str, name: str) -> Entry:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,12 +14,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from fedquilt.runs.links import Network
 from fedquilt.runs.sweeping.space import Sweep, different
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+Number = Annotated[int, Field(ge=0, lt=2**63)]  # a seed, which travels in 64 bits
+Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Kinded(BaseModel):
@@ -30,6 +34,22 @@ class Kinded(BaseModel):
     def options(self) -> dict[str, Any]:
         """Everything but the name."""
         return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _finite(self) -> Kinded:
+        for name, value in self.options.items():
+            if not all(math.isfinite(v) for v in _inside(value) if isinstance(v, float)):
+                raise ValueError(f"{name} should be a finite number")
+        return self
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """A value, or what is in lists and sections inside one another."""
+    if isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _inside(inner)
+    else:
+        yield value
 
 
 def named(value: Any) -> Any:
@@ -50,17 +70,17 @@ Standardise = Annotated[Literal["federation", "clients", False], BeforeValidator
 class Data(_Section):
     """Which data, and how they are divided among clients."""
 
-    source: str | None = None
-    path: str | None = None
-    label: str | None = None
-    user: str | None = None
-    features: list[str] | None = None
-    categories: list[str] | None = None
+    source: Text | None = None
+    path: Text | None = None
+    label: Text | None = None
+    user: Text | None = None
+    features: list[Text] | None = None
+    categories: list[Text] | None = None
     standardise: Standardise = "federation"
-    text: str | list[str] | None = None
-    words: Annotated[int, Field(ge=3)] | None = None
+    text: Text | list[Text] | None = None
+    words: Annotated[int, Field(ge=3, lt=2**31)] | None = None
     length: Positive | None = None
-    tokeniser: str | None = None
+    tokeniser: Text | None = None
     size: Positive | None = None
     clients: Positive | None = None
     partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
@@ -80,7 +100,7 @@ class Data(_Section):
     unlabelled: Share = 0.0
     pretraining: Share = 0.0
     newcomers: Annotated[int, Field(ge=0)] = 0
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Number = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -223,7 +243,7 @@ class Output(_Section):
     else is told of the numbers (trackers); and whether test scores are kept apart and shown to nobody (withhold_test),
     as a sweep does until it has chosen."""
 
-    folder: str = "runs"
+    folder: Text = "runs"
     personal_models: bool = False
     checkpoints: bool = False
     stages: bool = False
@@ -238,7 +258,7 @@ class Comparison(_Section):
     methods: Annotated[list[Choice], Field(min_length=1)] = [
         Kinded(kind="fedavg"), Kinded(kind="fedprox"), Kinded(kind="local_only")
     ]  # fmt: skip
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
+    seeds: Annotated[list[Number], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
     target: Annotated[float, Field(gt=0, le=1)] = 0.8
     frame: bool = False
 
@@ -251,7 +271,7 @@ class Config(_Section):
     """All settings of a run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Number = 0
     rounds: Positive = 20
     data: Data = Data()
     stream: StreamChoice | None = None

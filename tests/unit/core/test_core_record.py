@@ -57,14 +57,8 @@ def tensors(draw):
     return (numbers > 127) if dtype == torch.bool else (numbers.to(dtype) / 7).to(dtype)
 
 
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**64) + 1, 2**64 - 1)
-    | st.floats()
-    | st.text(max_size=5)
-    | st.binary(max_size=5)
-)
+whole = st.integers(-(2**64) + 1, 2**64 - 1)
+scalars = st.none() | st.booleans() | whole | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
 keys = st.text(max_size=3) | st.sampled_from(["a/b", "%", "%2F", "/", "", "1"]) | st.integers(-1, 1) | st.none()
 trees = st.recursive(
     scalars | tensors(),

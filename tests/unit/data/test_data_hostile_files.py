@@ -64,7 +64,7 @@ def flagged(at_local, at_central, value):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (huge, "asks for more memory than there is"),
+        (huge, "would take .* of memory, and at most"),
         (garbled, "cannot be read as .npz"),
         (odd_header, "cannot be read as .npz"),
         (flagged(6, 8, 1), "encrypted"),

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.errors import InputError
+from fedquilt.core.memory import check_bytes
 from fedquilt.data.npz import Array
+from fedquilt.data.sizes import check_gzip
 
 AGAIN = "Download it again"
 
@@ -48,6 +50,9 @@ def locate(folder: Path, *names: str) -> Path:
 def content(path: Path) -> bytes:
     """The bytes of a file, uncompressed."""
     try:
+        check_bytes(path.stat().st_size, str(path))
+        if path.suffix == ".gz":
+            check_gzip(path)
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be uncompressed: {error}. {AGAIN}.") from error

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedquilt.core.errors import InputError
+from fedquilt.core.memory import check_bytes
 from fedquilt.data.npz import Array
+from fedquilt.data.sizes import checked_image
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,6 +28,7 @@ def decoded(paths: Sequence[Path], size: int) -> Array:
     """
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InputError(f"size must be a whole number of pixels, got {size!r}. Try 64.")
+    check_bytes(3 * size * size * len(paths), f"{len(paths)} images of size {size}")
     try:
         images = np.empty((len(paths), 3, size, size), np.uint8)
     except MemoryError as error:
@@ -53,9 +56,14 @@ def _image(path: Path, size: int) -> Array:
 
     try:
         with Image.open(path) as image:
+            checked_image(image, path)
             image.draft("RGB", (2 * size, 2 * size))  # JPEG only: much larger ones are decoded at a fraction
             return fitted(image, size)
     except FileNotFoundError as error:
         raise InputError(f"There is no image {path}. Unpack the images of the data set there.") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except InputError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the second, where warnings raise
+        raise InputError(f"{path} has too many pixels: {error}. Make it smaller, or take it out.") from error
+    except (OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{path} cannot be read as an image: {error}. Replace it, or take it out.") from error

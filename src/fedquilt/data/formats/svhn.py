@@ -6,13 +6,17 @@ Facts: ufldl.stanford.edu/housenumbers (Netzer et al. 2011).
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 
 import numpy as np
 
 from fedquilt.core.errors import InputError
+from fedquilt.core.memory import check_bytes
 from fedquilt.data.formats.files import AGAIN, content, locate
 from fedquilt.data.npz import Array, Arrays
+
+_WIDTHS = {"uint8": 1, "int8": 1, "logical": 1, "char": 2, "uint16": 2, "int16": 2, "single": 4}  # bytes; others 8
 
 
 def svhn(folder: Path) -> Arrays:
@@ -22,10 +26,15 @@ def svhn(folder: Path) -> Arrays:
 
 
 def _part(path: Path) -> tuple[Array, Array]:
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
+    raw = io.BytesIO(content(path))
     try:
-        found = loadmat(io.BytesIO(content(path)), variable_names=["X", "y"])
+        check_bytes(sum(math.prod(shape) * _WIDTHS.get(kind, 8) for _, shape, kind in whosmat(raw)), str(path))
+        raw.seek(0)
+        found = loadmat(raw, variable_names=["X", "y"])
+    except InputError:
+        raise
     except Exception as error:  # scipy raises what its parser happens to meet: ValueError, TypeError, zlib.error, ...
         raise InputError(f"{path} cannot be read as a MATLAB file: {error}. {AGAIN}.") from error
     if not {"X", "y"} <= found.keys():

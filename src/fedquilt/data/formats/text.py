@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fedquilt.core.errors import InputError
+from fedquilt.core.memory import check_bytes
 from fedquilt.data.formats.files import AGAIN, locate, table
 from fedquilt.data.npz import Array, Arrays
 
@@ -70,6 +71,7 @@ def encoded(texts: Sequence[str], words: dict[str, int], length: int) -> Array:
     """Word ids, int32 [texts, length]: cut, or filled up with padding, at the end."""
     if length < 1:
         raise InputError(f"length must be 1 or more, got {length}.")
+    check_bytes(4 * length * len(texts), f"{len(texts)} texts of length {length}")
     ids = np.full((len(texts), length), PADDING, np.int32)
     for row, text in zip(ids, texts, strict=True):
         found = [words.get(word, UNKNOWN) for word in tokens(text)[:length]]

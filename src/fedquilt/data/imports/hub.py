@@ -13,8 +13,10 @@ import numpy as np
 
 from fedquilt.core.errors import InputError
 from fedquilt.data.formats.pictures import fitted
+from fedquilt.data.hub import loaded
 from fedquilt.data.imports.columns import labels, users
 from fedquilt.data.npz import Array, Arrays
+from fedquilt.data.sizes import checked_image
 
 Pair = tuple[Array, Array]
 
@@ -125,7 +127,7 @@ def _one(kinds: Mapping[str, Any], kind: str, option: str, usual: tuple[str, ...
 def _inputs(values: Any, name: str, size: int | None) -> Array:
     rows = list(values)
     if hasattr(rows[0], "convert"):
-        rows = [_image(row) if size is None else fitted(row, size) for row in rows]
+        rows = [_image(row) if size is None else fitted(row, size) for row in (checked_image(r, name) for r in rows)]
     try:
         found = np.asarray(rows)
     except ValueError as error:
@@ -146,4 +148,4 @@ def _loaded(name: str) -> Any:
         raise InputError(
             f'Loading {name} needs the package datasets. Install it: pip install "fedquilt[hf]".'
         ) from error
-    return load_dataset(name)
+    return loaded(load_dataset, name)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.errors import InputError
+from fedquilt.core.memory import check_bytes
 from fedquilt.core.seed import Seed
 from fedquilt.data.checks import check_fractions
 from fedquilt.data.formats.files import parsed
@@ -98,6 +99,7 @@ def _content(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             if "data.npy" not in archive.namelist():
                 return load(path)
+            check_bytes(archive.getinfo("data.npy").file_size, str(path))
             stream = io.BytesIO(archive.read("data.npy"))
     except FileNotFoundError as error:
         raise InputError(f"There is no {path}. Make the division again.") from error

@@ -13,6 +13,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.data.formats.files import text
 from fedquilt.data.imports.columns import Words, arrays_from
 from fedquilt.data.npz import Array, Arrays
+from fedquilt.data.sizes import check_parquet, check_texts
 
 
 def of_csv(
@@ -51,7 +52,10 @@ def _csv_cells(path: Path, delimiter: str = ",") -> dict[str, Array]:
         if len(row) != len(header):
             raise InputError(f"{path}, line {line}, has {len(row)} fields, the header has {len(header)}. Correct it.")
     columns = zip(*(row for _, row in body), strict=True)
-    return {n: np.array(c) for n, c in zip(header, columns, strict=True)}
+    cells = dict(zip(header, columns, strict=True))
+    for name, column in cells.items():
+        check_texts(max(map(len, column)), len(column), f"{path}, column {name!r},")
+    return {name: np.array(column) for name, column in cells.items()}
 
 
 def of_parquet(
@@ -74,7 +78,9 @@ def _parquet_cells(path: Path) -> tuple[dict[str, Array], dict[str, int]]:
 
     _check(path)
     try:
-        found = parquet.ParquetFile(path).read()
+        file = parquet.ParquetFile(path)
+        check_parquet(file, path)
+        found = file.read()
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be read as parquet: {error}. Write it again.") from error
     holes = {name: found.column(name).null_count for name in found.column_names if found.column(name).null_count}
@@ -85,7 +91,10 @@ def _column(values: object) -> Array:
     """Numbers, with NaN where one is missing; texts as such where all are there."""
     array = np.asarray(values)
     texts = array.dtype.kind == "O" and all(isinstance(v, str) for v in array)
-    return array.astype(str) if texts else array
+    if not texts:
+        return array
+    check_texts(max(map(len, array), default=0), len(array), "A column of texts")
+    return array.astype(str)
 
 
 def _check(path: Path) -> None:

@@ -1,0 +1,47 @@
+"""How much memory one file, array or network may take: more is refused before it is allocated."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+
+from fedquilt.core.errors import InputError
+
+VARIABLE = "FEDQUILT_MAX_BYTES"
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_ASKED = re.compile(r"([0-9]{1,15})([KMGT]?)i?B?", re.IGNORECASE)
+
+
+def most_bytes() -> int:
+    """What the environment variable FEDQUILT_MAX_BYTES says (20000000000, 20G), or three quarters of this machine's
+    memory."""
+    asked = os.environ.get(VARIABLE, "").strip()
+    if not asked:
+        return _three_quarters()
+    found = _ASKED.fullmatch(asked)
+    if found is None or int(found[1]) < 1:
+        raise InputError(f"{VARIABLE} should be a number of bytes, like 8000000000 or 8G, got {asked!r}.")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+@cache
+def _three_quarters() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+    except (ValueError, OSError, AttributeError):  # a system that does not say
+        return 16 * 2**30
+
+
+def check_bytes(size: int, what: str) -> None:
+    """Raise if something would take more memory than it may. ``what`` begins the sentence."""
+    most = most_bytes()
+    if size > most:
+        raise InputError(
+            f"{what} would take {_told(size)} of memory, and at most {_told(most)} are allowed. Use less of it, or set "
+            f"the environment variable {VARIABLE} if it is what it should be."
+        )
+
+
+def _told(size: int) -> str:
+    return f"{size / 10**9:,.1f} GB" if size >= 10**8 else f"{size:,} bytes"

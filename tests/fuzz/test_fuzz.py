@@ -1,0 +1,82 @@
+"""The short form of ``make fuzz``: a few hundred mutated frames and recipes, and the odd ones that once got through."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import fuzz_configs
+import pytest
+
+import fuzz
+from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.runs.config import dump, load
+
+
+@pytest.fixture(autouse=True)
+def at_home():
+    """The fuzzer works in a folder of its own."""
+    before = Path.cwd()
+    yield
+    os.chdir(before)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("frame", 3000), ("config", 80)])
+def test_mutants_are_refused_or_read_and_nothing_else(kind, count, monkeypatch):
+    monkeypatch.setattr(fuzz, "SECONDS", 20.0)  # a hang is one also on a machine that is busy
+    found = fuzz.played(kind, 1, range(count), memory=2048)
+    assert not found.wrong
+    assert found.counts.total() == count
+    assert len(found.counts) > 1  # some are read
+
+
+def test_a_case_is_the_same_whenever_it_is_played():
+    texts = [[fuzz_configs.mutated(fuzz.random.Random(n), fuzz_configs.Seeds.found()) for n in range(30)] for _ in "ab"]
+    assert texts[0] == texts[1]
+
+
+ODD = {
+    "deep lists": "x = " + "[" * 5000 + "]" * 5000,
+    "deep sections": "[" + ".".join(["a"] * 3000) + "]",
+    "a little deep": "[data]\nmean = " + "[" * 30 + "]" * 30,
+    "a number of 5000 digits": "seed = " + "9" * 5000,
+    "a seed beyond 64 bits": "seed = 99999999999999999999",
+    "no folder": '[output]\nfolder = ""',
+    "no path": '[data]\npath = ""',
+    "infinite": "[data]\nmean = inf",
+    "not a number": '[model]\nkind = "mlp"\nweights = nan',
+    "vast": '[model]\nkind = "mlp"\nhidden = [1000000000000]',
+    "vast and deep": '[model]\nkind = "vit_tiny"\ndepth = 1000000000',
+    "weights a list": '[model]\nkind = "mlp"\nweights = [1]',
+    "no weights": '[model]\nkind = "mlp"\nweights = ""',
+    "a long path": '[model]\nkind = "mlp"\nweights = "' + "x" * 5000 + '"',
+    "beyond torch": '[model]\nkind = "mlp"\nhidden = [99999999999999999999999999]',
+    "an empty name": '[method]\nkind = "fedavg"\n"" = 1',
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_odd_recipes_are_refused_with_a_reason(text, tmp_path):
+    with pytest.raises(InputError) as refused:
+        fuzz_configs.build(load_text(text, tmp_path))
+    assert 10 < len(str(refused.value)) < 12_000
+
+
+def load_text(text: str, folder: Path) -> fuzz_configs.Config:
+    """The settings of a text."""
+    (folder / "recipe.toml").write_text(text)
+    return load(folder / "recipe.toml")
+
+
+def test_a_recipe_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / "latin.toml").write_bytes("name = 'é'".encode("latin-1"))
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(tmp_path / "latin.toml")
+    with pytest.raises(InputError, match="File name too long"):
+        load("x" * 5000)
+
+
+def test_options_with_odd_names_are_written_and_read_back(tmp_path):
+    text = '[sweep.space]\n"train.optimizer.lr" = [0.1, 0.2]\n'
+    config = load_text(text, tmp_path)
+    assert load_text(dump(config), tmp_path) == config
