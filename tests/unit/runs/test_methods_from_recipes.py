@@ -26,6 +26,14 @@ def test_one_round_by_default_settings(kind: str) -> None:
     assert rounds.play().quarantined == []
 
 
+def test_capture_of_the_engine_reaches_the_network() -> None:
+    for asked in ("auto", True, False):
+        config = parse({**SMALL, "engine": {"capture": asked}})
+        assert method_of(config, federation_of(config)).net.capture is asked
+    with pytest.raises(InputError, match=r"engine\.capture"):
+        parse({**SMALL, "engine": {"capture": "never"}})
+
+
 def test_fedbn_wants_batch_norm() -> None:
     config = parse({**SMALL, "method": {"kind": "fedbn"}})
     with pytest.raises(InputError, match="this network has none"):
