@@ -111,7 +111,7 @@ def cells(config: Config, plan: Plan) -> list[Cell]:
     """Every method with every defence."""
     chosen = [config.method] if not plan.methods else [Kinded(kind=name) for name in plan.methods]
     return [
-        Cell(config.model_copy(update={"method": method}), codec, defence)
+        Cell(config.with_method(method), codec, defence)
         for method in chosen
         for codec in plan.codecs
         for defence in plan.defences

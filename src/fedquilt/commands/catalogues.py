@@ -9,12 +9,27 @@ import typer
 from fedquilt.commands.options import AsJson, echo, listing
 
 
-def methods(as_json: AsJson = False) -> None:
-    """List the methods. Example: [bold]fedquilt methods --json[/bold]"""
-    from fedquilt.runs.registry import entries
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, to see its settings.", metavar="NAME")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods, or look at one: its options, and what it trains with where a recipe is silent.
 
-    rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("method").values()]
-    listing(rows, as_json, "methods")
+    Example: [bold]fedquilt methods podfcssv[/bold]
+    """
+    if name is None:
+        from fedquilt.runs.registry import entries
+
+        rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("method").values()]
+        listing(rows, as_json, "methods")
+        return
+    from fedquilt.runs.methods import detail, lines
+
+    found = detail(name)
+    if as_json:
+        echo(found)
+    else:
+        listing(lines(found), False, f"{name}: {found['about']}")
 
 
 def codecs(as_json: AsJson = False) -> None:

@@ -8,6 +8,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Parts, everything, nothing
+from fedquilt.core.train import Optimizer
 from fedquilt.methods.anchoring import Anchoring
 from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.podfcssv import PODFCSSV, Begin, Clustering
@@ -18,6 +19,8 @@ from fedquilt.pieces.prototypes.bank import MergeOrAdd
 from fedquilt.pieces.prototypes.gpad import GPAD
 from fedquilt.pieces.prototypes.memory import Following, Novelty
 from fedquilt.pieces.prototypes.spherical import Reseed
+
+OPTIMIZER = AdamW(1e-4, weight_decay=0.05)  # as published
 
 
 def podfcssv(
@@ -31,12 +34,13 @@ def podfcssv(
     max_prototypes: int | None = None, evict: bool = False, concatenate_first: bool = False, shuffle: bool = False,
     novelty_size: int | None = None, novelty_k: int = 10, live_prototypes: bool = False,
     bootstrap_every: int | None = None, server_ema: float | None = None, min_cluster: int = 1,
-    prototype_clip: float = 1.0, prototype_noise: float = 0.0, secret_noise: bool = False, **rest: Any,
+    prototype_clip: float = 1.0, prototype_noise: float = 0.0, secret_noise: bool = False,
+    optimizer: Optimizer = OPTIMIZER, **rest: Any,
 ) -> PODFCSSV:  # fmt: skip
     """PODFCSSV on FedAvg over the adapters; the network must be a masked autoencoder."""
     if weighting not in ("uniform", "samples"):
         raise InputError(f"weighting must be 'uniform' or 'samples', got {weighting!r}.")
-    base = _base(objective, aggregate=uniform_mean if weighting == "uniform" else mean, **rest)
+    base = _base(objective, optimizer, aggregate=uniform_mean if weighting == "uniform" else mean, **rest)
     gpad = GPAD(
         gpad_base_tau, gpad_temp_gate, gpad_lambda_entropy, soft_assign_temp, hard_gate, distance, gate_grad,
         anchored_only or novelty_size is not None,
@@ -57,28 +61,33 @@ def podfcssv(
     )  # fmt: skip
 
 
-def fedmae(objective: Objective | Net, weighting: Literal["uniform", "samples"] = "uniform", **rest: Any) -> PODFCSSV:
+def fedmae(
+    objective: Objective | Net, weighting: Literal["uniform", "samples"] = "uniform", optimizer: Optimizer = OPTIMIZER,
+    **rest: Any,
+) -> PODFCSSV:  # fmt: skip
     """Adapters averaged, no prototypes: what PODFCSSV must beat."""
-    return podfcssv(objective, lambda_proto=0.0, k_init_prototypes=0, weighting=weighting, **rest)
+    return podfcssv(
+        objective, lambda_proto=0.0, k_init_prototypes=0, weighting=weighting, optimizer=optimizer, **rest
+    )  # fmt: skip
 
 
-def mae_alone(objective: Objective | Net, **rest: Any) -> PODFCSSV:
+def mae_alone(objective: Objective | Net, optimizer: Optimizer = OPTIMIZER, **rest: Any) -> PODFCSSV:
     """Every client trains its own adapters on its own stream; nothing is averaged."""
-    return _plain(_base(objective, parts=Parts(shared=nothing, private=everything), **rest))
+    return _plain(_base(objective, optimizer, parts=Parts(shared=nothing, private=everything), **rest))
 
 
-def mae_pooled(objective: Objective | Net, **rest: Any) -> PODFCSSV:
+def mae_pooled(objective: Objective | Net, optimizer: Optimizer = OPTIMIZER, **rest: Any) -> PODFCSSV:
     """One set of adapters on the pooled rows of all clients; not federated."""
-    return _plain(_base(objective, **rest), pools_data=True)
+    return _plain(_base(objective, optimizer, **rest), pools_data=True)
 
 
 def _plain(base: FedAvg, **rest: Any) -> PODFCSSV:
     return PODFCSSV(base=base, loss=Anchoring(base.net, lambda_proto=0.0), clustering=Clustering(k=0), **rest)
 
 
-def _base(objective: Objective | Net, **rest: Any) -> FedAvg:
+def _base(objective: Objective | Net, optimizer: Optimizer, **rest: Any) -> FedAvg:
     """FedAvg over the names that the network does not freeze."""
     net = net_of(objective)
     for name in ("patches", "width"):
         net.trait(name)  # says what is missing from a network that is no masked autoencoder
-    return FedAvg(objective=net, **{"optimizer": AdamW(1e-4, weight_decay=0.05), **rest})
+    return FedAvg(objective=net, optimizer=optimizer, **rest)

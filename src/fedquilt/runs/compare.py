@@ -29,7 +29,7 @@ def cells(config: Config) -> tuple[Path, list[Cell]]:
     labels = _labels(choices)
     seeds = config.compare.seeds
     runs = {
-        (label, seed): config.model_copy(update={"method": choice, "seed": seed})
+        (label, seed): config.with_method(choice).model_copy(update={"seed": seed})
         for seed in seeds
         for label, choice in zip(labels, choices, strict=True)
     }

@@ -22,6 +22,7 @@ from fedquilt.runs.settings import Kinded as Kinded
 from fedquilt.runs.settings import Snapshots as Snapshots
 from fedquilt.runs.settings import Stop as Stop
 from fedquilt.runs.settings import named
+from fedquilt.runs.training import defaults_of
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -94,14 +95,18 @@ def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[
         problems += [explain(e) for e in error.errors() if not of_other_branch(e)]
         config = None
     problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
+    if config is not None and not problems:
+        try:
+            defaults_of(config.method.kind)
+        except InputError as error:
+            problems.append(f"method.kind: {error}")
     if problems or config is None:
         raise ConfigError(problems, where)
     return config
 
 
 _KINDS = {
-    ("method",): "fedavg", ("model",): "mlp", ("train", "optimizer"): "sgd", ("data", "partition"): "dirichlet",
-    ("data", "long_tail"): "exponential",
+    ("method",): "fedavg", ("model",): "mlp", ("data", "partition"): "dirichlet", ("data", "long_tail"): "exponential",
 }  # fmt: skip
 
 
@@ -125,7 +130,7 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
     problems: list[str] = []
     choices: list[tuple[str, str, Any]] = [
         ("method", "method", _inner(raw, "method")),
-        ("optimizer", "train.optimizer", _inner(raw, "train", "optimizer")),
+        ("optimizer", "train.optimizer", _optimizer(raw)),
         ("schedule", "train.schedule", _inner(raw, "train", "schedule")),
         ("partition", "data.partition", _inner(raw, "data", "partition")),
         ("long_tail", "data.long_tail", _inner(raw, "data", "long_tail")),
@@ -166,6 +171,18 @@ def _codecs(section: str, asked: Any) -> list[tuple[str, str, Any]]:
         behind = item.get("chain") if isinstance(item, Mapping) else None
         found += [("codec", f"{path}.chain.{j}", c) for j, c in enumerate(behind if isinstance(behind, list) else [])]
     return found
+
+
+def _optimizer(raw: Mapping[str, Any]) -> Any:
+    """The optimiser that is asked for; with options only, it is the method's own."""
+    asked = _inner(raw, "train", "optimizer")
+    if not isinstance(asked, Mapping) or "kind" in asked:
+        return asked
+    method = named(_inner(raw, "method") or "fedavg")
+    try:
+        return {**defaults_of(method["kind"])["optimizer"], **asked}
+    except (InputError, KeyError, TypeError):  # whatever the method should be is told where methods are checked
+        return None
 
 
 def _check_model(asked: Any) -> list[str]:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
 from fedquilt.core.errors import InputError
 from fedquilt.runs.registry import Entry, did_you_mean, lookup
@@ -62,6 +63,11 @@ def _aggregator(asked: str | dict[str, Any], path: str) -> tuple[Any, list[str]]
         return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
     made, problems = check_options("aggregate", kind, options, path)
     return (None, problems) if problems else (entry.load()(**made), [])
+
+
+def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:
+    """The options that a choice takes, with their types and defaults."""
+    return _schema(table, kind).model_fields
 
 
 _PLAIN = (bool, int, float, str)

@@ -6,13 +6,16 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fedquilt.core.errors import InputError
 from fedquilt.runs.links import Network
 from fedquilt.runs.sweeping.space import Sweep, different
+from fedquilt.runs.training import resolved
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 Number = Annotated[int, Field(ge=0, lt=2**63)]  # a seed, which travels in 64 bits
@@ -149,14 +152,20 @@ def _listed(value: Any) -> Any:
 Codecs = Annotated[list[CodecChoice], BeforeValidator(_listed)]
 
 
+class OptimizerChoice(Kinded):
+    """An optimiser; without its kind, other options of the method's own one."""
+
+    kind: str = ""
+
+
 class Training(_Section):
-    """Local work, the same for every method of a comparison."""
+    """Local work. Where nothing is given, each method has settings of its own (:mod:`fedquilt.runs.training`)."""
 
     epochs: Positive = 1
     epochs_first: Positive | None = None
     steps: Positive | None = None
     batch_size: Positive = 32
-    optimizer: Choice = Kinded(kind="sgd", lr=0.05)  # type: ignore[call-arg]
+    optimizer: Annotated[OptimizerChoice, BeforeValidator(named)] = OptimizerChoice(kind="sgd", lr=0.05)  # type: ignore[call-arg]
     schedule: Choice | None = None
     clip: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -291,6 +300,17 @@ class Config(_Section):
     output: Output = Output()
     compare: Comparison = Comparison()
     sweep: Sweep = Sweep()
+
+    @model_validator(mode="after")
+    def _trains(self) -> Config:
+        """What the recipe leaves open in ``train`` is as the method has it; an unknown method is told elsewhere."""
+        with suppress(InputError):
+            self.__dict__["train"] = resolved(self.train, self.method.kind)
+        return self
+
+    def with_method(self, method: Kinded) -> Config:
+        """The same for another method, with that method's own training wherever the recipe is silent."""
+        return self.model_copy(update={"method": method, "train": resolved(self.train, method.kind)})
 
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""

@@ -57,6 +57,8 @@ def folder_of(config: Config) -> Path:
 def at(config: Config, values: Mapping[str, Any]) -> Config:
     """The settings with these values."""
     raw = config.model_dump(mode="json", exclude_none=True)
+    given = config.train.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    raw["train"] = given  # what was left open follows from the method, which the values may name
     for name, value in values.items():
         *parents, leaf = name.split(".")
         place = raw
