@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
 
-from fedquilt.core.errors import InputError
+from fedquilt.core.errors import InputError, RoundError
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table, in_order
@@ -251,6 +251,8 @@ class Run:
         }
         if log.void is not None:
             self._note(f"round {rounds.done} is void: {log.void}")
+            if rounds.done == self.total == rounds.past["void"]:
+                raise RoundError(f"None of the {self.total} rounds counts. The last one: {log.void}.")
         if self.withhold_test:
             (metrics, held), exams = apart(metrics), without_tests(exams)
             if due and self.folder is not None:

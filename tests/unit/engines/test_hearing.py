@@ -230,6 +230,12 @@ def test_a_state_out_of_scale_makes_the_round_void_and_several_stop_the_run(tmp_
     assert "void" in (folder / "ledger.jsonl").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:round . is void")
+def test_a_run_of_which_no_round_counts_is_no_result():
+    with pytest.raises(RoundError, match=r"None of the 2 rounds counts\. The last one: the server's state would leave"):
+        last(fedavg(**WILD), TOY, rounds=2)
+
+
 def test_a_round_that_counts_ends_a_row_of_void_ones():
     """Two of three rounds in a row are void, again and again: the run goes on."""
     base = fedavg()

@@ -73,7 +73,7 @@ def compression(found: Gathered) -> Panel | None:
     """Where codecs made messages smaller: by how much, and against plain FedAvg."""
     rows = []
     for label, runs in _summaries(found).items():
-        if not runs:  # their logs of traffic are gone
+        if not runs:  # no message of it counts yet, or its logs of traffic are gone
             continue
         mean = {k: float(np.mean([run[k] for run in runs])) for k in ("raw_up", "wire_up", "raw_down", "wire_down")}
         if mean["raw_up"] + mean["raw_down"] < WORTH * (mean["wire_up"] + mean["wire_down"]):
