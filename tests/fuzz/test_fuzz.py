@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import fuzz_configs
 import pytest
 
 import fuzz
-import fuzz_configs
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.runs.config import dump, load
 
