@@ -97,7 +97,7 @@ def tokenise(texts: Sequence[str], folder: str, length: int = 64) -> np.ndarray:
 
 def _encoder(folder: str) -> Any:
     if torch.get_default_device().type == "meta":  # only sizes are asked for
-        model = library().AutoModel.from_config(pretrained("AutoConfig", folder))
+        model = library().AutoModel.from_config(pretrained("AutoConfig", folder), trust_remote_code=False)
     else:
         model = pretrained("AutoModel", folder, use_safetensors=True, dtype=torch.float32)
     if getattr(model, "pooler", None) is not None:

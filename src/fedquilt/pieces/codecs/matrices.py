@@ -14,7 +14,9 @@ from torch import Tensor
 from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
-from fedquilt.pieces.codecs.layout import Layout, is_params, layout_of, read, written
+from fedquilt.pieces.codecs.layout import MOST_TRAVELLING, Layout, held, is_params, layout_of, read, written
+
+_TIMES = 16  # how many times the entries of the download an upload may have
 
 
 @record
@@ -66,10 +68,15 @@ class Matrixwise(ABC):
         return wire, kept if any(new is not None for new in kept) else memory
 
     def decode(self, wire: Any, sent: Any) -> Any:
-        """Everything coded in ``wire``, as tensors again."""
+        """Everything coded in ``wire``, as tensors again: so many entries as both sides hold, a few times over."""
+        left = MOST_TRAVELLING + _TIMES * sum(layout.entries for layout in held(sent))
 
         def one(coded: Coded) -> Any:
+            nonlocal left
             layout = read(coded.layout, sent)
+            left -= layout.entries
+            if left < 0:  # few bytes could ask for much memory again and again
+                raise FrameError("too large: the coded tensors have more entries in all than an upload may have.")
             plan = _plan(layout)
             if not isinstance(coded.parts, tuple) or len(coded.parts) != len(plan):
                 raise FrameError(f"{len(plan)} matrices need as many parts.")

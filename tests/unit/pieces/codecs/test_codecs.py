@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
+from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.params import cosine, norm, sub
 from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
@@ -261,6 +261,16 @@ def test_a_combination_that_cannot_work_is_refused(codec, message):
 def test_wrong_settings_are_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+def test_coded_tensors_may_not_ask_for_memory_again_and_again(monkeypatch):
+    """A few bytes each, and the whole model every time."""
+    monkeypatch.setattr("fedquilt.pieces.codecs.matrices.MOST_TRAVELLING", 0)
+    model = {"w": torch.ones(10, 10)}
+    wire, _ = top_k(0.01).encode(model, model, None, Seed(0))
+    assert len(top_k(0.01).decode([wire] * 16, model)) == 16
+    with pytest.raises(FrameError, match="more entries in all than an upload may have"):
+        top_k(0.01).decode([wire] * 17, model)
 
 
 def test_a_layout_too_large_to_travel_is_refused():
