@@ -92,8 +92,8 @@ class Flower:
         """Snapshots reach back to this round; nodes may forget what is older."""
         self._oldest = oldest
 
-    def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor) -> dict[ClientId, Any]:
-        delivery = Delivery(self.post, self.roster, self.note, kind, self._begin, self._oldest, job)
+    def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor, what: str) -> dict[ClientId, Any]:
+        delivery = Delivery(self.post, self.roster, self.note, kind, self._begin, self._oldest, job, what)
         return delivery.run(clients)
 
     def visits(
@@ -107,7 +107,8 @@ class Flower:
             t = tasks[client]
             return Job(t.exchange, client, t.round, parcel.add(t.down or b""), t.slot, t.measure, t.again)
 
-        answers = self._deliver(kind, clients, job)
+        what = next((f"exchange '{t.exchange}' of round {t.round + 1}" for t in tasks.values()), "")
+        answers = self._deliver(kind, clients, job, what)
         for client in clients:
             yield client, self._outcome(answers[client])
 
@@ -157,12 +158,13 @@ class Flower:
             whole = None if e.whole is None else parcel.add(e.whole)
             return ExamJob(client, parcel.add(e.down or b""), e.slot, whole, e.splits, e.round)
 
-        answers = self._deliver(EXAM, clients, job)
+        what = next((f"scoring after round {e.round + 1}" for e in asked.values()), "")
+        answers = self._deliver(EXAM, clients, job, what)
         for client in clients:
             try:
                 yield client, self._marks(answers[client], asked[client])
             except (FedquiltError, ValueError) as error:
-                self.note(f"client {client!r} was not scored: {told(error)}")
+                self.note(f"client {client!r} of {self.roster.site_of(client)} was not scored: {told(error)}")
 
     def _marks(self, answer: Any, asked: Exam) -> dict[str, Any]:
         if isinstance(answer, Lost):
