@@ -164,7 +164,7 @@ class Flower:
             try:
                 yield client, self._marks(answers[client], asked[client])
             except (FedquiltError, ValueError) as error:
-                self.note(f"client {client!r} of {self.roster.site_of(client)} was not scored: {told(error)}")
+                self.note(f"client {client!r} was not scored: {told(error)}")
 
     def _marks(self, answer: Any, asked: Exam) -> dict[str, Any]:
         if isinstance(answer, Lost):
