@@ -141,8 +141,12 @@ def keep_output(process: subprocess.Popen[bytes], log: Path) -> threading.Thread
     if log.exists() and log.stat().st_size > _LONGEST_LOG:
         log.replace(log.with_name(f"{log.name}.old"))
 
+    said = process.stdout
+    if said is None:
+        raise ValueError("the program must have been started with stdout=subprocess.PIPE")
+
     def copy() -> None:
-        with process.stdout or contextlib.nullcontext([]) as said, log.open("ab") as file:
+        with said, log.open("ab") as file:
             for line in said:
                 with contextlib.suppress(OSError):  # a full disk must not stop the program
                     file.write(_CODES.sub(b"", line))

@@ -96,7 +96,7 @@ class Membership:
     @property
     def name(self) -> str:
         """What this site is called where it is spoken of."""
-        return f"site {self.settings.name!r}" if self.settings.name is not None else f"the site of {self.state.name}"
+        return f"site {self.settings.name!r}" if self.settings.name is not None else "this site"
 
     def run(self, note: Callable[[str], None]) -> NoReturn:
         """Be a node until stopped: a resident with the data, and Flower's SuperNode, which is started again when it

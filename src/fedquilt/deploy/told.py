@@ -27,19 +27,24 @@ def told(log: Path, note: Note, text: str) -> None:
     write(log, text)
 
 
+def printable(text: str) -> str:
+    """One line, with nothing in it that a terminal obeys."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
 def telling(answer: Answer, say: Note) -> Answer:
     """The same answers, and a line about each message: what it was, and how long it took or why it was refused."""
     known: set[str] = set()
 
     def spoken(kind: str, frames: dict[str, bytes]) -> dict[str, bytes]:
-        began, name = time.monotonic(), "".join(c if c.isprintable() else "?" for c in kind[:60])
+        began, name = time.monotonic(), printable(kind[:60])
         try:
             found = answer(kind, frames)
         except FedquiltError as error:
-            say(f"{name}: refused: {error}")
+            say(printable(f"{name}: refused: {error}"))
             raise
         except Exception as error:
-            say(f"{name}: failed ({type(error).__name__}: {error})")
+            say(printable(f"{name}: failed ({type(error).__name__}: {error})"))
             raise
         if not name.startswith("query."):
             say(f"{name}: answered in {time.monotonic() - began:.1f} s")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedquilt.runs.energy import in_words
 from fedquilt.runs.finished import in_messages
-from fedquilt.runs.mending import told
+from fedquilt.runs.mending import missing_of, told
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.terminal import console as console
 from fedquilt.runs.terminal import say, show_table
@@ -47,7 +47,7 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
         say(in_messages(result))
     if result["quarantined"]:
         say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
-    for name, lost in (result.get("missing") or {}).items():
+    for name, lost in missing_of(result).items():
         say(f"{name}: {told(lost)}")
     _told(folder)
     say(f"state {result['digest']}")

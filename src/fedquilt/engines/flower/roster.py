@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.core.record import pack
-from fedquilt.core.table import ClientId, in_order
+from fedquilt.core.table import ClientId
 from fedquilt.engines.flower.errand import PROTOCOL, Here, read
 from fedquilt.engines.flower.post import Failed, Post, all_plain, clock, told
 
@@ -164,7 +164,7 @@ def _people(site: Here) -> set[ClientId]:
 
 def called(site: Here, most: int = 3) -> str:
     """The name of a site: its own, which is that of its only client, or those of its first clients."""
-    names = [told(repr(c), 60) for c in in_order(_people(site))]
+    names = sorted((told(repr(c), 60) for c in _people(site)), key=lambda name: (len(name), name))
     if len(names) == 1:
         return f"site {names[0]}"
     rest = f" and {len(names) - most} more" if len(names) > most else ""
