@@ -119,7 +119,7 @@ class Roster:
     def _admit(self, node: int, site: Here) -> None:
         problem = self._objection(node, site)
         if problem:
-            self._complain(node, f"cannot join: {problem}")
+            self._complain(node, f"cannot join: {problem}", f"{called(site)}, ")
             return
         del self._held[node]
         self.trouble.pop(node, None)
@@ -152,10 +152,10 @@ class Roster:
         same = (before.clients, set(before.examined), before.fingerprint)
         return "" if same == (site.clients, set(site.examined), site.fingerprint) else "its data are not those it had"
 
-    def _complain(self, node: int, text: str) -> None:
+    def _complain(self, node: int, text: str, name: str = "") -> None:
         if self.trouble.get(node) != text:
             self.trouble[node] = text
-            self.note(f"node {node} {text}")
+            self.note(f"{name}node {node} {text}")
 
 
 def _people(site: Here) -> set[ClientId]:
