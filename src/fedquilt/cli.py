@@ -25,6 +25,7 @@ from fedquilt.commands import (
 )
 from fedquilt.core.errors import FedquiltError
 
+STOPPED = 143
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -32,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Learn from clients whose data differ, without moving the data.",
     epilog="Exit codes: 0 done, 2 wrong input, 3 a method or a round failed, 4 the run folder cannot be used, "
-    "5 worker processes or Flower failed, 6 a download failed, 130 interrupted.",
+    "5 worker processes or Flower failed, 6 a download failed, 130 interrupted, 143 stopped by SIGTERM.",
 )
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
@@ -69,6 +70,8 @@ def _told(as_json: bool) -> Iterator[None]:
     except SystemExit as end:
         if end.code == 130:  # typer makes this of a KeyboardInterrupt
             _interrupted(as_json)
+        if end.code == STOPPED:
+            _say(as_json, "Stopped. What is done is kept; the same command goes on from there.", STOPPED, "Stopped")
         raise
     except BrokenPipeError:
         sys.exit(141)

@@ -15,7 +15,7 @@ from fedquilt.core.record import pack, unpack
 from fedquilt.engines.local import Local
 from fedquilt.runs.config import Snapshots
 from fedquilt.runs.csv_export import export_csv
-from fedquilt.runs.logs import LOGS, ROUNDS, VISITS, row_in, spans
+from fedquilt.runs.logs import LOGS, ROUNDS, VISITS, gaps, row_in, spans
 from fedquilt.runs.report import write_report
 from fedquilt.runs.runner import Run
 from fedquilt.runs.storage import RunFolder
@@ -278,5 +278,30 @@ def test_a_comparison_goes_on_with_a_damaged_run(tmp_path: Path, monkeypatch: py
     assert fedquilt("report", first["folder"]).code == 0
 
 
-def test_spans() -> None:
+def test_spans_and_gaps() -> None:
     assert spans([5, 1, 2, 3, 9, 3]) == [[1, 3], [5, 5], [9, 9]]
+    assert gaps([], 3) == [[1, 3]]
+    assert gaps([1, 2, 3], 3) == gaps([], 0) == []
+    assert gaps([2, 5, 7], 8) == [[1, 1], [3, 4], [6, 6], [8, 8]]
+    assert gaps([10**9], 10**9) == [[1, 10**9 - 1]]  # an odd number takes no memory
+
+
+@pytest.mark.parametrize("name", ["test_accuracy", "valid_loss", "train_loss", "bytes_up", "global_test_accuracy"])
+def test_a_row_of_a_round_holds_numbers_where_readers_take_them_for_such(name: str) -> None:
+    row = {"round": 1, "bytes_up": 1, "bytes_down": 1, "seconds": 0.1, "clients": 2, "told": {"by": ["a", "method"]}}
+    assert row_in(json.dumps(row), ROUNDS) == row
+    assert row_in(json.dumps(row | {name: "high"}), ROUNDS) is None
+
+
+def test_what_was_mended_is_remembered_even_if_the_run_is_killed_at_once(
+    interrupted: tuple[Path, str], tmp_path: Path
+) -> None:
+    source, expected = interrupted
+    folder = damaged(source, tmp_path / "run", VISITS, garbage)
+    run = made(folder, every=DONE)
+    steps = iter(run)
+    next(steps)
+    del run.folder, steps  # no snapshot of the round that was just played
+    digest, _ = played(made(folder, every=DONE))
+    assert digest == expected
+    assert VISITS in json.loads((folder / "result.json").read_text())["missing"]

@@ -159,7 +159,16 @@ def test_three_machines_from_nothing(machines: Machines) -> None:
     assert (place / "oslo" / "state-backup.tar.gz").stat().st_size > 0
     assert (place / "server" / "keys" / "nodes" / "trondheim.pub").exists()
     assert (place / "server" / "clinics-app" / "pyproject.toml").exists()
-    assert Path(result["folder"], "nodes.log").exists()
+    nodes = Path(result["folder"], "nodes.log").read_text()
+    assert all(f"site '{name}' is there, with 1 client" in nodes for name in ("oslo", "bergen"))
+    assert "site 'oslo' is there" in said[the("fedquilt serve")]
+    machines.close()
+    log = (place / "oslo" / "state" / "node.log").read_text()
+    assert "train.train: answered in" in log
+    assert "site 'oslo' stopped, by SIGTERM" in log
+    noise = (place / "oslo" / "state" / "flower.log").read_text(errors="replace")
+    assert noise
+    assert "\x1b" not in noise
 
 
 def test_a_simulation_as_the_page_shows_it(machines: Machines) -> None:

@@ -237,6 +237,11 @@ def test_a_server_that_is_killed_leaves_nothing_behind_that_stops_the_next(tmp_p
         assert serving.end(signal.SIGTERM) == 143
         assert wait_gone(link, 30)
         assert wait_gone(place, 60)
+        words = "stopped by SIGTERM after round 0; the same command goes on from there"
+        assert (place.parent / "nodes.log").read_text().splitlines()[-1].endswith(words)
+        assert words in (tmp_path / "said.txt").read_text()
+        assert '"kind": "stopped"' in (place.parent / "messages.jsonl").read_text().splitlines()[-1]
+        assert "\x1b" not in (place.parent / "flower" / "superlink.log").read_text(errors="replace")
     finally:
         if serving.process is not None and serving.process.poll() is None:
             serving.end(signal.SIGKILL)

@@ -56,6 +56,9 @@ def serve(
 ) -> None:
     """Serve a run to the nodes of a federation; run it again and it goes on where it stopped.
 
+    Sites that come, go and come back are told of here and in nodes.log of the run's folder. SIGTERM stops it with exit
+    code 143.
+
     Example: [bold]fedquilt serve recipe.toml --keys keys --host 0.0.0.0 --nodes 3[/bold]
     """
     import signal
@@ -134,6 +137,9 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Join a federation with this site's own data. The data stay here.
+
+    What happens is told here and in node.log of the state folder; what Flower says is in flower.log there. SIGTERM
+    stops it with exit code 0.
 
     Example: [bold]fedquilt join --superlink server:8000 --ca ca.crt --key oslo --data oslo.npz --name oslo[/bold]
     """

@@ -6,12 +6,12 @@ import json
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.deploy.told import NODES, write
 from fedquilt.engines.flower.apps import Client, Server, versions
 from fedquilt.engines.flower.resident import ask
 from fedquilt.runs.files import write_atomic
@@ -109,5 +109,4 @@ def run_key(folder: Path) -> str:
 def _told(folder: Path, text: str) -> None:
     """Nodes that come, go and fail: for people, not for the run."""
     log.info("%s", text)
-    with (folder / "nodes.log").open("a", encoding="utf-8") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    write(folder / NODES, text)

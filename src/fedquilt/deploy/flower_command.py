@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.engines.process import end_with_parent
 
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
+
+
+_CODES = re.compile(rb"\x1b(\[[0-9;?]*[ -/]*[@-~]|[@-Z\\^_])")
+_LONGEST_LOG = 2**24  # bytes; a longer log is put aside when a program starts
 
 
 class FlowerError(FedquiltError):
@@ -111,23 +116,45 @@ def call(arguments: Sequence[str], home: Path, timeout: float = 300.0) -> str:
     except subprocess.TimeoutExpired as error:
         raise FlowerError(f"'{' '.join(arguments[:3])}' did not end within {timeout:.0f} seconds.") from error
     if done.returncode:
-        raise FlowerError(f"'{' '.join(arguments[:3])}' failed: {_last_words(done.stdout + done.stderr)}")
+        raise FlowerError(f"'{' '.join(arguments[:3])}' failed: {last_words(done.stdout + done.stderr)}")
     return done.stdout
 
 
-def _last_words(text: str, lines: int = 12) -> str:
+def last_words(text: str, lines: int = 12) -> str:
     said = [line.rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(said[-lines:]) or "it said nothing"
 
 
 def start(arguments: Sequence[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start a program that stays, in a session of its own, with its output in a file. It ends when this one does."""
+    process = subprocess.Popen(
+        [program(arguments[0]), *arguments[1:]], env=environment(home), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent,
+    )  # fmt: skip
+    keep_output(process, log)
+    return process
+
+
+def keep_output(process: subprocess.Popen[bytes], log: Path) -> threading.Thread:
+    """Write what a program says into a file, without the codes that colour a terminal; until it says no more."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [program(arguments[0]), *arguments[1:]], env=environment(home), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent,
-        )  # fmt: skip
+    if log.exists() and log.stat().st_size > _LONGEST_LOG:
+        log.replace(log.with_name(f"{log.name}.old"))
+
+    said = process.stdout
+    if said is None:
+        raise ValueError("the program must have been started with stdout=subprocess.PIPE")
+
+    def copy() -> None:
+        with said, log.open("ab") as file:
+            for line in said:
+                with contextlib.suppress(OSError):  # a full disk must not stop the program
+                    file.write(_CODES.sub(b"", line))
+                    file.flush()
+
+    thread = threading.Thread(target=copy, name=f"log of {log.name}", daemon=True)
+    thread.start()
+    return thread
 
 
 def stop(process: subprocess.Popen[bytes], grace: float = 10.0) -> None:
@@ -146,9 +173,10 @@ def wait_for(address: Address, process: subprocess.Popen[bytes] | None, log: Pat
     end = time.monotonic() + seconds
     while not address.answers():
         if process is not None and process.poll() is not None:
-            raise FlowerError(f"Flower's SuperLink ended at once: {_last_words(_text(log))}")
+            time.sleep(0.3)  # for its last words to be written
+            raise FlowerError(f"Flower's SuperLink ended at once: {last_words(_text(log))}")
         if time.monotonic() > end:
-            said = f"Flower's SuperLink said: {_last_words(_text(log), 4)}" if process is not None else "Is it started?"
+            said = f"Flower's SuperLink said: {last_words(_text(log), 4)}" if process is not None else "Is it started?"
             raise FlowerError(f"Nothing answers at {address} after {seconds:.0f} seconds. {said}")
         time.sleep(0.1)
 

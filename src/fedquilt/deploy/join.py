@@ -10,14 +10,24 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from fedquilt.core.errors import InputError
-from fedquilt.deploy.flower_command import Address, environment, free_port, program, refuse_plain_text
+from fedquilt.deploy.flower_command import (
+    Address,
+    environment,
+    free_port,
+    keep_output,
+    last_words,
+    program,
+    refuse_plain_text,
+)  # fmt: skip
 from fedquilt.deploy.keys import check_date, check_node_key
 from fedquilt.deploy.processes import held
 from fedquilt.deploy.site import SiteSettings, is_function
+from fedquilt.deploy.told import SITE, told
 from fedquilt.engines.flower.resident import PLACE
 from fedquilt.engines.process import end_with_parent
 
@@ -73,21 +83,49 @@ class Membership:
         words += ["--root-certificates", str(self.ca)]
         return [*words, *(["--auth-supernode-private-key", str(self.key)] if self.key is not None else [])]
 
+    @property
+    def log(self) -> Path:
+        """What happened at this site."""
+        return self.state / SITE
+
+    @property
+    def flower_log(self) -> Path:
+        """What Flower's own programs say."""
+        return self.state / "flower.log"
+
+    @property
+    def name(self) -> str:
+        """What this site is called where it is spoken of."""
+        return f"site {self.settings.name!r}" if self.settings.name is not None else "this site"
+
     def run(self, note: Callable[[str], None]) -> NoReturn:
         """Be a node until stopped: a resident with the data, and Flower's SuperNode, which is started again when it
-        ends, for example because the server does not know its key yet."""
+        ends, for example because the server does not know its key yet. SIGTERM and Ctrl-C stop it, with exit code 0
+        and 130."""
         with self.alone():
-            self._stay(note)
+            say = partial(told, self.log, note)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            try:
+                self._stay(say)
+            except (SystemExit, KeyboardInterrupt) as end:
+                by = "Ctrl-C" if isinstance(end, KeyboardInterrupt) else "SIGTERM"
+                say(f"{self.name} stopped, by {by}; clients' states are kept in {self.state}")
+                raise
 
     def _stay(self, note: Callable[[str], None]) -> NoReturn:
         command = self.command()
         surroundings = environment(self.state / "flower")
         resident = self._settle(surroundings)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        note(f"{self.name} has loaded its data and joins {self.superlink}; what Flower says is in {self.flower_log}")
         pause = 2.0
         while True:
             began = time.monotonic()
-            node = subprocess.Popen(command, env=surroundings, stdin=subprocess.DEVNULL, preexec_fn=_follow)
+            node = subprocess.Popen(
+                command, env=surroundings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                preexec_fn=_follow,
+            )  # fmt: skip
+            before = self.flower_log.stat().st_size if self.flower_log.exists() else 0
+            output = keep_output(node, self.flower_log)
             try:
                 while (code := node.poll()) is None:
                     if resident.poll() is not None:
@@ -97,7 +135,10 @@ class Membership:
             finally:
                 _end(node)
             pause = 2.0 if time.monotonic() - began > 60 else min(pause * 1.5, 30.0)
-            note(f"The node ended with exit code {code}; it is started again in {pause:.0f} seconds.")
+            output.join(2.0)
+            said = last_words(_since(self.flower_log, before)).replace("\n", " | ")
+            soon = f"it is started again in {pause:.0f} seconds"
+            note(f"The node ended with exit code {code}; {soon}. Flower said: {said}")
             time.sleep(pause)
 
     def alone(self) -> AbstractContextManager[None]:
@@ -118,6 +159,12 @@ class Membership:
                 raise InputError("The site's data could not be loaded; the reason is above.")
             time.sleep(0.05)
         return resident
+
+
+def _since(log: Path, place: int) -> str:
+    """What a log has gained."""
+    content = log.read_bytes() if log.exists() else b""
+    return content[place if place <= len(content) else 0 :].decode(errors="replace")
 
 
 def _follow() -> None:

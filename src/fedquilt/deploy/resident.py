@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from fedquilt.core.errors import FedquiltError
@@ -11,9 +12,11 @@ from fedquilt.core.errors import FedquiltError
 def main(file: Path, parent: int) -> None:
     """Load the data and answer for the site."""
     from fedquilt.deploy.apps import answering
+    from fedquilt.deploy.told import SITE, telling, told
     from fedquilt.engines.flower.resident import stay
 
-    stay(file.parent, answering(file), parent)
+    say = partial(told, file.parent / SITE, partial(print, file=sys.stderr, flush=True))
+    stay(file.parent, telling(answering(file), say), parent)
 
 
 if __name__ == "__main__":

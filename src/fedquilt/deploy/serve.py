@@ -27,10 +27,13 @@ from fedquilt.deploy.flower_command import (
 from fedquilt.deploy.front import Front
 from fedquilt.deploy.keys import Keys, check_loopback
 from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
+from fedquilt.deploy.told import NODES, told
 from fedquilt.runs.config import Config
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.finished import result_of
+from fedquilt.runs.journal import Journal
 from fedquilt.runs.logs import ROUNDS, read
+from fedquilt.runs.watch.tail import Tail
 
 CONNECTION = "fedquilt"
 _START = 600.0  # seconds for a server app to start
@@ -97,18 +100,40 @@ class Server:
         taken = f"Another 'fedquilt serve' plays the run in '{self.folder}'. Stop it first, or wait for it."
         with held(self.home / ".lock", taken):
             self._make_way(note)
-            return self._follow(config, hear, note)
+            try:
+                return self._follow(config, hear, note)
+            except (KeyboardInterrupt, SystemExit) as end:
+                self._stopped("Ctrl-C" if isinstance(end, KeyboardInterrupt) else "SIGTERM", note)
+                raise
+
+    def _stopped(self, by: str, note: Note) -> None:
+        """Write down that the run was stopped, where people look: its messages, its log of nodes, the terminal."""
+        if self.attach and alive(self.server_process):
+            note(f"stopped by {by}; the run goes on at the SuperLink {self.address}, which others run")
+            return
+        wait_gone(self.server_process)
+        done = max((row["round"] for row in self._rows()), default=0)
+        Journal(self.folder).say("stopped", done, f"by {by}")
+        told(self.folder / NODES, note, f"stopped by {by} after round {done}; the same command goes on from there")
 
     def _follow(self, config: Config, hear: Hear, note: Note) -> dict[str, Any]:
         app = self.folder / "flower" / "app"
         export(config, app, self.folder)
         self._connection()
         heard, tries, submitted = 0, 0, ""
+        log = self.folder / NODES
+        nodes = Tail(log, reach=0 if log.exists() else None, sound=_line)  # what is new, not what was said before
+        nodes.read()
+
+        def look() -> None:
+            for row in nodes.read()[1]:
+                note(row["text"])
+
         with self._superlink() as link:
             while True:
                 if not alive(self.server_process):  # a server that was killed may have left it to a SuperLink of others
                     submitted = self._submit(app)
-                for number, metrics in self._watch(link, submitted):
+                for number, metrics in self._watch(link, submitted, look):
                     if number > heard:
                         heard, tries = number, 0
                         hear(number, metrics)
@@ -210,12 +235,15 @@ class Server:
         runs = _answer(told).get("runs") or [{}]
         return str(runs[0].get("status")).startswith("finished")
 
-    def _watch(self, link: _Link, submitted: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _watch(
+        self, link: _Link, submitted: str, look: Callable[[], object] = lambda: None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rounds as they are played, until the server app is gone."""
         began, seen = time.monotonic(), 0
         asked = began
         while True:
             running = alive(self.server_process)
+            look()  # who came, went and failed
             for row in self._rows()[seen:]:
                 seen += 1
                 yield int(row["round"]), row
@@ -237,6 +265,12 @@ class Server:
 
     def _rows(self) -> list[dict[str, Any]]:
         return read(self.folder, ROUNDS)
+
+
+def _line(line: bytes) -> dict[str, Any] | None:
+    """A line of the log of nodes."""
+    text = line.decode(errors="replace").strip()
+    return {"text": text} if text else None
 
 
 def _answer(told: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ over the rest; what a snapshot or a result vouches for is the number of bytes an
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ _OTHERS: dict[str, Callable[[Any], bool]] = {  # what is no number, where it is 
     "labels": _is_pairs, "clusters": _are(_is_group), "before": _is_group, "after": _is_group,
     "rebuilt": lambda value: value is True,
 }  # fmt: skip
+_MEASURED = re.compile(r"(global_|common_)?(test|valid)_|(bytes|raw|seconds|carried|scoring|train|virtual|peak)_")
 _DECODER = json.JSONDecoder(parse_constant=lambda word: None)  # NaN and its kin are no numbers in JSON
 
 
@@ -96,16 +98,15 @@ def _sound(name: str, row: Mapping[str, Any]) -> bool:
     needed = _NEEDED[name]
     if not all(field in row and check(row[field]) for field, check in needed.items()):
         return False
-    return all(
-        value is None or _is_number(value) or _OTHERS.get(field, _free(name))(value)
-        for field, value in row.items()
-        if field not in needed
-    )
+    rest = ((field, value) for field, value in row.items() if field not in needed)
+    return all(value is None or _is_number(value) or _may_be_other(name, field, value) for field, value in rest)
 
 
-def _free(name: str) -> Callable[[Any], bool]:
-    """Rounds also hold what a method tells of itself, of any kind; others hold numbers."""
-    return (lambda value: True) if name == ROUNDS else (lambda value: isinstance(value, bool))
+def _may_be_other(name: str, field: str, value: Any) -> bool:
+    """Whether what is no number may stand there; rounds also hold what a method tells of itself, of any kind."""
+    if field in _OTHERS:
+        return _OTHERS[field](value)
+    return isinstance(value, bool) or (name == ROUNDS and not _MEASURED.match(field))
 
 
 def rows_in(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any] | None]:
@@ -194,6 +195,26 @@ def spans(rounds: Iterable[int]) -> list[list[int]]:
             found[-1][1] = round
         else:
             found.append([round, round])
+    return found
+
+
+def gaps(there: Iterable[int], last: int) -> list[list[int]]:
+    """The spans of rounds from the first to ``last`` that are not there."""
+    found, next_ = [], 1
+    for round in sorted({*there, last + 1}):
+        if round > next_ and next_ <= last:
+            found.append([next_, min(round - 1, last)])
+        next_ = max(next_, round + 1)
+    return found
+
+
+def vouched_in(result: Mapping[str, Any]) -> dict[str, Extent]:
+    """What a result.json vouches for of each log; nothing of what cannot be understood."""
+    found = {}
+    logs = result.get("logs")
+    for name, value in logs.items() if isinstance(logs, dict) else ():
+        if name in LOGS and isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)):
+            found[name] = Extent.of(value)
     return found
 
 

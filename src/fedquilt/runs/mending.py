@@ -57,6 +57,7 @@ def mend(folder: Path, vouched: Mapping[str, Extent], done: int, known: Mapping[
         notes.append(f"{name} {why}")
     if ROUNDS in missing:
         rebuilt = _rebuild(folder, done, known, missing)
+        rebuilt |= {row["round"] for row in read(folder, ROUNDS) if row.get("rebuilt")}  # now, or when last mended
         lost = {r for low, high in missing[ROUNDS]["missing"] for r in range(low, high + 1)} - rebuilt
         missing[ROUNDS] = {"missing": spans(lost), "rebuilt": spans(rebuilt)}
     return missing, [f"{note}; {told(found)}" for note, found in zip(notes, missing.values(), strict=True)]
@@ -70,6 +71,17 @@ def told(found: Mapping[str, Any]) -> str:
     if found["rebuilt"]:
         parts.append(f"rounds {in_words(found['rebuilt'])} were rebuilt from the other logs")
     return ", ".join(parts) or "every round has rows, which cannot be vouched for"
+
+
+def missing_of(result: Mapping[str, Any]) -> Missing:
+    """What a result.json says is missing; nothing of what cannot be understood."""
+    found = result.get("missing")
+    kinds = ("missing", "rebuilt")
+    return {
+        name: lost for name, lost in (found.items() if isinstance(found, dict) else ())
+        if isinstance(lost, dict) and all(isinstance(lost.get(kind), list) for kind in kinds)
+        and all(isinstance(s, list) and len(s) == 2 for kind in kinds for s in lost[kind])
+    }  # fmt: skip
 
 
 def joined(one: Missing, other: Missing) -> Missing:

@@ -133,6 +133,8 @@ class Run:
         if self.checkpoints is not None:
             rounds.heard = self.checkpoints.heard
         rounds.stepped = self.journal.step
+        if self.folder is not None and self.folder.missing:
+            self._save(rounds)  # from now on the logs are what they are, and what is gone is known
         return rounds
 
     def _note(self, text: str) -> None:

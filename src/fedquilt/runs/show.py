@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedquilt.runs.energy import in_words
 from fedquilt.runs.finished import in_messages, modes_line
+from fedquilt.runs.mending import missing_of
 from fedquilt.runs.mending import told as lost_in_words
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.terminal import console as console
@@ -48,7 +49,7 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
         say(in_messages(result))
     if result["quarantined"]:
         say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
-    for name, lost in (result.get("missing") or {}).items():
+    for name, lost in missing_of(result).items():
         say(f"{name}: {lost_in_words(lost)}")
     _told(folder)
     if line := modes_line(best or last):

@@ -14,8 +14,8 @@ import numpy as np
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.table import ClientId
-from fedquilt.runs.logs import CLIENTS, ROUNDS, Extent, fault, in_words, read, row_in, spans
-from fedquilt.runs.mending import told
+from fedquilt.runs.logs import CLIENTS, ROUNDS, fault, gaps, in_words, read, row_in, spans, vouched_in
+from fedquilt.runs.mending import missing_of, told
 from fedquilt.runs.statistics.targets import joules_by_round
 
 CELLS = "comparison.json"
@@ -143,14 +143,15 @@ class RunView:
     @cached_property
     def missing(self) -> list[str]:
         """What is not in its logs that should be, log by log, in words."""
-        known: dict[str, Any] = self.result.get("missing") or {}
+        known = missing_of(self.result)
         found = {name: [told(lost)] for name, lost in known.items()}
-        for name, extent in (self.result.get("logs") or {}).items():
-            if why := fault(self.folder / name, Extent.of(extent)):
+        for name, extent in vouched_in(self.result).items():
+            if why := fault(self.folder / name, extent):
                 found.setdefault(name, []).append(why)
-        played = max([self.result.get("rounds") or 0, *self._snapshots, *(row["round"] for row in self.rounds)])
-        absent = spans(set(range(1, played + 1)) - {row["round"] for row in self.rounds})
-        if absent and (known.get(ROUNDS) or {}).get("missing") != absent:
+        told_of = self.result.get("rounds")
+        there = {row["round"] for row in self.rounds}
+        absent = gaps(there, max([told_of if isinstance(told_of, int) else 0, *self._snapshots, *there]))
+        if absent and known.get(ROUNDS, {}).get("missing") != absent:
             found.setdefault(ROUNDS, []).append(f"has no rows of rounds {in_words(absent)}")
         scored = {row["round"] for row in self.rounds if row.get("test_accuracy") is not None}
         unscored = spans(scored - set(self.scored.rounds))

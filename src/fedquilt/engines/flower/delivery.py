@@ -51,17 +51,20 @@ class Delivery:
     begin: bytes
     oldest: int
     job: JobFor
+    what: str = "an exchange"
     answers: dict[ClientId, Any] = field(default_factory=dict)
     waited: dict[ClientId, float] = field(default_factory=dict)
     _under_way: list[_Sent] = field(default_factory=list)
     _homeless: list[ClientId] = field(default_factory=list)
     _began: float = 0.0
+    _until: float = 0.0  # when the waiting ends, in seconds since 1970
 
     def run(self, clients: Sequence[ClientId]) -> dict[ClientId, Any]:
         """Send everything and wait for the answers."""
         patience = self.post.patience
         self._homeless = list(clients)
         began = self._began = time.monotonic()
+        self._until = time.time() + patience.deadline
         while True:
             self._send()
             for sent in list(self._under_way):
@@ -69,6 +72,8 @@ class Delivery:
             if not self._homeless and not self._under_way:
                 return self.answers
             if time.monotonic() - began > patience.deadline:
+                for site in dict.fromkeys(map(self.roster.site_of, self._homeless)):
+                    self.note(f"{site} did not come back in time; its clients are left out of {self.what}")
                 for client in clients:
                     self.answers.setdefault(client, Lost(f"no answer within {patience.deadline:g} seconds"))
                 return self.answers
@@ -83,6 +88,7 @@ class Delivery:
         for client in self._homeless:
             node = self.roster.node_of(client)
             if node is None:
+                self.roster.missed(client, self.what, self._until)
                 waiting.append(client)
             else:
                 by_node.setdefault(node, []).append(client)
@@ -131,7 +137,7 @@ class Delivery:
         if said is not None:
             sent.question = None
             if _idle(said):
-                self.note(f"node {sent.node} knows nothing of its work; it is sent again")
+                self.note(f"{self.roster.called(sent.node)} knows nothing of its work on {self.what}; it is sent again")
                 self._push(sent)
         elif time.monotonic() - sent.since > sent.patience:
             longest = max(self.post.patience.ask, self.post.patience.deadline / 10)
@@ -139,7 +145,7 @@ class Delivery:
             sent.question = self.post.send(sent.node, "query.busy", {"number": pack(sent.number)})
 
     def _gone(self, sent: _Sent) -> None:
-        self.note(f"node {sent.node} is gone; its clients wait for it to come back")
+        self.roster.missed(sent.clients[0], self.what, self._until)
         self._under_way.remove(sent)
         self._homeless.extend(sent.clients)
 
@@ -175,7 +181,7 @@ class Delivery:
             return
         sent.failures += 1
         if sent.failures < 2 and failed.code is not None:
-            self.note(f"node {sent.node} failed and is asked once more: {failed.reason}")
+            self.note(f"{self.roster.called(sent.node)} failed and is asked once more: {failed.reason}")
             return
         self._lose(sent, failed.reason)
         self._under_way.remove(sent)

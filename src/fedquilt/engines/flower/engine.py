@@ -97,8 +97,8 @@ class Flower:
         """Snapshots reach back to this round; nodes may forget what is older."""
         self._oldest = oldest
 
-    def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor) -> dict[ClientId, Any]:
-        delivery = Delivery(self.post, self.roster, self.note, kind, self._begin, self._oldest, job)
+    def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor, what: str) -> dict[ClientId, Any]:
+        delivery = Delivery(self.post, self.roster, self.note, kind, self._begin, self._oldest, job, what)
         answers, self._waited = delivery.run(clients), delivery.waited
         return answers
 
@@ -117,7 +117,8 @@ class Flower:
             t = tasks[client]
             return Job(t.exchange, client, t.round, parcel.add(t.down or b""), t.slot, t.measure, t.again)
 
-        answers = self._deliver(kind, clients, job)
+        what = next((f"exchange '{t.exchange}' of round {t.round + 1}" for t in tasks.values()), "")
+        answers = self._deliver(kind, clients, job, what)
         for client in clients:
             yield client, self._outcome(answers[client])
 
@@ -167,7 +168,8 @@ class Flower:
             whole = None if e.whole is None else parcel.add(e.whole)
             return ExamJob(client, parcel.add(e.down or b""), e.slot, whole, e.splits, e.round)
 
-        answers = self._deliver(EXAM, clients, job)
+        what = next((f"scoring after round {e.round + 1}" for e in asked.values()), "")
+        answers = self._deliver(EXAM, clients, job, what)
         for client in clients:
             try:
                 yield client, self._marks(answers[client], asked[client])

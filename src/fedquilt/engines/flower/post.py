@@ -62,6 +62,7 @@ class Post:
         self.grid, self.patience = grid, patience
         self._there: set[int] = set()
         self._looked = float("-inf")
+        self._seen: dict[int, float] = {}
         self.weighed: Counter[str] = Counter()
         self._exams: set[str] = set()  # those under way
 
@@ -70,7 +71,12 @@ class Post:
         now = time.monotonic()
         if now - self._looked > 5 * self.patience.pause or not self._there:
             self._looked, self._there = now, set(self.grid.get_node_ids())
+            self._seen.update(dict.fromkeys(self._there, time.time()))
         return self._there
+
+    def last_seen(self, node: int) -> float:
+        """When a node was seen last, in seconds since 1970; now, if it never was."""
+        return self._seen.get(node, time.time())
 
     def send(self, node: int, kind: str, frames: Frames) -> str | None:
         """The message's name; None if Flower did not take it."""
@@ -119,6 +125,12 @@ def told(words: object, most: int = 500) -> str:
     """Words from elsewhere, fit for a log and a terminal: one line, not too long, nothing that a terminal obeys."""
     line = " ".join(str(words).split())
     return "".join(c if c.isprintable() else "?" for c in (line if len(line) <= most else line[:most] + "..."))
+
+
+def clock(seconds: float) -> str:
+    """A time of day, with its date if that is another day."""
+    then, today = time.localtime(seconds), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 def plain(client: object) -> bool:

@@ -11,7 +11,7 @@ from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.core.record import pack
 from fedquilt.core.table import ClientId
 from fedquilt.engines.flower.errand import PROTOCOL, Here, read
-from fedquilt.engines.flower.post import Failed, Post, all_plain, told
+from fedquilt.engines.flower.post import Failed, Post, all_plain, clock, told
 
 _SAME = ("shape", "dtype", "prepare")
 
@@ -32,13 +32,40 @@ class Roster:
         self._asked: dict[int, float] = {}
         self._questions: dict[str, int] = {}  # a slow node may still answer the first of several
         self._held: dict[int, Here] = {}
+        self._names: dict[int, str] = {}
+        self._away: dict[str, float] = {}  # sites that are not there, and since when
 
     def node_of(self, client: ClientId) -> int | None:
         """The node that has a client, if it is there now; others are given the chance to say that they have it."""
         if self._where.get(client) not in self.post.online():
             self.meet()
         node = self._where.get(client)
-        return node if node in self.post.online() else None
+        if node is None or node not in self.post.online():
+            return None
+        self._back(node)
+        return node
+
+    def called(self, node: int | None) -> str:
+        """A node's site by its name, or the node by its number if it has not said who it is."""
+        return "a site that nobody knows" if node is None else self._names.get(node, f"node {node}")
+
+    def site_of(self, client: ClientId) -> str:
+        """The name of a client's site."""
+        return self.called(self._where.get(client))
+
+    def missed(self, client: ClientId, what: str, until: float) -> None:
+        """Say, once, that a client's site is away: since when, in which exchange, and until when it is waited for."""
+        node = self._where.get(client)
+        name = self.called(node)
+        if node is not None and name not in self._away:
+            self._away[name] = self.post.last_seen(node)
+            since = clock(self._away[name])
+            self.note(f"{name} is away since {since}, in {what}; it is waited for until {clock(until)}")
+
+    def _back(self, node: int) -> None:
+        since = self._away.pop(self.called(node), None)
+        if since is not None:
+            self.note(f"{self.called(node)} is back, after {max(time.time() - since, 0.0):.0f} seconds")
 
     def fingerprint(self, client: ClientId) -> str:
         """The salted print of the data that the client's site came with."""
@@ -94,7 +121,7 @@ class Roster:
     def _admit(self, node: int, site: Here) -> None:
         problem = self._objection(node, site)
         if problem:
-            self._complain(node, f"cannot join: {problem}")
+            self._complain(node, f"cannot join: {problem}", f"{called(site)}, ")
             return
         del self._held[node]
         self.trouble.pop(node, None)
@@ -102,7 +129,10 @@ class Roster:
             self.sites.pop(self._where.get(client, node), None)  # the same site under a new number
             self._where[client] = node
         self.sites[node] = site
-        self.note(f"node {node} has {len(site.clients)} clients")
+        self._names[node] = called(site)
+        many = f"{len(site.clients)} client{'s' * (len(site.clients) != 1)}"
+        self.note(f"{called(site)} is there, with {many} (node {node})")
+        self._back(node)
 
     def _objection(self, node: int, site: Here) -> str:
         online = self.post.online()
@@ -124,14 +154,23 @@ class Roster:
         same = (before.clients, set(before.examined), before.fingerprint)
         return "" if same == (site.clients, set(site.examined), site.fingerprint) else "its data are not those it had"
 
-    def _complain(self, node: int, text: str) -> None:
+    def _complain(self, node: int, text: str, name: str = "") -> None:
         if self.trouble.get(node) != text:
             self.trouble[node] = text
-            self.note(f"node {node} {text}")
+            self.note(f"{name}node {node} {text}")
 
 
 def _people(site: Here) -> set[ClientId]:
     return {*site.clients, *site.examined}
+
+
+def called(site: Here, most: int = 3) -> str:
+    """The name of a site: its own, which is that of its only client, or those of its first clients."""
+    names = sorted((told(repr(c), 60) for c in _people(site)), key=lambda name: (len(name), name))
+    if len(names) == 1:
+        return f"site {names[0]}"
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"the site of {', '.join(names[:most])}{rest}"
 
 
 def check(site: Here) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.runs.journal import MESSAGES, NOW
-from fedquilt.runs.logs import LEDGER, ROUNDS, Extent, in_words, row_in, spans
-from fedquilt.runs.mending import told
+from fedquilt.runs.logs import LEDGER, ROUNDS, gaps, in_words, row_in, vouched_in
+from fedquilt.runs.mending import missing_of, told
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.storage import is_held
 from fedquilt.runs.views import read_json
@@ -177,20 +177,17 @@ class Followed:
     def missing(self) -> str:
         """What is not in its logs that should be, in words; nothing if all is there."""
         result = self.result.get()
-        planned = _number(result.get("rounds"))
         there = {row[0] for row in self.points.rows}
-        played = max([self.round, int(planned or 0), *there])
-        absent = spans(set(range(1, played + 1)) - there) if len(there) < played else []
+        absent = gaps(there, max([int(_number(result.get("rounds")) or 0), *there]))
         found = [f"{ROUNDS} has no rows of rounds {in_words(absent)}"] if absent else []
-        lost = result.get("missing")
-        found += [f"{n}: {told(rows)}" for n, rows in lost.items() if n != ROUNDS] if isinstance(lost, dict) else []
-        for name, extent in (result.get("logs") or {}).items():
+        found += [f"{name}: {told(lost)}" for name, lost in missing_of(result).items() if name != ROUNDS]
+        for name, extent in vouched_in(result).items():
             try:
                 size = (self.place.folder / name).stat().st_size
             except OSError:
                 size = 0
-            if size < Extent.of(extent).length and name != ROUNDS:
-                found.append(f"{name} has {size} bytes of {Extent.of(extent).length}")
+            if size < extent.length and name != ROUNDS:
+                found.append(f"{name} has {size} bytes of {extent.length}")
         return "; ".join(found)
 
     def left(self) -> float | None:
