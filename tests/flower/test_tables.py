@@ -147,7 +147,8 @@ def sums(**changes: Any) -> ColumnSums:
     sums(mean=torch.zeros(3).double()), sums(mean=torch.zeros(2)), sums(squares=-torch.ones(2).double()),
     sums(levels=()), sums(levels=(torch.tensor([[7, 7], [1, 1]]),)), sums(levels=(torch.tensor([[-7], [1]]),)),
     sums(levels=(torch.tensor([[7], [5]]),)), sums(levels=(torch.zeros(2, 2),)), "nothing", None,
-    sums(mean=torch.tensor([0, 1e200], dtype=torch.float64)), sums(squares=torch.tensor([0, 1e200], dtype=torch.float64)),
+    sums(mean=torch.tensor([0, 1e200], dtype=torch.float64)),
+    sums(squares=torch.tensor([0, 1e200], dtype=torch.float64)),
     sums(present=None), sums(levels=None), sums(mean="much"),
     sums(levels=(torch.stack([torch.arange(300), torch.ones(300, dtype=torch.int64)]),)),
 ])  # fmt: skip
