@@ -38,8 +38,8 @@ ALONE = {
 # Newcomers find their cluster by their update or their loss; fedrod-hyper makes their head from their class shares.
 CHOOSE = {
     "ifca", "ifca-never-asked", "ifca-heads", "ifca-updates", "ifca-gradient", "fesem", "fesem-memory",
-    "fesem-batchnorm", "cgpfl", "cgpfl-moreau", "cgpfl-cosine", "lcfed", "fedsoft", "feddrift", "flhc", "flhc-retest", "hcfl",
-    "hcfl-global-start", "fedgroup", "fedgroup-cold", "fedgroup-params", "cfl", "pacfl", "fedper-grouped",
+    "fesem-batchnorm", "cgpfl", "cgpfl-moreau", "cgpfl-cosine", "lcfed", "fedsoft", "feddrift", "flhc", "flhc-retest",
+    "hcfl", "hcfl-global-start", "fedgroup", "fedgroup-cold", "fedgroup-params", "cfl", "pacfl", "fedper-grouped",
     "fedrod-hyper",
 }  # fmt: skip
 
