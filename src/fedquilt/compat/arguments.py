@@ -98,7 +98,13 @@ def parser() -> argparse.ArgumentParser:
     add("-bnpc", "--batch_num_per_client", type=whole(1), default=2, help="batches an attack searches for (2)")
     add("-nnc", "--num_new_clients", type=whole(0), default=0, help="the next so many of the folder are newcomers (0)")
     add("-ften", "--fine_tuning_epoch_new", type=whole(0), default=0, help="epochs of tuning for newcomers (0)")
-    add("-fd", "--feature_dim", type=whole(1), default=512, help="the head's inputs; only CNN takes others (512)")
+    add(
+        "-fd",
+        "--feature_dim",
+        type=whole(1),
+        default=512,
+        help="width of CNN's features, TextCNN's vectors (512)",
+    )
     add("-vs", "--vocab_size", type=whole(1), help="how many token ids there are; only TextCNN takes it (80)")
     add("-ml", "--max_len", type=whole(1), help="tokens of a text; must agree with the data; only TextCNN takes it")
     add("-fs", "--few_shot", type=whole(0), default=0, help="only the first so many rows of each class train; 0: all")

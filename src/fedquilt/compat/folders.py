@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,9 +42,11 @@ def _few_shot(data: Federation, shots: int) -> Federation:
         return data
     labels, parts = data.columns["y"].numpy(), []
     for place in range(len(data.train)):
-        rows = data.train[place].numpy()
-        mine = labels[rows]
-        parts.append(rows[[int((mine[: i + 1] == y).sum()) <= shots for i, y in enumerate(mine)]])
+        rows, seen, kept = data.train[place].numpy(), Counter[int](), []
+        for label in labels[rows].tolist():
+            seen[label] += 1
+            kept.append(seen[label] <= shots)
+        parts.append(rows[kept])
     return replace(data, train=Rows.of(parts))
 
 

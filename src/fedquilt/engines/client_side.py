@@ -278,7 +278,8 @@ class ClientSide:
         except Exception as error:
             raise ExchangeError(type(self.method).__name__, "evaluation", "personal_model", exam.client, -1,
                                 f"{type(error).__name__}: {error}") from error  # fmt: skip
-        self._last = (exam.down, slot, model) if selected is None else None
+        rowless = self._training is not None and exam.client not in self._training  # others may have rows to select by
+        self._last = (exam.down, slot, model) if selected is None and not rowless else None
         return model
 
     def _own_site(self, exam: Exam) -> Site | None:

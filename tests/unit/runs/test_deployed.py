@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,6 +47,7 @@ from helpers.toy import digits, first, last, linear, points
 
 GOOD = {"weight": torch.tensor([[-1.0, -1.0], [1.0, 1.0]]), "bias": torch.tensor([2.5, -2.5])}
 BAD = {name: -tensor for name, tensor in GOOD.items()}
+NOT_FIRST = np.array([False, True, True, True])
 MLP = Net(make("mlp", (1, 8, 8), 10, hidden=(16,)))
 
 
@@ -220,3 +222,15 @@ def test_all_modes_are_printed(tmp_path: Path):
     bare = " ".join(fedquilt("run", recipe, *out, "data.valid=0", "name=bare").out.split())
     assert "global model: universal;" in bare
     assert "there are no validation rows to choose a mode on" in bare
+
+
+def test_a_client_without_rows_does_not_decide_for_others():
+    """It has nothing to select by, and uses model 0; who comes after it selects all the same."""
+    data = flipped()
+    keep = replace(data, ids=data.ids[1:], train=data.train.keep(NOT_FIRST), valid=data.valid.keep(NOT_FIRST))
+    rounds = with_two_models(CLUSTERED["ifca"], keep, Local())
+    rounds.state = replace(rounds.state, clusters=ClusterResult({2: 0}, 2, "test"))
+    exams = rounds.examine(keep.examined)
+    told = [exams[client]["deployed"]["test"].accuracy for client in (0, 1)]
+    assert told[0] < 0.2
+    assert told[1] > 0.8
