@@ -88,9 +88,10 @@ def _beside(summary: Mapping[str, Any]) -> None:
         )
     console.print(table)
     if others and not clients:
-        print("difference: accuracy on the common test set minus the first method's; *: p < 0.05 of the paired t-test over "
-              "seeds (Holm), and all seeds agree; seeds: in how many it is better. updates: local trainings per run."
-        )  # fmt: skip
+        print(
+            "difference: accuracy on the common test set minus the first method's; *: p < 0.05 of the paired t-test "
+            "over seeds (Holm), and all seeds agree; seeds: in how many it is better. updates: local trainings per run."
+        )
     elif others:
         print(
             "difference: mean over clients of accuracy minus the first method's, ± 95 % over clients; p: Wilcoxon's "
