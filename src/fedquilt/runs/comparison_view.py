@@ -69,7 +69,8 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
 def _beside(summary: Mapping[str, Any]) -> None:
     """What belongs beside accuracies: differences from the first method, clusters, work."""
     first, *others = summary["rows"]
-    title = f"against {first['method']}, client by client" if others else None
+    clients = summary["measure"] == "accuracy"
+    title = f"against {first['method']}, {'client by client' if clients else 'seed by seed'}" if others else None
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", overflow="fold")
     for name in ("difference", "p", "seeds", "majority", "clusters", "ARI", "updates"):
@@ -95,7 +96,12 @@ def _beside(summary: Mapping[str, Any]) -> None:
             "ARI is over the clients that were placed in a cluster; those never asked are scored with the model of "
             "lowest loss on their training rows."
         )
-    if others:
+    if others and not clients:
+        say(
+            "difference: accuracy on the common test set minus the first method's; *: p < 0.05 of the paired t-test "
+            "over seeds (Holm), and all seeds agree; seeds: in how many it is better. updates: local trainings per run."
+        )
+    elif others:
         say(
             "difference: mean over clients of accuracy minus the first method's, ± 95 % over clients; p: Wilcoxon's "
             "test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, "

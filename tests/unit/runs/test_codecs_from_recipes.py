@@ -156,6 +156,22 @@ def test_traffic_of_a_run(tmp_path: Path) -> None:
 # In Python
 
 
+def test_a_methods_own_codec_is_accounted_for_too(tmp_path: Path) -> None:
+    """HGLS codes slopes itself, up and down again: the account has them at their true ratio, about one bit for 32; and
+    how the search went is in the log of rounds."""
+    recipe = small(tmp_path, RECIPE)
+    asked = ("model.kind=mlp", "method.kind=hgls", "method.slopes=hgc", "rounds=1", "--json")
+    folder = Path(fedquilt("run", recipe, *asked).json["folder"])
+    found = fedquilt("traffic", folder, "--json").json
+    slopes = {(p["exchange"], p["direction"]): p["raw"] / p["wire"] for p in found["parts"] if "slope" in p["part"]}
+    assert slopes.keys() == {("train", "up"), ("search", "down")}
+    assert all(15 < ratio < 40 for ratio in slopes.values())
+    assert found["raw_up"] > found["wire_up"]
+    (row,) = lines(folder / "metrics/rounds.jsonl")
+    assert row["search_candidates"] == 16  # four slopes for each of four clients
+    assert row["search_candidates"] >= row["search_aligned"] >= row["search_taken"]
+
+
 def test_what_the_client_sees_is_the_download_after_its_codec() -> None:
     """The same as a method that sends the coded weights itself; and so is what is scored."""
     found = last(Compressed(base=fedavg(), download=top_k(0.5)), points(10, 20), rounds=1)

@@ -219,7 +219,7 @@ _SAME = [
     "output.folder=elsewhere", "output.personal_models=true", "output.checkpoints=true",
     "compare.seeds=[9]", 'compare.methods=["fedavg"]',
     "compare.target=0.5", "compare.frame=true", "engine.nodes=2", "engine.width=3", "output.stages=true",
-    "engine.exact=false", "engine.at_once=2", "engine.capture=false",
+    "engine.exact=false", "engine.at_once=2", "engine.capture=false", "output.withhold_test=true",
     'output.trackers=["tensorboard", {kind="mlflow", uri="sqlite:///x.db"}]',
     "sweep.search=random", "sweep.points=3", "sweep.seeds=[4]", "sweep.seed=9", "sweep.space.method.mu=[0.1, 2]",
     "sweep.space={train={batch_size={low=4, high=64, log=true}, epochs=[1, 2]}, method=['fedavg', 'fedprox']}",
