@@ -40,6 +40,9 @@ def _shape(value: Any) -> Any:
     return (value, value)
 
 
+_MOST = 2**64 - 1  # more cannot travel
+
+
 def _number(at: float) -> Callable[[Any], Any]:
     """All numbers are this one, as far as their type can hold it."""
 
@@ -61,7 +64,7 @@ def _number(at: float) -> Callable[[Any], Any]:
         if is_dataclass(value):
             return replace(value, **{f.name: fill(getattr(value, f.name)) for f in fields(value)})
         if isinstance(value, int) and not isinstance(value, bool):
-            return at if at != at else int(at) if at < 1e300 else 10**400
+            return at if at != at else max(-_MOST, min(int(at), _MOST))
         return at
 
     return fill
