@@ -129,6 +129,15 @@ class Peeking(Small):
         return out if out.detach().numpy().sum() > 0 else 2 * out
 
 
+class PeekingBehind(Small):
+    """The same by a function of numpy's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores, or twice that."""
+        out = super().forward(x)
+        return out if np.sum(np.asarray(out.detach())) > 0 else 2 * out
+
+
 HEARD: list[int] = []
 
 

@@ -24,7 +24,10 @@ from fedquilt.core.reach import LIBRARY, Reach
 from fedquilt.core.resident import Resident
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_READS = {Tensor.numpy: "numpy()", Tensor.__array__: "numpy", Tensor.tolist: "tolist()", Tensor.data_ptr: "data_ptr()"}
+_READS = {
+    Tensor.numpy: "numpy()", Tensor.__array__: "numpy", Tensor.tolist: "tolist()", Tensor.data_ptr: "data_ptr()",
+    Tensor.__dlpack__: "dlpack",
+}  # fmt: skip
 
 
 def own(module: nn.Module) -> bool:

@@ -190,6 +190,8 @@ class Visit:
 
     def _again(self, player: Player, known: _Known, moving: list[Tensor], eager: Eager) -> list[Tensor]:
         """A step of a user's code that is played, or compared if it is time."""
+        if self.watch is not None and self.watch.ended is not None:  # found out in another thread
+            return eager()
         known.played += 1
         if known.played & (known.played - 1) == 0 or known.played % SPACING == 0:
             return self._compared(known, player, moving, eager)
@@ -244,7 +246,7 @@ class Visit:
         except (CannotRecord, NotImplementedError) as error:  # sparse tensors, say, have no place in memory
             known.refused = True
             if self.watch is not None:
-                self.tapes.tell(str(error))
+                self.tapes.tell(str(error).split("\n")[0])
         return outputs
 
     def _compared(self, known: _Known, player: Player, moving: list[Tensor], eager: Eager) -> list[Tensor]:

@@ -31,7 +31,7 @@ from helpers.toy import digits, last, site_of, trained
 
 IMPURE = [
     impure.Tempered, impure.TemperedAside, impure.TemperedByClass, impure.Coin, impure.Noisy, impure.Printing,
-    impure.Buffered, impure.Peeking, impure.hooked,
+    impure.Buffered, impure.Peeking, impure.PeekingBehind, impure.hooked,
 ]  # fmt: skip
 
 
