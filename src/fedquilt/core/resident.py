@@ -168,7 +168,8 @@ def _held(module: nn.Module, slots: Mapping[str, list[Slot]], frozen: Names) -> 
 
     def walk(part: nn.Module) -> None:
         parameters = list(part.parameters())
-        if parameters and any(part.children()) and not any(p.requires_grad for p in parameters):
+        whole = bool(parameters) and not any(p.requires_grad for p in parameters)
+        if whole and next(part.children(), None) is not None:
             fixed.update(map(id, part.buffers()))
         else:
             for child in part.children():
