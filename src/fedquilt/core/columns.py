@@ -141,11 +141,11 @@ class PerColumn:
         numbers = [c for c in self.columns if not c.category]
         whose = {"federation": "all clients' training rows", "clients": "each client's own training rows"}
         done = f"standardised by {whose[self.scope]}" if self.scope in whose else "as they are"
-        parts = [f"{len(numbers)} number columns, {done}"] if numbers else []
+        parts = [f"{_many(len(numbers), 'number column', 's')}, {done}"] if numbers else []
         named = [f"{c.name} ({len(c.levels)} levels)" for c in self.columns if c.category]
-        parts += [f"{len(named)} categories as 0/1 columns: {_few(named)}"] if named else []
+        parts += [f"{_many(len(named), 'categor', 'ies', 'y')} as 0/1 columns: {_few(named)}"] if named else []
         holes = [c.name for c in self.columns if c.flagged]
-        parts += [f"missing cells set to the mean and flagged: {_few(holes)}"] if holes else []
+        parts += [f"missing cells filled in and flagged: {_few(holes)}"] if holes else []
         still = [c.name for c in numbers if self.scope == "federation" and c.std == 1.0 and c.mean != 0.0]
         parts += [f"constant: {_few(still)}"] if still else []
         return "; ".join(parts) + f"; {self.width} inputs in all"
@@ -278,6 +278,10 @@ def check_sums(blank: PerColumn, told: Any) -> None:
             raise ValueError(f"more than {TOLD} levels, or levels that are no codes")
         if any(not 0 < many <= told.rows for many in counts):
             raise ValueError("a level in more rows than there are")
+
+
+def _many(count: int, word: str, several: str, one: str = "") -> str:
+    return f"{count} {word}{one if count == 1 else several}"
 
 
 def _few(names: Sequence[str]) -> str:
