@@ -56,10 +56,13 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
         say(f"note: {line}")
     for run in summary["failed"]:
         say(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
-    interval = "± is the 95 % t-interval over seeds" if seeds > 1 else "One seed: no interval"
-    both = f"; of other columns than accuracy with that of {'also ' if seeds > 1 else ''}the number of test rows. "
+    interval = (
+        "± is the 95 % t-interval over seeds; of other columns than accuracy also that of the number of test rows. "
+        if seeds > 1
+        else "One seed: no interval. ± of other columns than accuracy is the 95 % interval of the number of test rows. "
+    )
     mean = "Mean over clients" if summary["measure"] == "accuracy" else "Global model on the common test set"
-    say(f"{mean}, at the round chosen on {summary['chosen_on']}. {interval}{both}Traffic and time per run.")
+    say(f"{mean}, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
     say(f"report {summary['report']}")
     say(f"table  {summary['folder']}/table.csv")
     say(f"curves {summary['folder']}/curves.png")
