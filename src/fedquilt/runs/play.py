@@ -218,7 +218,7 @@ class Run:
         if log.void is not None:
             self._note(f"round {rounds.done} is void: {log.void}")
             if rounds.done == self.total == rounds.past["void"]:
-                raise RoundError(f"None of the {self.total} rounds counts. The last one: {log.void}.")
+                raise RoundError(f"round {rounds.done}: {log.void}. None of the {self.total} rounds counts.")
         self._warn(rounds)
         self._follow(rounds, metrics, due)
         self._write(rounds, log, metrics, exams)
