@@ -140,13 +140,13 @@ def test_one_client_works(recipe: Path) -> None:
 def test_when_every_client_diverges_the_run_stops_and_keeps_what_it_had(recipe: Path) -> None:
     schedule = "train.schedule={kind='step_down', milestones=[2], factor=1e39}"
     said = fedquilt("run", recipe, "rounds=5", schedule)
-    refused(3, said, "scale of its past", "3 rounds in a row", "smaller learning rate")
+    refused(3, said, "of 4 clients gave a usable reply, at least 2", "non-finite", "smaller learning rate")
     (folder,) = runs(recipe)
     played = len(lines(folder / "metrics" / "rounds.jsonl"))
     assert 2 <= played < 5
     kept = sorted(p.name[:12] for p in (folder / "snapshots").iterdir())
     assert kept == [f"round-{n:06d}" for n in (played - 1, played)]
-    refused(3, fedquilt("resume", folder), "3 rounds in a row")
+    refused(3, fedquilt("resume", folder), "usable reply")
     assert sorted(p.name[:12] for p in (folder / "snapshots").iterdir()) == kept
 
 

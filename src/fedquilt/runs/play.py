@@ -254,7 +254,7 @@ class Run:
         if log.void is not None:
             self._note(f"round {rounds.done} is void: {log.void}")
             if rounds.done == self.total == rounds.past["void"]:
-                raise RoundError(f"None of the {self.total} rounds counts. The last one: {log.void}.")
+                raise RoundError(f"round {rounds.done}: {log.void}. None of the {self.total} rounds counts.")
         if self.withhold_test:
             (metrics, held), exams = apart(metrics), without_tests(exams)
             if due and self.folder is not None:

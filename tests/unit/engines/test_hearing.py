@@ -232,7 +232,7 @@ def test_a_state_out_of_scale_makes_the_round_void_and_several_stop_the_run(tmp_
 
 @pytest.mark.filterwarnings("ignore:round . is void")
 def test_a_run_of_which_no_round_counts_is_no_result():
-    with pytest.raises(RoundError, match=r"None of the 2 rounds counts\. The last one: the server's state would leave"):
+    with pytest.raises(RoundError, match=r"^round 2: the server's state would leave .*None of the 2 rounds counts"):
         last(fedavg(**WILD), TOY, rounds=2)
 
 
