@@ -36,7 +36,7 @@ def environment(method: Any = None) -> dict[str, Any]:
 def kernels(net: Net) -> dict[str, Any]:
     """The layers that this library's own kernels compute, and whether steps of training are captured where they can
     be."""
-    return {"fast_kernels": dict(net.fast_layers), "capture": bool(getattr(net.tapes, "wanted", False))}
+    return {"fast_kernels": dict(net.fast_layers), "capture": net.tapes.wanted and net.tapes.capture is not False}
 
 
 def same_kind(one: dict[str, Any], other: dict[str, Any]) -> bool:
