@@ -53,7 +53,7 @@ def test_a_bad_upload_is_left_out_as_if_its_client_had_not_been_asked(kind, part
 TAMPERS = {
     "truncated": (lambda frame: frame[:-1], "its checksum is not that of its bytes"),
     "a flipped bit": (lambda frame: bytes([*frame[:-9], frame[-9] ^ 1, *frame[-8:]]), "its checksum is not"),
-    "empty": (lambda frame: b"", "begins no frame"),
+    "empty": (lambda frame: b"", "begin no frame"),
     "another record": (lambda frame: pack("hello"), "malformed: not an upload"),
     "no examples": (with_examples(0), "absurd weight: 0 examples"),
     "negative": (with_examples(-5), "absurd weight: -5 examples"),
