@@ -11,7 +11,7 @@ from typing import Any
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
 from fedquilt.core.limits import upload_limits
-from fedquilt.core.record import pack
+from fedquilt.core.record import pack, tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.engines.beside import Companion
@@ -69,6 +69,7 @@ class Rounds:
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
         self._meter = PhaseMeter()
+        self._weight = 0  # bytes of the state: who holds a model already is sent little, and answers with one
         self._known: tuple[Sequence[ClientId], frozenset[ClientId]] | None = None
         self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply as it comes
         self.stepped: Callable[[int, str, int, int], None] | None = None  # round, phase, how many clients, of how many
@@ -159,6 +160,7 @@ class Rounds:
         seed = again_folded(self.seed.fold("up", exchange.name, self.done), again)
         turn = Turn(self.done, None, seed, len(self.source.ids))
         least = needed(self.min_replies, len(cohort))
+        self._weight = sum(t.numel() * t.element_size() for t in tensors_in(self.state))
 
         def fold(stream: Iterator[Reply[Any]]) -> Any:
             state = exchange.up(self.state, stream, turn)
@@ -250,7 +252,8 @@ class Rounds:
         try:
             if isinstance(outcome, Lost):
                 raise ValueError(outcome.reason)
-            limits = upload_limits(down.raw, exchange.most_bytes, _seconds_left(self.engine, client))
+            known = max(down.raw, self._weight)
+            limits = upload_limits(known, exchange.most_bytes, _seconds_left(self.engine, client))
             wire, upload, load = received(outcome, exchange, self.state, sent, self.source.size(client), limits)
         except Exception as error:
             up = 0 if isinstance(outcome, Lost) else len(outcome.upload)
