@@ -52,7 +52,7 @@ class Stacking(Wraps):
 
     base: Any
     bad: Callable[[], torch.Tensor] | None = None
-    few: int = 1
+    few: int = 0
 
     def init_client(self, seed: Seed) -> Visits:
         return Visits(0)
@@ -67,7 +67,7 @@ class Stacking(Wraps):
 
     def up(self, state: Server, replies: Iterable[Reply[Row]], turn: Turn) -> Server:
         rows = [r.upload.values for r in replies]
-        if not rows:
+        if not rows and not self.few:
             return state
         if len(rows) < self.few:
             raise ValueError("too few")
@@ -82,7 +82,7 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("few", [1, 2])
+@pytest.mark.parametrize("few", [0, 1, 2])
 @pytest.mark.parametrize(("bad", "reason"), CONTENTS.values(), ids=CONTENTS)
 def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
     method = Stacking(base=fedavg(), bad=bad, few=few)
@@ -96,8 +96,9 @@ def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
     assert spoilt.digest() == last(Without(base=Stacking(base=fedavg(), few=few), client=1), TOY, rounds=3).digest()
 
 
-def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch):
-    method, engine = Stacking(base=fedavg(), bad=CONTENTS["alone"][0]), Counting()
+@pytest.mark.parametrize("few", [0, 1])
+def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch, few):
+    method, engine = Stacking(base=fedavg(), bad=CONTENTS["alone"][0], few=few), Counting()
     held = last(method, TOY)
     monkeypatch.setattr(hearing, "HELD", 0)
     again = last(method, TOY, engine=engine)
