@@ -101,38 +101,55 @@ class Rounds:
 
     def play(self, measure: bool = False, scored: bool = True) -> RoundLog:
         """Play the next round: its exchanges in order; those ``for_scores`` only if models will be ``scored``."""
-        log, self._meter, trip = RoundLog(self.done), PhaseMeter(), 0
+        log, self._meter = RoundLog(self.done), PhaseMeter()
         try:
             with one_thread():
-                names = tuple(n for n in self._plan() if scored or not self.exchanges[n].for_scores)
-                for trip, name in enumerate(names):
-                    self._meter.to(name, "aggregate")
-                    self.state = self._trip(self.exchanges[name], log, measure, names[:trip].count(name), trip)
-                    self.slots.settle()
+                self._trips(log, measure, scored)
+        except Exception:
+            self._take_back()
+            raise
+        if log.void is None:
             self._scale.note(self.state)
             self._void = 0
-        except Exception as error:
-            for client in self.slots.unsettled():
-                self.slots.back(client)
-            if not isinstance(error, Unsound):
-                raise
-            self._stop_round(log, trip, str(error))
         self.done += 1
         self._meter.stop()
         log.phases = self._meter.phases
         log.seconds = sum(phase.seconds for phase in log.phases)
         return log
 
-    def _stop_round(self, log: RoundLog, trip: int, reason: str) -> None:
+    def _trips(self, log: RoundLog, measure: bool, scored: bool) -> None:
+        """The exchanges of a round. Of one that is void, those ``for_scores`` are still made: models are scored."""
+        names = tuple(n for n in self._plan() if scored or not self.exchanges[n].for_scores)
+        void: list[Visit] = []
+        for trip, name in enumerate(names):
+            if log.void is not None and not self.exchanges[name].for_scores:
+                continue
+            self._meter.to(name, "aggregate")
+            try:
+                self.state = self._trip(self.exchanges[name], log, measure, names[:trip].count(name), trip)
+            except Unsound as error:
+                self._take_back()
+                self._stop_round(log, str(error))
+                void += log.of(trip)
+            self.slots.settle()
+        for visit in void:
+            log.leave_out(visit, f"the round is void: {log.void}")
+
+    def _take_back(self) -> None:
+        """Clients' states are again what they were before this trip."""
+        for client in self.slots.unsettled():
+            self.slots.back(client)
+
+    def _stop_round(self, log: RoundLog, reason: str) -> None:
         """The round ends with the state before this trip: nobody's reply was to blame, or too many were."""
+        if log.void is not None:
+            return
         if self._void + 1 >= MOST_VOID:
             raise RoundError(
                 f"round {self.done + 1}: {reason}. So it was in {MOST_VOID} rounds in a row. The last good state is "
                 "kept. Try a smaller learning rate, or look into ledger.jsonl for clients to leave out."
             )
         self._void, log.void = self._void + 1, reason
-        for visit in log.of(trip):
-            log.leave_out(visit, f"the round is void: {reason}")
 
     def _plan(self) -> tuple[str, ...]:
         names = self.method.plan(self.state, self.done)
