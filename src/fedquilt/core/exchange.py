@@ -151,7 +151,8 @@ class Exchange:
         upload: The type of an upload, if ``check`` does not look at it: a record, a union of records, or None for
             trips whose clients have nothing to say. Whatever it is, the fields of records hold what their
             annotations declare (see :mod:`fedquilt.core.declared`), or the reply is left out.
-        most_bytes: The longest frame that an upload may have; by default 64 MiB and 16 times its download.
+        most_bytes: The longest frame that an upload may have; by default 64 MiB and 16 times its download, or the
+            server's state, if that is larger.
         for_scores: The trip only makes clients' models ready for use, and training never sees what it leaves. It is
             made in rounds after which models are scored, and in the last one.
         uncoded: ``message -> message``: an upload or a download as large as it would be, had the method itself coded

@@ -12,6 +12,7 @@ DEPTH = 100  # records, lists and dicts inside one another
 SIDES = 64  # of one tensor
 HEADER_BYTES = 10**8  # of a safetensors frame, as safetensors itself allows
 VARINT_BYTES = 10  # 70 bits: more than any length or 64-bit number needs
+FLOOR = 2**26  # bytes that every upload may have
 _LOOK = 4096  # nodes between two looks at the clock
 
 
@@ -71,7 +72,8 @@ class Count:
 NO_LIMITS = Limits()
 
 
-def upload_limits(download: int, most: int | None = None, seconds: float = inf) -> Limits:
-    """What an upload may hold that answers a download of so many bytes: ``most`` bytes, or else 64 MiB and 16 times the
-    download; 131,072 nodes; to be decoded within so many seconds from now."""
-    return Limits(2**26 + 16 * download if most is None else most, 2**17, time.monotonic() + seconds)
+def upload_limits(known: int, most: int | None = None, seconds: float = inf) -> Limits:
+    """What an upload may hold: ``most`` bytes, or else 64 MiB and 16 times what is ``known`` of the exchange (the bytes
+    of its download, or of the server's state if that is larger); 131,072 nodes; to be decoded within so many seconds
+    from now."""
+    return Limits(FLOOR + 16 * known if most is None else most, 2**17, time.monotonic() + seconds)

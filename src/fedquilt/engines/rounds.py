@@ -11,7 +11,7 @@ from typing import Any
 from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, RoundError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
 from fedquilt.core.limits import upload_limits
-from fedquilt.core.record import pack
+from fedquilt.core.record import pack, tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.engines.beside import Companion
@@ -69,6 +69,7 @@ class Rounds:
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
         self._meter = PhaseMeter()
+        self._weight = 0  # bytes of the state: who holds a model already is sent little, and answers with one
         self._known: tuple[Sequence[ClientId], frozenset[ClientId]] | None = None
         self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply as it comes
         self.stepped: Callable[[int, str, int, int], None] | None = None  # round, phase, how many clients, of how many
@@ -100,38 +101,55 @@ class Rounds:
 
     def play(self, measure: bool = False, scored: bool = True) -> RoundLog:
         """Play the next round: its exchanges in order; those ``for_scores`` only if models will be ``scored``."""
-        log, self._meter, trip = RoundLog(self.done), PhaseMeter(), 0
+        log, self._meter = RoundLog(self.done), PhaseMeter()
         try:
             with one_thread():
-                names = tuple(n for n in self._plan() if scored or not self.exchanges[n].for_scores)
-                for trip, name in enumerate(names):
-                    self._meter.to(name, "aggregate")
-                    self.state = self._trip(self.exchanges[name], log, measure, names[:trip].count(name), trip)
-                    self.slots.settle()
+                self._trips(log, measure, scored)
+        except Exception:
+            self._take_back()
+            raise
+        if log.void is None:
             self._scale.note(self.state)
             self._void = 0
-        except Exception as error:
-            for client in self.slots.unsettled():
-                self.slots.back(client)
-            if not isinstance(error, Unsound):
-                raise
-            self._stop_round(log, trip, str(error))
         self.done += 1
         self._meter.stop()
         log.phases = self._meter.phases
         log.seconds = sum(phase.seconds for phase in log.phases)
         return log
 
-    def _stop_round(self, log: RoundLog, trip: int, reason: str) -> None:
+    def _trips(self, log: RoundLog, measure: bool, scored: bool) -> None:
+        """The exchanges of a round. Of one that is void, those ``for_scores`` are still made: models are scored."""
+        names = tuple(n for n in self._plan() if scored or not self.exchanges[n].for_scores)
+        void: list[Visit] = []
+        for trip, name in enumerate(names):
+            if log.void is not None and not self.exchanges[name].for_scores:
+                continue
+            self._meter.to(name, "aggregate")
+            try:
+                self.state = self._trip(self.exchanges[name], log, measure, names[:trip].count(name), trip)
+            except Unsound as error:
+                self._take_back()
+                self._stop_round(log, str(error))
+                void += log.of(trip)
+            self.slots.settle()
+        for visit in void:
+            log.leave_out(visit, f"the round is void: {log.void}")
+
+    def _take_back(self) -> None:
+        """Clients' states are again what they were before this trip."""
+        for client in self.slots.unsettled():
+            self.slots.back(client)
+
+    def _stop_round(self, log: RoundLog, reason: str) -> None:
         """The round ends with the state before this trip: nobody's reply was to blame, or too many were."""
+        if log.void is not None:
+            return
         if self._void + 1 >= MOST_VOID:
             raise RoundError(
                 f"round {self.done + 1}: {reason}. So it was in {MOST_VOID} rounds in a row. The last good state is "
                 "kept. Try a smaller learning rate, or look into ledger.jsonl for clients to leave out."
             )
         self._void, log.void = self._void + 1, reason
-        for visit in log.of(trip):
-            log.leave_out(visit, f"the round is void: {reason}")
 
     def _plan(self) -> tuple[str, ...]:
         names = self.method.plan(self.state, self.done)
@@ -159,6 +177,7 @@ class Rounds:
         seed = again_folded(self.seed.fold("up", exchange.name, self.done), again)
         turn = Turn(self.done, None, seed, len(self.source.ids))
         least = needed(self.min_replies, len(cohort))
+        self._weight = sum(t.numel() * t.element_size() for t in tensors_in(self.state))
 
         def fold(stream: Iterator[Reply[Any]]) -> Any:
             state = exchange.up(self.state, stream, turn)
@@ -250,7 +269,8 @@ class Rounds:
         try:
             if isinstance(outcome, Lost):
                 raise ValueError(outcome.reason)
-            limits = upload_limits(down.raw, exchange.most_bytes, _seconds_left(self.engine, client))
+            known = max(down.raw, self._weight)
+            limits = upload_limits(known, exchange.most_bytes, _seconds_left(self.engine, client))
             wire, upload, load = received(outcome, exchange, self.state, sent, self.source.size(client), limits)
         except Exception as error:
             up = 0 if isinstance(outcome, Lost) else len(outcome.upload)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
+from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, at_home, under, zeros_like
@@ -62,6 +63,16 @@ class FedRoD(WithCounts):
     """
 
     newcomer_head: ClassVar[tuple[str, ...]] = ("own",)  # the generic head is not tuned by anyone alone
+    private_part: ClassVar[str] = "own"
+    recipe: ClassVar[str] = "fedrod"
+
+    def __post_init__(self) -> None:
+        mine, private = under(self.private_part), self.base.parts.private
+        if not any(mine(name) and private(name) for name in self.base.net.names):
+            raise InputError(
+                f"{type(self).__name__} needs a base whose network has a private part '{self.private_part}', and this one "
+                f"has {', '.join(self.base.net.names[:3])}, ... Let {self.recipe}(net, ...) make it."
+            )
 
     def global_model(self, state: Any) -> Params:
         """The generic model: a private part of zeros changes nothing."""

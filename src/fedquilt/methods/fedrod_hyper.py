@@ -53,6 +53,8 @@ class FedRoDHyper(FedRoD):
     """
 
     newcomer_head: ClassVar[tuple[str, ...]] = ("hyper",)
+    private_part: ClassVar[str] = "shares"
+    recipe: ClassVar[str] = "fedrod_hyper"
 
     def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
         """As FedRoD, with the client's class shares."""

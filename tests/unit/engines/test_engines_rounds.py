@@ -14,12 +14,15 @@ from fedquilt.core.compact import MAGIC
 from fedquilt.core.errors import ExchangeError, InputError, RoundError
 from fedquilt.core.exchange import OnBase
 from fedquilt.core.limits import upload_limits
+from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Quarantine, RoundLog, Rounds
+from fedquilt.methods.hgls_recipe import hgls
 from fedquilt.methods.local_only import local_only
+from fedquilt.models.registry import make
 from helpers.engines import Counting, Tampering, with_examples
 from helpers.frames import sealed
 from helpers.sabotage import Corrupting, Without, Wraps
@@ -103,6 +106,15 @@ def test_an_upload_is_as_long_as_its_exchange_allows():
     with pytest.raises(RoundError, match=f"too large: a frame of {size} bytes where at most {size - 1} are allowed"):
         rounds_of(Bounded(base=fedavg(), most_bytes=size - 1)).play()
     assert upload_limits(1000).size == 2**26 + 16_000
+
+
+def test_who_holds_the_model_already_may_upload_one(monkeypatch: pytest.MonkeyPatch):
+    """HGLS sends nearly nothing to clients that hold the newest body, and they answer with a whole one."""
+    monkeypatch.setattr("fedquilt.core.limits.FLOOR", 0)  # as if the model were far above 64 MiB
+    rounds = rounds_of(hgls(Net(make("mlp", (2,), 2))))
+    for log in (rounds.play(), rounds.play()):
+        assert not log.quarantined
+    assert max(v.up.wire / v.down.raw for v in log.visits) > 16
 
 
 class Hurried(Local):

@@ -21,6 +21,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds, needed
 from fedquilt.engines.scale import Scale, Unsound
 from fedquilt.methods.fedavg import Server
+from fedquilt.methods.finetune import FineTune
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.runs.runner import run
 from helpers.engines import Counting, Tampering
@@ -52,7 +53,7 @@ class Stacking(Wraps):
 
     base: Any
     bad: Callable[[], torch.Tensor] | None = None
-    few: int = 1
+    few: int = 0
 
     def init_client(self, seed: Seed) -> Visits:
         return Visits(0)
@@ -67,7 +68,7 @@ class Stacking(Wraps):
 
     def up(self, state: Server, replies: Iterable[Reply[Row]], turn: Turn) -> Server:
         rows = [r.upload.values for r in replies]
-        if not rows:
+        if not rows and not self.few:
             return state
         if len(rows) < self.few:
             raise ValueError("too few")
@@ -82,7 +83,7 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("few", [1, 2])
+@pytest.mark.parametrize("few", [0, 1, 2])
 @pytest.mark.parametrize(("bad", "reason"), CONTENTS.values(), ids=CONTENTS)
 def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
     method = Stacking(base=fedavg(), bad=bad, few=few)
@@ -96,8 +97,9 @@ def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
     assert spoilt.digest() == last(Without(base=Stacking(base=fedavg(), few=few), client=1), TOY, rounds=3).digest()
 
 
-def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch):
-    method, engine = Stacking(base=fedavg(), bad=CONTENTS["alone"][0]), Counting()
+@pytest.mark.parametrize("few", [0, 1])
+def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch, few):
+    method, engine = Stacking(base=fedavg(), bad=CONTENTS["alone"][0], few=few), Counting()
     held = last(method, TOY)
     monkeypatch.setattr(hearing, "HELD", 0)
     again = last(method, TOY, engine=engine)
@@ -254,6 +256,34 @@ def test_a_round_that_counts_ends_a_row_of_void_ones():
     logs = [rounds.play() for _ in range(6)]
     assert [log.void is not None for log in logs] == [True, True, False] * 2
     assert rounds.past["void"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:round . is void")
+def test_models_are_made_ready_for_scores_also_in_a_void_round():
+    """FedAvg with tuning, scored after the last round alone, which is void: clients tune the last good model."""
+    tuned = FineTune(base=fedavg())
+    train, tune = tuned.exchanges()
+
+    class Ends(Wraps):
+        base = tuned
+
+        def exchanges(self) -> Any:
+            return replace(train, up=self.up), tune
+
+        def up(self, state: Any, replies: Any, turn: Turn) -> Any:
+            found = train.up(state, replies, turn)
+            return Server({n: t + 1e9 for n, t in found.shared.items()}) if turn.round == 2 else found
+
+    rounds = Rounds(Ends(), TOY, Local(), Seed(0))
+    for _ in range(2):
+        rounds.play(scored=False)
+    before, log = pack(rounds.state), rounds.play(scored=True)
+    assert log.void is not None
+    assert [v.exchange for v in log.visits] == ["tune"] * len(TOY.ids)
+    assert {(q.exchange, q.client) for q in log.quarantined} == {("train", c) for c in TOY.ids}
+    assert pack(rounds.state) == before
+    assert rounds.past["void"] == 1
+    assert all(unpack(rounds.slots.get(c) or b"").state.own for c in TOY.ids)
 
 
 def state(**parts: float) -> dict[str, Any]:

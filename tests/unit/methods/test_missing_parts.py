@@ -10,6 +10,8 @@ from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, at_home, everything, nothing, under
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedrep import FedRep, fedrep
+from fedquilt.methods.fedrod import FedRoD
+from fedquilt.methods.fedrod_hyper import FedRoDHyper
 
 
 class TwoParts(nn.Module):
@@ -41,3 +43,9 @@ def test_fedrep_without_a_body_is_refused() -> None:
 def test_fedrep_with_both_is_taken() -> None:
     assert FedRep(base=FedAvg(objective=NET, parts=at_home(under("head")))).head_epochs == 10
     assert fedrep(NET, head_epochs=2).head_epochs == 2
+
+
+@pytest.mark.parametrize(("kind", "part"), [(FedRoD, "own"), (FedRoDHyper, "shares")])
+def test_fedrod_of_a_network_without_a_second_head_is_refused_before_the_run(kind, part) -> None:
+    with pytest.raises(InputError, match=f"{kind.__name__} needs a base .* private part '{part}', and this one has"):
+        kind(base=FedAvg(objective=NET))
