@@ -15,7 +15,7 @@ from fedquilt.core.record import pack, unpack
 from fedquilt.engines.local import Local
 from fedquilt.runs.config import Snapshots
 from fedquilt.runs.csv_export import export_csv
-from fedquilt.runs.logs import LOGS, ROUNDS, VISITS, gaps, row_in, spans
+from fedquilt.runs.logs import LOGS, ROUNDS, VISITS, WITHHELD, gaps, row_in, spans
 from fedquilt.runs.report import write_report
 from fedquilt.runs.runner import Run
 from fedquilt.runs.storage import RunFolder
@@ -35,11 +35,12 @@ def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "_REST", 0.0)
 
 
-def made(folder: Path, every: int = 1) -> Run:
-    """A short run with clusters, so that every log has rows but that of replies which were left out."""
+def made(folder: Path, every: int = 1, withhold: bool = False) -> Run:
+    """A short run with clusters, so that every log has rows but that of replies which were left out; and, if it is so
+    asked, test scores in a log of their own."""
     return Run(
         halves(linear()), points(10, 20, 30), rounds=ALL, engine=Local(), folder=RunFolder(folder), identity="me",
-        snapshots=Snapshots(every=every, seconds=0),
+        snapshots=Snapshots(every=every, seconds=0), withhold_test=withhold,
     )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def looked_at(folder: Path) -> Iterator[str]:
     yield " ".join(missing_in(folder))
 
 
-@pytest.mark.parametrize("name", [n for n in LOGS if n != "ledger.jsonl"])
+@pytest.mark.parametrize("name", [n for n in LOGS if n not in (WITHHELD, "ledger.jsonl")])
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_log_ends_nothing_and_is_named(
     interrupted: tuple[Path, str], tmp_path: Path, name: str, kind: str
@@ -306,3 +307,16 @@ def test_what_was_mended_is_remembered_even_if_the_run_is_killed_at_once(
     digest, _ = played(made(folder, every=DONE))
     assert digest == expected
     assert VISITS in json.loads((folder / "result.json").read_text())["missing"]
+
+
+@pytest.mark.parametrize("kind", ["cut in a line", "removed", "garbage"])
+def test_withheld_scores_that_are_damaged_end_nothing_and_are_named(tmp_path: Path, kind: str) -> None:
+    source = tmp_path / "cut"
+    for snapshot in made(source, every=DONE, withhold=True):
+        if snapshot.round == DONE:
+            break
+    assert (source / WITHHELD).stat().st_size > 0
+    folder = damaged(source, tmp_path / "run", WITHHELD, DAMAGES[kind])
+    digest, notes = played(made(folder, every=DONE, withhold=True))
+    assert digest == played(made(tmp_path / "calm", withhold=True))[0]
+    assert any(note.startswith(WITHHELD) for note in notes), notes

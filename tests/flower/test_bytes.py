@@ -24,7 +24,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
 from fedquilt.runs.finished import CARRIED
 from fedquilt.runs.runner import run
-from fedquilt.runs.show import console, result_table
+from fedquilt.runs.show import result_table
 from fedquilt.runs.traffic import summary, table
 from helpers.nodes import flower, grid
 from helpers.toy import digits, fedavg
@@ -58,7 +58,7 @@ def test_equal_frames_travel_once():
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_a_run_says_what_its_messages_weighed(nodes, tmp_path):
+def test_a_run_says_what_its_messages_weighed(nodes, tmp_path, capsys):
     scales = Scales(grid(TOY, nodes))
     engine = flower(scales)
     *_, _ = run(FEDAVG, engine.gather(nodes), rounds=2, engine=engine, folder=tmp_path / "run", seed=3)
@@ -76,9 +76,8 @@ def test_a_run_says_what_its_messages_weighed(nodes, tmp_path):
         assert result[name] == at_home[name]
     if nodes == 4:  # one client each: nothing is shared, so messages hold all that the exchanges sent, and a bit more
         assert result["carried_down"] >= result["bytes_down"] + result["scoring_down"]
-    with console.capture() as said:
-        result_table(tmp_path / "run", result)
-    assert "messages held" in said.get()
+    result_table(tmp_path / "run", result)
+    assert "messages held" in capsys.readouterr().out
 
 
 def test_scoring_sends_a_model_once_to_each_node():

@@ -78,10 +78,11 @@ def live_tensors() -> dict[str, dict[str, int]]:
                 continue
             try:
                 device, storage = str(tensor.device), tensor.untyped_storage()
-            except NotImplementedError:  # a view that torch.func made, without memory of its own
+                place, size = storage.data_ptr(), storage.nbytes()
+            except (NotImplementedError, RuntimeError):  # without memory of its own: views of torch.func, wrappers
                 continue
             counts[device] = counts.get(device, 0) + 1
-            storages.setdefault(device, {})[storage.data_ptr()] = -(-storage.nbytes() // BLOCK) * BLOCK
+            storages.setdefault(device, {})[place] = -(-size // BLOCK) * BLOCK
     return {device: {"tensors": counts[device], "bytes": sum(storages[device].values())} for device in sorted(counts)}
 
 

@@ -105,13 +105,13 @@ class RunView:
 
     def tests_at(self, round: int) -> list[dict[str, Any]]:
         """Clients' rows of metrics/clients.jsonl after a round: test scores of the model each would use."""
-        path = self.folder / "metrics/clients.jsonl"
+        path = self.folder / CLIENTS
         if not path.exists():
             return []
-        wanted = ('"deployed"', '"test"', f'"round": {round},')
-        with path.open(encoding="utf-8") as lines:
-            likely = [line for line in lines if line.endswith("\n") and all(part in line for part in wanted)]
-        found = map(json.loads, likely)
+        wanted = (b'"deployed"', b'"test"', f'"round": {round},'.encode())
+        with path.open("rb") as lines:
+            likely = [line for line in lines if line.endswith(b"\n") and all(part in line for part in wanted)]
+        found = (row for line in likely if (row := row_in(line, CLIENTS)) is not None)
         return [r for r in found if (r["round"], r["model"], r["split"]) == (round, "deployed", "test")]
 
     @cached_property

@@ -27,3 +27,15 @@ def test_shared_memory_counts_once_gradients_too_and_sizes_in_blocks_of_512() ->
 def test_the_peak_is_at_least_what_is_held() -> None:
     held = torch.ones(10**6)
     assert memory()["peak_resident_bytes"] > held.nbytes
+
+
+def test_tensors_without_memory_count_for_nothing():
+    class Wrapper(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+            raise NotImplementedError
+
+    held = torch.Tensor._make_wrapper_subclass(Wrapper, (1000,))
+    before = live_tensors()
+    assert before == live_tensors()
+    del held
