@@ -216,7 +216,7 @@ def _intact(buffer: memoryview) -> memoryview:
     elif buffer[8 : 8 + len(_UNSUMMED)] == _UNSUMMED:
         return buffer
     else:
-        raise FrameError(f"{bytes(buffer[:8]).hex()} begins no frame of this version. Damaged?")
+        raise FrameError("what its first bytes say begins no frame of this version. Damaged?")
     if found != told:
         raise FrameError("damaged: its checksum is not that of its bytes.")
     return whole
