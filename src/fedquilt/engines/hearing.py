@@ -16,6 +16,7 @@ from fedquilt.engines.scale import Unsound
 
 HELD = 64 * 2**20  # bytes of replies
 _COMPARED = 100  # replies of which each is left out in turn, to see whether the others then go together
+_ANCHORS = 10  # replies of which each is tried with every other one
 
 Replies = Iterator[Reply[Any]]
 Fold = Callable[[Replies], Any]  # what replies make of the state, or an error
@@ -106,6 +107,21 @@ class Listening:
                 except Exception:
                     continue
                 return found, {**guilty, odd.client: f"does not go with the other replies: {_words(error)}"}
+            return self._together(rest, guilty, error)
+        raise error
+
+    def _together(self, rest: list[Reply[Any]], guilty: dict[Any, str], error: Exception) -> tuple[Any, dict[Any, str]]:
+        """Several may not go with the others: most of the replies must go, one by one, with one of them."""
+        for first in rest[:_ANCHORS]:
+            most = [r for r in rest if r is first or self._why([first, r]) is None]
+            if len(rest) < 2 * len(most) < 2 * len(rest) and self.enough(len(most)):
+                try:
+                    found = self.fold(iter(most))
+                except Exception:
+                    continue
+                odd = {r.client for r in rest} - {r.client for r in most}
+                why = f"does not go with the other replies: {_words(error)}"
+                return found, {**guilty, **{r.client: why for r in rest if r.client in odd}}
         raise error
 
     def _why(self, replies: Sequence[Reply[Any]]) -> str | None:

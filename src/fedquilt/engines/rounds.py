@@ -286,10 +286,10 @@ class Rounds:
 
     def _enough(self, exchange: Exchange, asked: int, usable: int, least: int, log: RoundLog) -> None:
         if usable < least:
-            reasons = "; ".join(f"client {q.client!r}: {q.reason}" for q in log.quarantined[:3])
+            reasons = "; ".join(f"client {q.client!r}: {q.reason.rstrip('.')}" for q in log.quarantined[:3])
             raise RoundError(
-                f"round {self.done + 1}, exchange '{exchange.name}': {usable} of {asked} clients gave a "
-                f"usable reply, at least {least} needed. {reasons}"
+                f"round {self.done + 1}, exchange '{exchange.name}': {usable} of {asked} clients gave a usable reply, "
+                f"at least {least} needed. {reasons}{'. ' if reasons else ''}A smaller min_replies asks for fewer."
             )
 
     def _failed(self, exchange: Exchange, stage: str, client: ClientId | None, error: Exception) -> ExchangeError:

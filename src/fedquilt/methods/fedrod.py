@@ -70,8 +70,8 @@ class FedRoD(WithCounts):
         mine, private = under(self.private_part), self.base.parts.private
         if not any(mine(name) and private(name) for name in self.base.net.names):
             raise InputError(
-                f"{type(self).__name__} needs a base whose network has a private part '{self.private_part}'; this one "
-                f"has {', '.join(self.base.net.names[:3])}, ... Let {self.recipe}(net, ...) make it."
+                f"{type(self).__name__} needs a base whose network has a private part '{self.private_part}', and this "
+                f"one has {', '.join(self.base.net.names[:3])}, ... Let {self.recipe}(net, ...) make it."
             )
 
     def global_model(self, state: Any) -> Params:

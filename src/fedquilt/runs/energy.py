@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedquilt.core.record import Frame, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.client_side import Exam, Outcome, Score, Task
-from fedquilt.engines.engine import Engine, Lost
+from fedquilt.engines.engine import Engine, Lost, Timed
 from fedquilt.engines.rounds import RoundLog, Visit
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter, per_change
 
@@ -65,6 +66,10 @@ class Metered:
         """As the engine."""
         self.engine.saved(oldest)
 
+    def seconds_left(self, client: ClientId) -> float:
+        """As the engine, if its clients have a deadline."""
+        return self.engine.seconds_left(client) if isinstance(self.engine, Timed) else math.inf
+
     def facts(self) -> dict[str, Any]:
         """As the engine."""
         return self.engine.facts()
@@ -75,11 +80,16 @@ class Metered:
 
 
 def change_in(upload: Frame) -> float | None:
-    """||w_after - w_before|| of an upload that is a change (``delta``) and travelled as it is; None otherwise."""
-    delta = getattr(unpack(upload).upload, "delta", None)
-    if not isinstance(delta, Mapping) or not all(isinstance(t, Tensor) for t in delta.values()):
+    """||w_after - w_before|| of an upload that is a change (``delta``) and travelled as it is; None otherwise, also of
+    one that nobody has checked yet and that cannot be used."""
+    try:
+        delta = getattr(unpack(upload).upload, "delta", None)
+        if not isinstance(delta, Mapping) or not all(isinstance(t, Tensor) for t in delta.values()):
+            return None
+        found = norm(delta)
+    except Exception:  # the round will say what is wrong with it
         return None
-    return norm(delta)
+    return found if math.isfinite(found) else None
 
 
 class Energy:

@@ -97,6 +97,18 @@ def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
     assert spoilt.digest() == last(Without(base=Stacking(base=fedavg(), few=few), client=1), TOY, rounds=3).digest()
 
 
+@pytest.mark.parametrize("liars", [(0, 1), (3, 5, 7), (0, 2, 4, 9)], ids=str)
+def test_several_replies_that_go_with_each_other_alone_are_left_out(liars):
+    class Some(Stacking):
+        def work(self, download: Any, client: Visits, site: Site, turn: Turn) -> tuple[Visits, Row]:
+            return Visits(client.times + 1), Row(torch.zeros(3 if turn.client in liars else 2))
+
+    spoilt = last(Some(base=fedavg()), TEN)
+    assert tuple(q.client for q in spoilt.log.quarantined) == liars
+    assert all("does not go with the other replies" in q.reason for q in spoilt.log.quarantined)
+    assert [spoilt.client_state(c).times for c in TEN.ids] == [0 if c in liars else 2 for c in TEN.ids]
+
+
 @pytest.mark.parametrize("few", [0, 1])
 def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch, few):
     method, engine = Stacking(base=fedavg(), bad=CONTENTS["alone"][0], few=few), Counting()

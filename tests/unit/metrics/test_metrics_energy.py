@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from fedquilt.core.params import Params
+from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
+from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics import energy
 from fedquilt.metrics.energy import Meter, devices, joules, packages, per_change
 from fedquilt.runs.energy import Energy, change_in
@@ -159,3 +161,17 @@ def test_the_change_of_an_upload() -> None:
     delta: Params = {"w": torch.tensor([0.6, 0.8])}
     assert change_in(pack(Wire(3, Upload(delta)))) == pytest.approx(1.0)
     assert change_in(pack(Wire(3, None))) is None
+    assert change_in(pack(Wire(3, Upload({"w": torch.tensor([float("nan")])})))) is None
+    assert change_in(pack("no upload")) is None
+    assert change_in(b"no frame") is None
+
+
+def test_a_meter_hides_no_deadline() -> None:
+    class Hurried(Local):
+        def seconds_left(self, client: Any) -> float:
+            return -1.0 if client == 1 else 60.0
+
+    meter = Meter([Ticking()])  # type: ignore[list-item]
+    for engine in (Hurried(), Energy(Hurried(), meter).engine):
+        log = Rounds(fedavg(), points(8, 8), engine, Seed(0)).play()
+        assert [(q.client, q.reason.split(":")[0]) for q in log.quarantined] == [(1, "late")]
