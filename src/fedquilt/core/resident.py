@@ -138,8 +138,8 @@ class Resident:
             changed = {n for (n, _, _), a, b in zip(self._kept, self._marks(), self._as_built, strict=True) if a != b}
             raise InputError(
                 f"A pass of the network changed {sorted(changed)[:5]}, which is frozen: build left it, or all "
-                "parameters of its part, with requires_grad=False, or it is named in frozen=. Make what a pass changes a buffer "
-                "(register_buffer), of a part that is trained or with persistent=False."
+                "parameters of its part, with requires_grad=False, or it is named in frozen=. Make what a "
+                "pass changes a buffer (register_buffer), of a part that is trained or with persistent=False."
             )
         if not params.keys().isdisjoint(self.frozen):
             self.check_held(params)
