@@ -137,9 +137,9 @@ class Resident:
         if self._marks() != self._as_built:
             changed = {n for (n, _, _), a, b in zip(self._kept, self._marks(), self._as_built, strict=True) if a != b}
             raise InputError(
-                f"A pass of the network changed {sorted(changed)[:5]}, which is frozen: build left it, or all parameters "
-                "of its part, with requires_grad=False, or it is named in frozen=. Make what a pass changes a buffer "
-                "(register_buffer), of a part that is trained or with persistent=False."
+                f"A pass of the network changed {sorted(changed)[:5]}, which is frozen: build left it, or all "
+                "parameters of its part, with requires_grad=False, or it is named in frozen=. Make what a "
+                "pass changes a buffer (register_buffer), of a part that is trained or with persistent=False."
             )
         if not params.keys().isdisjoint(self.frozen):
             self.check_held(params)
