@@ -37,8 +37,9 @@ class FedRep(OnBase):
             if not any(choice(name) for name in trained):
                 raise InputError(
                     f"FedRep trains a {what} of its own, but the base has none: of {len(trained)} trained tensors "
-                    f"({', '.join(trained[:3])}{', ...' * (len(trained) > 3)}) none is {part}. Name the head: "
-                    "fedrep(objective, head=('head',)), or FedRep(base=FedAvg(..., parts=at_home(under('head'))))."
+                    f"({', '.join(trained[:3])}{', ...' * (len(trained) > 3)}) none is {part} (what is "
+                    "frozen is not trained). Name the head: fedrep(objective, head=('head',)), or "
+                    "FedRep(base=FedAvg(..., parts=at_home(under('head'))))."
                 )
 
     def exchanges(self) -> tuple[Exchange, ...]:
