@@ -50,7 +50,7 @@ def clusters(folder: Folder,
 
 
 def assign(folder: Folder,
-           data: Annotated[Path, typer.Option(help="The new client's rows: an .npz with x and y.")],
+           data: Annotated[Path, typer.Option(help="The client's rows: an .npz with x and y, or a .csv or .parquet.")],
            as_json: AsJson = False) -> None:  # fmt: skip
     """Tell which cluster of a run a new client belongs to, from the run's folder and the client's rows.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,9 +36,12 @@ def read_torch(path: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # noqa: TID251 - the one place
     except Exception as error:  # a hostile file can raise anything; a pickle that asks for more than tensors does
-        said = str(error).strip().splitlines() or [type(error).__name__]
+        asked = re.search(
+            r"GLOBAL ([\w.]+)", str(error)
+        )  # torch's own words go on to how to trust the file: never here
+        more = f"it asks for {asked[1]}" if asked else type(error).__name__
         raise InputError(
-            f"'{path}' holds more than tensors, or is damaged, so it is not opened ({said[0][:160]}). Save the weights "
+            f"'{path}' holds more than tensors, or is damaged, so it is not opened ({more}). Save the weights "
             "alone: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
         ) from error
     tensors = _tensors(found, path)

@@ -117,6 +117,8 @@ def clusters_in(folder: str | Path) -> tuple[ClusterResult, dict[str, Any]]:
         text: dict[str, Any] = json.loads((place / FILE).read_text(encoding="utf-8"))
         arrays = (place / ARRAYS).read_bytes()
     except FileNotFoundError as error:
+        if not place.is_dir():
+            raise InputError(f"There is no folder '{place}'. Give the folder of a run.") from error
         raise InputError(
             f"'{place}' has no clusters: {error.filename} is not there. Its method makes none, or was not scored yet."
         ) from error

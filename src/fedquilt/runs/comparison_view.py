@@ -9,6 +9,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.runs.finished import chosen
 from fedquilt.runs.statistics.beside import apart
 from fedquilt.runs.tables import FRAME
 from fedquilt.runs.terminal import console, say, show_table
@@ -62,7 +63,7 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
         else "One seed: no interval. ± of other columns than accuracy is the 95 % interval of the number of test rows. "
     )
     mean = "Mean over clients" if summary["measure"] == "accuracy" else "Global model on the common test set"
-    say(f"{mean}, at the round chosen on {summary['chosen_on']}. {interval}Traffic and time per run.")
+    say(f"{mean}, at the {chosen(summary['chosen_on'] == 'validation')}. {interval}Traffic and time per run.")
     say(f"report {summary['report']}")
     say(f"table  {summary['folder']}/table.csv")
     say(f"curves {summary['folder']}/curves.png")

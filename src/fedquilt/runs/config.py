@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.runs.options import check_options as check_options
-from fedquilt.runs.options import explain, of_other_branch
+from fedquilt.runs.options import explain_all
 from fedquilt.runs.registry import did_you_mean
 from fedquilt.runs.settings import Config as Config
 from fedquilt.runs.settings import Data as Data
@@ -92,7 +92,7 @@ def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        problems += [explain(e) for e in error.errors() if not of_other_branch(e)]
+        problems += explain_all(error.errors())
         config = None
     problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
     if config is not None and not problems:

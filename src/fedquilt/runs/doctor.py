@@ -96,7 +96,9 @@ def _flower() -> str:
             found[name] = ""
     if not found["flwr"]:
         return 'not installed; real federations need it: pip install "fedquilt[flower]"'
-    simulation = f"ray {found['ray']}" if found["ray"] else 'no ray; simulations need it: "fedquilt[simulation]"'
+    simulation = (
+        f"ray {found['ray']}" if found["ray"] else 'no ray; simulations need it: pip install "fedquilt[simulation]"'
+    )
     return f"flwr {found['flwr']}, {simulation}"
 
 

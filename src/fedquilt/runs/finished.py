@@ -32,7 +32,17 @@ _ROWS = {
     "common_valid": "the server's validation rows", "global_valid": "clients' validation rows",
     "common_test": "the common test set", "global_test": "clients' test rows",
 }  # fmt: skip
-_SUMMARIES = ("pooled", "std", "worst10")  # of one model over clients: no modes
+_SUMMARIES = ("pooled", "std", "worst10", "half_95")  # of one model: no modes
+
+
+def validated(best: Mapping[str, Any] | None) -> bool:
+    """Was the round with these numbers chosen on validation rows, clients' or the server's? Else it is the last one."""
+    return bool({"valid_accuracy", "common_valid_accuracy"} & set(best or {}))
+
+
+def chosen(on_validation: bool) -> str:
+    """Which round a table shows, in words."""
+    return "round chosen on validation" if on_validation else "last round scored (there are no validation rows)"
 
 
 def modes_line(metrics: Mapping[str, Any]) -> str | None:
@@ -43,7 +53,7 @@ def modes_line(metrics: Mapping[str, Any]) -> str | None:
     for name, rows in _ROWS.items():
         start = f"{name}_accuracy_"
         found = {n.removeprefix(start): v for n, v in metrics.items() if n.startswith(start) and v is not None}
-        modes = [f"{mode} {100 * v:.1f}" for mode, v in found.items() if mode not in _SUMMARIES]
+        modes = [f"{mode} {100 * v:.1f}" for mode, v in found.items() if not mode.endswith(_SUMMARIES)]
         told += [f"on {rows} {', '.join(modes)}"] if modes else []
     if not any("validation" in line for line in told):
         told.append("there are no validation rows to choose a mode on")

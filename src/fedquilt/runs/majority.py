@@ -50,18 +50,25 @@ def at_majority(results: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     accuracy = float(np.mean([r["best"]["test_accuracy"] for r in known]))
     own, own_half, common, common_half, rows = (known[0][name] for name in _NAMES)
-    begin = f"test accuracy {100 * accuracy:.1f} % is not above the majority class: "
     if accuracy <= common + common_half and common < 1:
         return (
-            f"{begin}answering the commonest label of all, whatever the input, gives {_range(common, common_half)} on "
-            f"{rows:,} test rows. The run has probably learned nothing; look at the scale of the inputs, the learning "
-            "rate and the number of rounds."
+            f"{_beside(accuracy, common)}answering the commonest label of all, whatever the input, gives "
+            f"{_range(common, common_half)} on {rows:,} test rows. The run "
+            f"{'may have' if accuracy > common else 'has probably'} learned nothing; look at the scale of the inputs, "
+            "the learning rate and the number of rounds."
         )
     if accuracy <= own + own_half and own < 1:
         return (
-            f"{begin}answering each client's own commonest label gives {_range(own, own_half)} on {rows:,} test rows."
+            f"{_beside(accuracy, own)}answering each client's own commonest label gives {_range(own, own_half)} on "
+            f"{rows:,} test rows."
         )
     return None
+
+
+def _beside(accuracy: float, share: float) -> str:
+    """Higher, but within chance, is no lie: it is not *clearly* above."""
+    how = "not clearly above" if accuracy > share else "not above"
+    return f"test accuracy {100 * accuracy:.1f} % is {how} the majority class: "
 
 
 def _range(share: float, half: float) -> str:

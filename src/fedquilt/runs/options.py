@@ -112,12 +112,28 @@ def _is_plain(hint: Any) -> bool:
     return bool(parts) and all(p is Ellipsis or _is_plain(p) for p in parts)
 
 
-_BRANCHES = ("float", "list[float]")  # what pydantic adds to the path of a setting that is a number or a list
+_BRANCHES = ("float", "list[float]", "bool", "literal['auto']", "constrained-int", "constrained-float")
+# what pydantic adds to the path of a setting that takes several types
 
 
 def of_other_branch(error: Any) -> bool:
     """Whether a problem is of the form of a setting that was not meant: a list, say, where a number was given."""
     return bool(error["loc"][-1:] == (("float" if isinstance(error["input"], list) else "list[float]"),))
+
+
+def explain_all(errors: Iterable[Any]) -> list[str]:
+    """Problems in our words, one for each setting: of one that takes several types, what each of them wants."""
+    found: dict[str, list[Any]] = {}
+    for error in errors:
+        if not of_other_branch(error):
+            tagged = error["loc"][-1:] and error["loc"][-1] in _BRANCHES[2:]
+            found.setdefault(str(error["loc"][:-1] if tagged else error["loc"]), []).append(error)
+    return [explain(group[0]) if len(group) == 1 else _either(group) for group in found.values()]
+
+
+def _either(errors: Sequence[Any]) -> str:
+    wanted = dict.fromkeys(e["msg"][0].lower() + e["msg"][1:].partition(",")[0] for e in errors)
+    return explain({**errors[0], "type": "", "msg": " or ".join(wanted).replace(" or input should be ", " or ")})
 
 
 def explain(error: Any) -> str:

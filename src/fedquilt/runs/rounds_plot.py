@@ -41,5 +41,6 @@ def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Pa
             rows += [(label, int(r), f"{m:.6f}") for r, m in zip(rounds, mean, strict=True)]
         axis.set(xlabel="communication round", ylabel="accuracy", ylim=(0, 1), title=title)
         axis.set_yticks(np.arange(0, 1.01, 0.1))
-        axis.legend(loc="lower right")
+        if axis.get_legend_handles_labels()[0]:  # there may be no method to draw
+            axis.legend(loc="lower right")
         return save(figure, path, ("method", "round", measure), rows).with_suffix(".svg")

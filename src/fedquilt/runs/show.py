@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedquilt.runs.energy import in_words
-from fedquilt.runs.finished import in_messages, modes_line
+from fedquilt.runs.finished import in_messages, modes_line, validated
 from fedquilt.runs.mending import missing_of
 from fedquilt.runs.mending import told as lost_in_words
 from fedquilt.runs.statistics.targets import MEGABYTE
@@ -25,7 +25,8 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     best, last = result.get("best") or {}, result.get("last") or {}
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
-    table.add_column(f"round {result['best_round']} (chosen on validation)", justify="right")
+    how = "chosen on validation" if validated(best) else "no validation rows to choose on"
+    table.add_column(f"round {result['best_round']} ({how})", justify="right")
     table.add_column(f"round {result['rounds']} (last)", justify="right")
     for name, label in (
         ("test_accuracy", "test accuracy, mean over clients"), ("test_accuracy_worst10", "of the worst tenth"),

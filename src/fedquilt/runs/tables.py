@@ -12,6 +12,7 @@ import numpy as np
 
 from fedquilt.core.table import ClientId
 from fedquilt.runs.clusters import LOG
+from fedquilt.runs.finished import validated
 from fedquilt.runs.majority import at_majority
 from fedquilt.runs.statistics.beside import beside, winner
 from fedquilt.runs.statistics.intervals import interval
@@ -60,7 +61,7 @@ def summary_of(
     return {
         "seeds": [view.seed for view in first],
         "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
-        "chosen_on": "validation" if _validated(views) else "last round (there are no validation rows)",
+        "chosen_on": "validation" if any(validated(v.result.get("best")) for v in views) else "last round",
         "measure": measure,
         "majority_class": known if clients else math.nan if common is None else common,
         "majority_class_common": common,
@@ -92,10 +93,6 @@ def scored(view: RunView, clients: bool = True) -> list[dict[str, Any]]:
         {**row, **{name: row[other] for name, other in names.items() if other in row}, "test_accuracy_std": 0.0}
         if "common_test_accuracy" in row else row for row in view.rounds
     ]  # fmt: skip
-
-
-def _validated(views: Sequence[RunView]) -> bool:
-    return any("valid_accuracy" in view.result.get("best", {}) for view in views)
 
 
 def _told(views: Sequence[RunView]) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import InputError
+from fedquilt.core.errors import InputError, RoundError
 from fedquilt.engines.local import Local
 from fedquilt.runs.assign import assign, rows_of
 from fedquilt.runs.build import federation_of, run_of
@@ -45,10 +45,13 @@ def test_a_table_is_learned_with_defaults(tmp_path: Path):
     assert result["best"]["test_accuracy"] > result["majority_class"] + 0.2
     assert "doubt" not in result
     assert "town (3 levels)" in result["preparation"]["told"]
-    raw = played(recipe(path, data={"standardise": False, "features": ["glucose", "income"]}), tmp_path / "raw")
+    bare = {"standardise": False, "features": ["glucose", "income"]}
+    with pytest.raises(RoundError, match="leave the scale of its past"):
+        played(recipe(path, data=bare), tmp_path / "stopped")
+    raw = played(recipe(path, data=bare, cohort={"max_growth": 1e30}), tmp_path / "raw")
     assert raw["best"]["test_accuracy"] < result["best"]["test_accuracy"] - 0.2
-    assert "not above the majority class: answering the commonest label of all" in raw["doubt"]
-    assert "probably learned nothing" in raw["doubt"]
+    assert "above the majority class: answering the commonest label of all" in raw["doubt"]
+    assert "learned nothing" in raw["doubt"]
 
 
 def test_breast_cancer_is_learned_with_defaults(tmp_path: Path):
@@ -65,7 +68,7 @@ def test_breast_cancer_is_learned_with_defaults(tmp_path: Path):
     assert result["best"]["test_accuracy"] > 0.9 > result["majority_class"] + 0.1
     assert result["preparation"]["told"].startswith("30 number columns")
     bare = Config.model_validate({"rounds": 2, "data": {**data, "standardise": False}})
-    assert "not above the majority class" in played(bare, tmp_path / "raw")["doubt"]
+    assert "above the majority class: answering" in played(bare, tmp_path / "raw")["doubt"]
 
 
 def test_all_engines_and_a_resumed_run_agree(tmp_path: Path):
@@ -167,7 +170,7 @@ def test_when_a_run_doubts_itself():
     assert "each client's own commonest label gives 80.0 % (95 % interval: 78.0 to 82.0) on 900 test rows" in (
         at_majority([result(0.81)]) or ""
     )
-    assert "probably learned nothing" in (at_majority([result(0.62), result(0.63)]) or "")
+    assert "may have learned nothing" in (at_majority([result(0.62), result(0.63)]) or "")
     assert at_majority([{**result(0.5), "common_class": None}]) is None
     assert at_majority([result(1.0, 1.0, 1.0)]) is None  # one class only
 
@@ -197,7 +200,7 @@ def test_a_comparison_says_which_methods_learned_nothing(tmp_path: Path, capsys:
     config = recipe(path, rounds=1, train={"optimizer": still}, output={"folder": str(tmp_path / "runs")},
                     compare={"methods": ["fedavg"], "seeds": [0]}, engine={"kind": "local"})  # fmt: skip
     summary = compare(config)
-    assert "not above the majority class" in summary["doubts"]["fedavg"]
+    assert "above the majority class: answering" in summary["doubts"]["fedavg"]
     comparison_table(summary)
     assert "note: fedavg: test accuracy" in capsys.readouterr().out
-    assert "not above the majority class" in Path(summary["report"]).read_text()
+    assert "above the majority class: answering" in Path(summary["report"]).read_text()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedquilt.runs.finished import chosen, validated
 from fedquilt.runs.report.blocks import Panel, chart, numbers
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.statistics.targets import MEGABYTE
@@ -53,7 +54,8 @@ def curves(found: Gathered) -> Panel | None:
     )  # fmt: skip
     note = "Lines are means over seeds at rounds that every seed has."
     if not found.sweep:
-        note += " Curves are of test rows and chose nothing: the table's round was chosen on validation."
+        how = chosen(any(validated(view.result.get("best")) for views in found.begun.values() for view in views))
+        note += f" Curves are of test rows and chose nothing: the table shows the {how}."
     return Panel("Curves", "curves", "Over rounds, traffic and time", [block], note)
 
 

@@ -18,7 +18,8 @@ def runs(found: Gathered) -> Panel | None:
     """Every run with its state and the hash of its final state."""
     columns = (
         column("method", "method"), column("seed", "seed", "number", digits=0), column("state", "state"),
-        column("chosen", "chosen round", "number", digits=0, help="by validation accuracy"),
+        column("chosen", "chosen round", "number", digits=0,
+               help="by validation accuracy; without validation rows, the last one scored"),
         *([] if found.sweep else [column("accuracy", "accuracy", "percent")]),  # nobody shall choose by test scores
         column("megabytes", "MB", "number", digits=2),
         *_carried(found),

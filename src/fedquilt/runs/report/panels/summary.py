@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedquilt.runs.finished import chosen
 from fedquilt.runs.report.blocks import Block, Panel, column, facts, table, text
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.statistics.beside import apart
@@ -176,7 +177,7 @@ def comparison(found: Gathered) -> Panel | None:
         rows.append({k: v for k, v in whole.items() if k in kept} | place)
     columns = [c for c in COLUMNS if c["key"] == "method" or any(row.get(c["key"]) is not None for row in rows)]
     what = "mean over clients" if summary["measure"] == "accuracy" else "on the common test set"
-    note = (f"Test accuracy in %, {what}, at the round chosen on {summary['chosen_on']}; target "
+    note = (f"Test accuracy in %, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
             f"{100 * summary['target']:g} %. Marked: the highest and those not told apart from it. "
             "Grey rows are the frame that every table needs: the majority class, every "
             "client alone, all data in one place.")  # fmt: skip

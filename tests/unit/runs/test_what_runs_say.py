@@ -1,0 +1,74 @@
+"""Sentences at the end of a run: true of the numbers beside them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fedquilt.core.errors import InputError
+from fedquilt.runs import show, terminal
+from fedquilt.runs.clusters import load_clusters
+from fedquilt.runs.finished import chosen, modes_line, validated
+from fedquilt.runs.majority import at_majority
+
+FACTS = {"majority_class": 0.73, "majority_half_95": 0.16, "common_class": 0.4, "common_half_95": 0.1, "test_rows": 100}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "said"),
+    [
+        (0.82, "82.0 % is not clearly above the majority class: answering each client's own"),
+        (0.72, "72.0 % is not above the majority class: answering each client's own"),
+        (0.45, "45.0 % is not clearly above the majority class: answering the commonest label of all"),
+        (0.40, "40.0 % is not above the majority class: answering the commonest label of all"),
+    ],
+)
+def test_a_higher_number_is_never_said_to_be_not_above_a_lower_one(accuracy: float, said: str):
+    doubt = at_majority([{**FACTS, "best": {"test_accuracy": accuracy}}])
+    assert doubt is not None
+    assert said in doubt
+    if accuracy < 0.5:
+        assert ("may have learned nothing" in doubt) == (accuracy > 0.4)
+
+
+def test_the_interval_of_the_common_test_set_is_no_mode():
+    line = modes_line({
+        "served": "universal", "common_test_accuracy": 0.5, "common_test_accuracy_rows_half_95": 0.04,
+        "common_test_accuracy_universal": 0.5, "common_test_accuracy_plain": 0.2, "global_test_accuracy_std": 0.1,
+        "global_test_accuracy_worst10_rows_half_95": 0.1,
+    })  # fmt: skip
+    assert line is not None
+    assert "on the common test set universal 50.0, plain 20.0; there are no validation rows" in line
+
+
+def _said(monkeypatch: pytest.MonkeyPatch, folder: Path, best: dict[str, Any]) -> str:
+    out = io.StringIO()
+    for module in (show, terminal):
+        monkeypatch.setattr(module, "console", Console(file=out, width=200))
+    result = {
+        "best_round": 2, "rounds": 3, "best": best, "last": best, "bytes_up": 0, "bytes_down": 0, "seconds": 1.0,
+        "stopped_early": False, "quarantined": 0, "digest": "0",
+    }  # fmt: skip
+    show.result_table(folder, result)
+    return out.getvalue()
+
+
+def test_without_validation_rows_no_round_is_chosen_on_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    scored = {"test_accuracy": 0.5}
+    assert "round 2 (no validation rows to choose on)" in _said(monkeypatch, tmp_path, scored)
+    for name in ("valid_accuracy", "common_valid_accuracy"):  # clients' rows, or the server's
+        assert "round 2 (chosen on validation)" in _said(monkeypatch, tmp_path, {**scored, name: 0.5})
+        assert validated({name: 0.5})
+    assert not validated(None)
+    assert chosen(False) == "last round scored (there are no validation rows)"
+
+
+def test_a_folder_that_is_not_there_is_not_a_run_without_clusters(tmp_path: Path):
+    with pytest.raises(InputError, match="There is no folder"):
+        load_clusters(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="has no clusters"):
+        load_clusters(tmp_path)
