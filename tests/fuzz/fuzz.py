@@ -166,6 +166,7 @@ def main() -> int:
     parser.add_argument("--memory", type=int, default=1024, help="megabytes that a process may take beyond its start")
     parser.add_argument("--only", metavar="KIND:NUMBER", help="play one case, frame:17 or config:4, and show its error")
     asked = parser.parse_args()
+    os.environ.setdefault("FEDQUILT_MAX_BYTES", "50M")  # larger networks would be made, in seconds
     if asked.only:
         kind, _, number = asked.only.partition(":")
         found = played(kind, asked.seed, range(int(number), int(number) + 1), asked.memory)

@@ -23,6 +23,7 @@ def at_home():
 
 @pytest.mark.parametrize(("kind", "count"), [("frame", 3000), ("config", 80)])
 def test_mutants_are_refused_or_read_and_nothing_else(kind, count, monkeypatch):
+    monkeypatch.setenv("FEDQUILT_MAX_BYTES", "50M")
     monkeypatch.setattr(fuzz, "SECONDS", 20.0)  # a hang is one also on a machine that is busy
     found = fuzz.played(kind, 1, range(count), memory=2048)
     assert not found.wrong
@@ -48,6 +49,7 @@ ODD = {
     "vast": '[model]\nkind = "mlp"\nhidden = [1000000000000]',
     "vast and deep": '[model]\nkind = "vit_tiny"\ndepth = 1000000000',
     "weights a list": '[model]\nkind = "mlp"\nweights = [1]',
+    "pretrained a number": '[model]\nkind = "mae"\npretrained = 3',
     "no weights": '[model]\nkind = "mlp"\nweights = ""',
     "a long path": '[model]\nkind = "mlp"\nweights = "' + "x" * 5000 + '"',
     "beyond torch": '[model]\nkind = "mlp"\nhidden = [99999999999999999999999999]',

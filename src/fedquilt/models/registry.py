@@ -31,6 +31,7 @@ from fedquilt.models.weights import with_weights
 
 Shape = tuple[int, ...]
 COMMON = ("weights",)  # options that every model has
+PATHS = ("weights", "pretrained", "folder")  # options that name files
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,10 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
     for option in entry.needs:
         if option not in options:
             raise InputError(f"The model {name} needs the option {option}.")
+    for option in PATHS:
+        place = options.get(option)
+        if place is not None and (not isinstance(place, str | Path) or not str(place)):
+            raise InputError(f"{option} should be the path of a file or a folder, got {place!r}.")
     given, weights = _pinned(options), options.get("weights")
     sizes = entry_arguments(name, entry, shape)
     if entry.composed is not None:
@@ -218,8 +223,6 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
     else:
         builder = partial(entry.build, **sizes, classes=classes, **given)
     if weights is not None:
-        if not isinstance(weights, str | Path) or not str(weights):
-            raise InputError(f"weights should be the path of a safetensors file or a folder, got {weights!r}.")
         builder = with_weights(builder, weights)
     try:
         bare(builder)  # a wrong value speaks up here, not in the middle of a run

@@ -69,7 +69,7 @@ def text_of(shape: Sequence[int]) -> str:
     return "rows of shape (" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
-MOST_LAYERS = 1000
+MOST_LAYERS = 200
 
 
 def check_counts(**counts: int) -> None:
