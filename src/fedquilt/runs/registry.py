@@ -253,15 +253,14 @@ _TABLES = {
 
 def entries(table: str) -> Mapping[str, Entry]:
     """The names of one table; installed packages add theirs by the entry point group 'fedquilt.<table>s'."""
-    return _entries(table, tuple(sys.path))
+    return {**_installed(table, tuple(sys.path)), **_TABLES[table]}
 
 
 @cache
-def _entries(table: str, path: tuple[str, ...]) -> Mapping[str, Entry]:
-    """The same for one path of packages, which are looked through once: that takes longer than all other checks."""
-    found = dict(_TABLES[table])
-    for point in entry_points(group=f"fedquilt.{table}s"):
-        found.setdefault(point.name, Entry(point.name, point.value, f"from {point.dist and point.dist.name}"))
+def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, Entry]:
+    """What packages on this path add. They are looked through once: that takes longer than all other checks."""
+    points = entry_points(group=f"fedquilt.{table}s")
+    found = {p.name: Entry(p.name, p.value, f"from {p.dist and p.dist.name}") for p in reversed(tuple(points))}
     return MappingProxyType(found)
 
 
