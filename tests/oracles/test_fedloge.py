@@ -56,8 +56,10 @@ def square(**options):
 
 
 def framed(method, vectors):
-    """The method with this frame."""
-    method.base.net._resident().module.frame.vectors = vectors
+    """The method with this frame, as if it had been built so."""
+    resident = method.base.net._resident()
+    resident.module.frame.vectors = vectors
+    resident._as_built = resident._marks()
     return method
 
 

@@ -31,6 +31,7 @@ _FILES = (
             "encoder",
             "files",
             "hf_mae",
+            "torch_files",
             "hub",
             "registry",
             "streamed",
