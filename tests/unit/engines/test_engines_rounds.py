@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,9 +84,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("frame", "reason"), HOSTILE.values(), ids=HOSTILE)
 def test_a_frame_that_would_take_long_to_decode_is_left_out_at_once(frame, reason):
+    began = time.process_time()  # which other processes cannot lengthen
     spoiled = last(fedavg(), TOY, rounds=1, engine=Tampering(1, lambda upload: frame))
     assert [reason in q.reason for q in spoiled.log.quarantined] == [True]
-    assert sum(p.seconds for p in spoiled.log.phases if p.phase == "upload") < 2
+    assert time.process_time() - began < 2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ def flipped() -> Federation:
         train, test = data.site(client, 0).train.whole(), data.exam(client, "test").whole()
         turn = int(client > 1)
         parts[client] = {"train": (train.x, (train.y + turn) % 2), "test": (test.x, (test.y + turn) % 2)}
-    return Federation.from_clients(parts, classes=2)
+    return Federation.from_clients(parts, classes=2, standardise=None)
 
 
 CLUSTERED = {
