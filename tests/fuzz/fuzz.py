@@ -90,8 +90,11 @@ def config_case() -> Callable[[random.Random], str]:
     """Plays one mutated recipe."""
     import fuzz_configs
 
+    from fedquilt.pieces import etf
+
     seeds = fuzz_configs.Seeds.found()
     fuzz_configs.warm()
+    etf.projected.__defaults__ = (50,)  # steps: FedLoGe computes its frame when it is made, for seconds if need be
     folder = tempfile.TemporaryDirectory(prefix="fuzz-")
     os.chdir(folder.name)
 
