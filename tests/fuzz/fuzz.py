@@ -90,8 +90,11 @@ def config_case() -> Callable[[random.Random], str]:
     """Plays one mutated recipe."""
     import fuzz_configs
 
+    from fedquilt.pieces import etf
+
     seeds = fuzz_configs.Seeds.found()
     fuzz_configs.warm()
+    etf.projected.__defaults__ = (50,)  # steps: FedLoGe computes its frame when it is made, for seconds if need be
     folder = tempfile.TemporaryDirectory(prefix="fuzz-")
     os.chdir(folder.name)
 
@@ -166,7 +169,8 @@ def main() -> int:
     parser.add_argument("--memory", type=int, default=1024, help="megabytes that a process may take beyond its start")
     parser.add_argument("--only", metavar="KIND:NUMBER", help="play one case, frame:17 or config:4, and show its error")
     asked = parser.parse_args()
-    os.environ.setdefault("FEDQUILT_MAX_BYTES", "50M")  # larger networks would be made, in seconds
+    os.environ.setdefault("FEDQUILT_MAX_BYTES", "20M")  # larger networks would be made, in seconds
+    os.environ["OMP_NUM_THREADS"] = "1"  # threads that wait for each other would count as processor time
     if asked.only:
         kind, _, number = asked.only.partition(":")
         found = played(kind, asked.seed, range(int(number), int(number) + 1), asked.memory)
