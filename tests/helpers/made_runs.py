@@ -35,7 +35,8 @@ def made_comparison(
     counts = [draw.multinomial(100, draw.dirichlet([0.3] * 10)).tolist() for _ in ids]
     _json(top / "federation.json", {
         "classes": 10, "clients": ids, "groups": [[c, i % 3] for i, c in enumerate(ids)],
-        "majority": [[c, 0.3 + float(t)] for c, t in zip(ids, talent, strict=True)], "majority_common": None,
+        "majority": [[c, 0.3 + float(t)] for c, t in zip(ids, talent, strict=True)],
+        "majority_common": None, "table": None,
         "tasks": [{"clients": ids, "rows": [100] * len(ids), "labels": counts, "measures": {
             "label_distance": 0.5, "size_gini": 0.0, "imbalance_factor": 0.4, "label_entropy": {}}}],
     })  # fmt: skip
@@ -86,7 +87,8 @@ def _run(folder: Path, label: str, level: float, seed: int, ids: list[Any], tale
             "bytes_down": 4100 * len(ids) * stop, "bytes_up": 4100 * len(ids) * stop,
             "raw_down": 4100 * len(ids) * stop, "raw_up": 8200 * len(ids) * stop, "model_bytes": 4100, "memory": {},
             "seconds": 0.5 * stop, "quarantined": len(ledger), "peak_bytes": 1, "data": "d" * 64,
-            "majority_class": 0.3, "virtual_seconds": None, "energy": {"source": "none", "note": ""},
+            "majority_class": 0.3, "majority_half_95": 0.05, "common_class": 0.3, "common_half_95": 0.05,
+            "test_rows": 100, "virtual_seconds": None, "energy": {"source": "none", "note": ""},
             "engine": {"engine": "local"}, "logs": {},
             "environment": {"python": "3.11", "torch": "2"},
         })  # fmt: skip
