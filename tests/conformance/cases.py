@@ -56,7 +56,7 @@ from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
 from fedquilt.methods.podfcssv_recipe import fedmae, mae_alone, mae_pooled, podfcssv
 from fedquilt.methods.ratio_loss import ratio_loss
-from fedquilt.methods.scaffold import scaffold
+from fedquilt.methods.scaffold import Scaffold
 from fedquilt.models.registry import make
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.aggregators import uniform_mean
@@ -133,7 +133,7 @@ CASES = [
     Case("fedadam", fedadam(NET, server_lr=0.1, **WORK)),
     Case("fedadagrad", fedadagrad(NET, server_lr=0.1, **WORK)),
     Case("fedyogi", fedyogi(NET, server_lr=0.1, **WORK)),
-    Case("scaffold", scaffold(NET, **{**WORK, "optimizer": SGD(0.3)})),
+    Case("scaffold", Scaffold(NET, **{**WORK, "optimizer": SGD(0.3)})),
     Case("fednova", fednova(NET, **WORK)),
     Case("feddyn", feddyn(NET, alpha=0.1, **WORK)),
     Case("moon", moon(NET, **WORK)),
@@ -215,7 +215,7 @@ CASES = [
     Case("localize-stitch-silent", localize_stitch(NET, unseen_classes_vote=False, threshold_noise=0.05, **WORK)),
     Case("localize-stitch-trained", localize_stitch(NET, keep=0.5, trained_masks=True, mask_epochs=2, **WORK)),
     Case("localize-stitch-batchnorm", localize_stitch(Net(partial(Normed, width=16)), **{**WORK, "batch_size": 17})),
-    Case("localize-stitch-scaffold", LocalizeStitch(base=scaffold(NET, **{**WORK, "optimizer": SGD(0.3)}))),
+    Case("localize-stitch-scaffold", LocalizeStitch(base=Scaffold(NET, **{**WORK, "optimizer": SGD(0.3)}))),
     Case("stitch-once", stitch_once(NET, keep=0.5, epochs_first=6, **WORK)),
     Case("single-model", single_model(NET, epochs_first=4, **WORK), alone=True),
     Case("fedavg-stitch", fedavg(aggregate=merging(Stitch(keep=0.7)))),

@@ -12,7 +12,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.methods.feddyn import feddyn
 from fedquilt.methods.fednova import fednova, pace
-from fedquilt.methods.scaffold import scaffold
+from fedquilt.methods.scaffold import Scaffold
 from fedquilt.pieces.optimizers import SGD, Adam
 from helpers.scalar import DATA, LOSS, START, N, slope, weight
 from helpers.toy import last
@@ -46,7 +46,7 @@ def scaffold_by_hand(rounds, server_lr, count):
 
 @pytest.mark.parametrize(("rounds", "server_lr", "count"), [(1, 1.0, 3), (4, 1.0, 3), (5, 0.5, 2)])
 def test_scaffold(rounds, server_lr, count):
-    method = scaffold(LOSS, server_lr=server_lr, cohort=at_random(count), **WORK)
+    method = Scaffold(LOSS, server_lr=server_lr, cohort=at_random(count), **WORK)
     state = last(method, DATA, rounds=rounds).state
     x, c, own = scaffold_by_hand(rounds, server_lr, count)
     assert float(state.shared["w"]) == pytest.approx(x, rel=1e-5)
@@ -58,13 +58,13 @@ def test_scaffold_converges_to_the_minimum_of_the_mean_loss():
     """With unlike clients and many local steps, FedAvg stops elsewhere: the drift is what c takes out."""
     a = {k: slope(k, 1.0) - slope(k, 0.0) for k in N}
     best = -sum(slope(k, 0.0) for k in N) / sum(a.values())
-    assert weight(scaffold(LOSS, **{**WORK, "steps": 8}), 60) == pytest.approx(best, abs=1e-3)
+    assert weight(Scaffold(LOSS, **{**WORK, "steps": 8}), 60) == pytest.approx(best, abs=1e-3)
 
 
 def test_scaffold_refuses_optimisers_whose_distance_is_no_slope():
     for optimizer in (SGD(0.1, momentum=0.9), Adam(0.1)):
         with pytest.raises(InputError, match="without momentum"):
-            scaffold(LOSS, optimizer=optimizer)
+            Scaffold(LOSS, optimizer=optimizer)
 
 
 def nova_by_hand(rounds, momentum):

@@ -27,7 +27,7 @@ from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.localize_stitch import LocalizeStitch, localize_stitch, stitch_once
 from fedquilt.methods.once import single_model
-from fedquilt.methods.scaffold import scaffold
+from fedquilt.methods.scaffold import Scaffold
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
@@ -252,7 +252,7 @@ def test_more_passes_in_the_first_round() -> None:
 
 def test_any_base() -> None:
     """Around SCAFFOLD at K = 1 it is SCAFFOLD with its own aggregator; private parts stay home."""
-    base = scaffold(NET, **WORK)
+    base = Scaffold(NET, **WORK)
     found = last(LocalizeStitch(base=base, density=Density(fixed=1.0)), TOY).state.inner
     plain = last(base, TOY).state
     close(found.shared, plain.shared, 1e-6)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedquilt.compat.arguments import OWN
-from fedquilt.core.errors import InputError
-from fedquilt.runs.registry import did_you_mean
+from fedquilt.core.errors import InputError, did_you_mean
 
 Options = dict[str, Any]
 

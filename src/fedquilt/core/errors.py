@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class FedquiltError(Exception):
     """The root of all errors raised on purpose; ``exit_code`` is what the command returns."""
@@ -88,3 +91,9 @@ class DownloadError(FedquiltError, OSError):
     """A file could not be downloaded, or what came is not what was published."""
 
     exit_code = 6
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?' or nothing."""
+    close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -84,7 +84,7 @@ class FedAvg:
     Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017.
     """
 
-    objective: Objective | Net
+    objective: Objective | Net = field(kw_only=False)
     optimizer: Optimizer = SGD(0.05)  # noqa: RUF009 - frozen, so it can be shared
     parts: Parts = Parts()  # noqa: RUF009
     aggregate: Aggregator = mean

@@ -14,7 +14,7 @@ from fedquilt.methods.fedper import fedper
 from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.fedrep import fedrep
 from fedquilt.methods.hgls import HGLS
-from fedquilt.methods.scaffold import scaffold
+from fedquilt.methods.scaffold import Scaffold
 from fedquilt.pieces.codecs import hgc, hgc_legacy, hgc_rc
 from fedquilt.pieces.head_search import HeadSearch
 
@@ -76,7 +76,7 @@ def _base(objective: Objective | Net, base: Base, mu: float, head_epochs: int, n
     if base == "fedprox":
         return fedprox(objective, mu=mu, **rest)
     if base == "scaffold":
-        return scaffold(objective, **rest)
+        return Scaffold(objective, **rest)
     if base == "fedrep":
         return fedrep(objective, head=home, head_epochs=head_epochs, **rest)
     if base == "fedper":

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Mean, Params, add, lerp, same_names, scale, sub, zeros_like
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
+from fedquilt.methods.around import AroundFedAvg
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.objectives import tilt
@@ -45,14 +44,14 @@ class ControlledUpload:
     control: Params
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scaffold(OnBase):
+@dataclass(frozen=True, init=False)
+class Scaffold(AroundFedAvg):
     """Local steps y <- y - lr (g_i(y) - c_i + c); then, with K steps and option II of the paper,
 
     c_i+ = c_i - c + (x - y) / (K lr);   x <- x + server_lr mean(y_i - x);   c <- c + |S|/N mean(c_i+ - c_i).
 
     Args:
-        base: FedAvg with plain SGD.
+        base: FedAvg with plain SGD; every client counts the same unless ``aggregate`` says otherwise.
         server_lr: The server's step, > 0.
 
     Reference: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020, algorithm 1.
@@ -60,6 +59,7 @@ class Scaffold(OnBase):
 
     base: FedAvg
     server_lr: float = 1.0
+    defaults: ClassVar = {"aggregate": uniform_mean}
 
     def __post_init__(self) -> None:
         if not self.server_lr > 0:
@@ -119,8 +119,3 @@ class Scaffold(OnBase):
         merged = self.base.aggregate(state.shared, heard, turn)
         stepped = lerp(self.base.trained(state.shared), merged, self.server_lr)
         return Controlled({**merged, **stepped}, add(state.control, total.value(), len(heard) / turn.clients))
-
-
-def scaffold(objective: Objective | Net, server_lr: float = 1.0, **rest: Any) -> Scaffold:
-    """SCAFFOLD on FedAvg; every client counts the same unless ``aggregate`` says otherwise."""
-    return Scaffold(base=FedAvg(objective=objective, **{"aggregate": uniform_mean, **rest}), server_lr=server_lr)

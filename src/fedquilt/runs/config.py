@@ -11,10 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.core.errors import ConfigError, InputError, did_you_mean
 from fedquilt.runs.options import check_options as check_options
 from fedquilt.runs.options import explain_all
-from fedquilt.runs.registry import did_you_mean
 from fedquilt.runs.settings import Config as Config
 from fedquilt.runs.settings import Data as Data
 from fedquilt.runs.settings import Evaluation as Evaluation

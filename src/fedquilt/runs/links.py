@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedquilt.runs.registry import did_you_mean
+from fedquilt.core.errors import did_you_mean
 
 Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeast0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from fedquilt.core.errors import InputError
-from fedquilt.runs.registry import Entry, did_you_mean, lookup
+from fedquilt.core.errors import InputError, did_you_mean
+from fedquilt.runs.registry import Entry, lookup
 from fedquilt.runs.settings import Config
 
 
@@ -85,7 +85,7 @@ def _schema_of(table: str, entry: Entry, maker: Any) -> type[BaseModel]:
     taken: dict[str, Any] = {}
     parameters = inspect.signature(maker).parameters
     for name, parameter in parameters.items():
-        kind_of = hints.get(name)
+        kind_of = hints.get(name, parameter.annotation)
         if (table == "method" and name in COMMON) or not _is_plain(kind_of):
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
-from fedquilt.core.errors import InputError
+from fedquilt.core.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ METHODS = _table(
     Entry("fedadagrad", "fedquilt.methods.fedopt:fedadagrad", "FedAvg with Adagrad at the server",
           "Reddi et al. 2021"),
     Entry("fedyogi", "fedquilt.methods.fedopt:fedyogi", "FedAvg with Yogi at the server", "Reddi et al. 2021"),
-    Entry("scaffold", "fedquilt.methods.scaffold:scaffold", "control variates against client drift; plain SGD only",
+    Entry("scaffold", "fedquilt.methods.scaffold:Scaffold", "control variates against client drift; plain SGD only",
           "Karimireddy et al. 2020"),
     Entry("fednova", "fedquilt.methods.fednova:fednova", "clients that walk further do not count more",
           "Wang et al. 2020", fixed=("aggregate",)),
@@ -270,9 +269,3 @@ def lookup(table: str, name: str) -> Entry:
     if name in known:
         return known[name]
     raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} (known: {', '.join(sorted(known))})")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' or nothing."""
-    close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -34,7 +34,7 @@ from fedquilt.methods.fedrep import fedrep
 from fedquilt.methods.hgls import HGLS
 from fedquilt.methods.hgls_recipe import hgls
 from fedquilt.methods.own_heads import BIAS, WEIGHT
-from fedquilt.methods.scaffold import scaffold
+from fedquilt.methods.scaffold import Scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.codecs import half, hgc, on
 from fedquilt.pieces.head_search import HeadSearch
@@ -48,7 +48,7 @@ BASES = {
     "fedavg": fedper(NET, **WORK),
     "fedprox": fedprox(NET, mu=0.1, parts=fedper(NET).parts, **WORK),
     "fedrep": fedrep(NET, head_epochs=1, **WORK),
-    "scaffold": HGLS(base=scaffold(NET, **PLAIN)).base,
+    "scaffold": HGLS(base=Scaffold(NET, **PLAIN)).base,
     "fedavgm": HGLS(base=fedavgm(NET, **WORK)).base,
 }
 
@@ -163,9 +163,9 @@ def test_a_round_by_hand(gradient: Any, search_base: Any):
 
 def test_the_head_of_the_base_becomes_private():
     assert HGLS(base=fedavg()).base.parts.private(WEIGHT)
-    nested = HGLS(base=scaffold(NET, **PLAIN)).base
+    nested = HGLS(base=Scaffold(NET, **PLAIN)).base
     assert nested.base.parts.private(BIAS)
-    assert set(played(HGLS(base=scaffold(NET, **PLAIN)), 1).state.base.control) == {
+    assert set(played(HGLS(base=Scaffold(NET, **PLAIN)), 1).state.base.control) == {
         "features.1.weight",
         "features.1.bias",
     }

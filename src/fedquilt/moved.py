@@ -1,0 +1,7 @@
+"""Where names of earlier versions are now. Old names go on working for one release, with a DeprecationWarning."""
+
+from __future__ import annotations
+
+NAMES = {  # 'module:name' of 0.1, and what it is now
+    "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.scaffold:Scaffold",
+}
