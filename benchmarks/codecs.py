@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import OnBase
 from fedquilt.core.params import Params, cosine
 from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
@@ -36,6 +35,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedper import fedper
+from fedquilt.methods.on_base import OnBase
 from fedquilt.models.registry import net
 from fedquilt.pieces.codecs import (
     half,

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from fedquilt.core.errors import FedquiltError as FedquiltError
     from fedquilt.core.exchange import Exchange as Exchange
     from fedquilt.core.exchange import Method as Method
-    from fedquilt.core.exchange import OnBase as OnBase
     from fedquilt.core.exchange import Reply as Reply
     from fedquilt.core.exchange import Turn as Turn
     from fedquilt.core.exchange import at_random as at_random
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from fedquilt.methods.fedavg_noise import fedavg_noise as fedavg_noise
     from fedquilt.methods.fedprox import fedprox as fedprox
     from fedquilt.methods.local_only import local_only as local_only
+    from fedquilt.methods.on_base import OnBase as OnBase
     from fedquilt.runs.check import check as check
     from fedquilt.runs.newcomers import evaluate_newcomers as evaluate_newcomers
     from fedquilt.runs.runner import Snapshot as Snapshot
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "core.errors": ("FedquiltError",),
-    "core.exchange": ("Exchange", "Method", "OnBase", "Reply", "Turn", "at_random", "everyone", "fraction"),
+    "core.exchange": ("Exchange", "Method", "Reply", "Turn", "at_random", "everyone", "fraction"),
     "core.net": ("Net",),
     "core.params": ("Parts", "everything_but", "under"),
     "core.record": ("pack", "record", "unpack"),
@@ -56,6 +56,7 @@ _WHERE = {
     "methods.fedavg_noise": ("fedavg_noise",),
     "methods.fedprox": ("fedprox",),
     "methods.local_only": ("local_only",),
+    "methods.on_base": ("OnBase",),
     "runs.check": ("check",),
     "runs.newcomers": ("evaluate_newcomers",),
     "runs.runner": ("Snapshot", "run"),

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, from_labels
 

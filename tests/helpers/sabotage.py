@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Cohort, Exchange, OnBase, Turn
+from fedquilt.core.exchange import Cohort, Exchange, Turn
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
+from fedquilt.methods.on_base import OnBase
 
 STRAY = "stray"
 

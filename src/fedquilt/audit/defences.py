@@ -12,11 +12,12 @@ from torch import Tensor
 
 from fedquilt.audit.analytic import BIAS
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Codec, Exchange, OnBase, plain, unmoved
+from fedquilt.core.exchange import Codec, Exchange, plain, unmoved
 from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import InTurn, Train
 from fedquilt.methods.hgls import HGLS
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.codecs import on
 from fedquilt.runs.registry import lookup
 

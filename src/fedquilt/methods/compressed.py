@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Codec, Exchange, OnBase, plain
+from fedquilt.core.exchange import Codec, Exchange, plain
+from fedquilt.methods.on_base import OnBase
 
 
 @dataclass(frozen=True, kw_only=True)

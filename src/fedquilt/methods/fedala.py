@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Turn
+from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
@@ -19,6 +19,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site, Table
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload
+from fedquilt.methods.on_base import OnBase
 
 WINDOW = 10  # epochs over which the loss must be steady
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, add, dot, sub, weighted_mean
@@ -17,6 +17,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Download, FedAvg, Owner, Upload
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.objectives import prox
 
 

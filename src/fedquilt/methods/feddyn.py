@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, add, scale, sub, zeros_like
@@ -16,6 +16,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.objectives import prox, tilt
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Turn
+from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, at_home, either, under
@@ -24,6 +24,7 @@ from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload, net_of
 from fedquilt.methods.framed import Framed, own_loss, universal_loss
 from fedquilt.methods.long_tail import rebuilt
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import class_wise
 from fedquilt.pieces.etf import Frame
 from fedquilt.pieces.objectives import class_counts, cross_entropy

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Mean, Params, add, scale
@@ -15,6 +15,7 @@ from fedquilt.core.record import record
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Server
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.optimizers import SGD
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Turn, anything, plain, unmoved
+from fedquilt.core.exchange import Exchange, Turn, anything, plain, unmoved
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import pick
@@ -14,6 +14,7 @@ from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Client, FedAvg
 from fedquilt.methods.fedper import fedper
+from fedquilt.methods.on_base import OnBase
 
 
 @dataclass(frozen=True, kw_only=True)

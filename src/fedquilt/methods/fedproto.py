@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective, scores_and_features
 from fedquilt.core.params import Params, same_names
@@ -20,6 +20,7 @@ from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Client, FedAvg
 from fedquilt.methods.local_only import local_only
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.objectives import weighted_mean
 
 MEANS, ROWS = "prototype.means", "prototype.rows"  # beside the names of a model, where it is scored

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Turn
+from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import at_home, pick
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained, in_turn
 from fedquilt.methods.fedavg import Client, FedAvg, net_of
+from fedquilt.methods.on_base import OnBase
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,14 @@ from torch.nn.functional import cross_entropy as cross_entropy_of
 
 from fedquilt.core.declared import shown
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Cohort, Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Cohort, Exchange, Reply, Turn
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Download, FedAvg, Server
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.result import Assigned, ClusterResult, assign, largest, unknown
 
 

@@ -10,13 +10,14 @@ from typing import Any, Literal
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Codec, Exchange, OnBase, Reply, Turn, plain
+from fedquilt.core.exchange import Codec, Exchange, Reply, Turn, plain
 from fedquilt.core.params import Mean, Params, finite, pick, same_names, zeros_like
 from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import InTurn, Job, Train, Trained
 from fedquilt.methods.hgls_records import HeadUpload, Invite, Others, Peer, SearchClient, SearchServer, Tally, inside
+from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
 from fedquilt.pieces.head_search import Found, HeadSearch, Rows, cosine_step, head_gradient
 

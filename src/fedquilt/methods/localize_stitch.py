@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, under
@@ -18,6 +18,7 @@ from fedquilt.core.select import marked
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.once import Once
 from fedquilt.methods.votes import Order, Stitched, Vote, seen_classes, without_rows
 from fedquilt.methods.wrapping import aggregating, innermost, rewired

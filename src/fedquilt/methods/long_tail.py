@@ -10,12 +10,13 @@ from typing import Any
 from torch import nn
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Turn
+from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job
 from fedquilt.methods.fedavg import FedAvg, net_of
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.objectives import balanced_softmax, calibrated, class_counts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedquilt.core.exchange import Exchange, OnBase, Turn
+from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective, scores_and_features
 from fedquilt.core.params import Params
@@ -14,6 +14,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Upload
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.objectives import contrast
 
 

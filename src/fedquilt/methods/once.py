@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedquilt.core.exchange import OnBase
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.methods.centralised import Centralised
+from fedquilt.methods.on_base import OnBase
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import OnBase
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params, at_home, either, under
 from fedquilt.core.table import Table
 from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.head_search import Rows
 
 WEIGHT, BIAS = "head.weight", "head.bias"

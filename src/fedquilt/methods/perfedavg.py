@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase
+from fedquilt.core.exchange import Exchange
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Loss, Objective, OnLoss
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.finetune import FineTune
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective, OnLoss
 from fedquilt.core.params import Params, lerp
@@ -18,6 +18,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Owner, Server, Upload
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import uniform_mean
 
 

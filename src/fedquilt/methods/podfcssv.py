@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, OnBase, Reply, Turn
+from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Params, lerp, pick, same_names, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
@@ -19,6 +19,7 @@ from fedquilt.core.train import Job, Trained
 from fedquilt.methods.anchoring import NOVEL, OWN, TOLD, Anchoring
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.masked import all_rows, features, reconstruction, width_of
+from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.podfcssv_records import Anchored, Anchors, Keeper, Learned, Seen
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.prototypes.bank import Arrivals, MergeOrAdd, collapsed, no_prototypes

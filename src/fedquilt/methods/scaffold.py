@@ -13,8 +13,8 @@ from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.around import AroundFedAvg
 from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.objectives import tilt
 from fedquilt.pieces.optimizers import SGD
@@ -45,7 +45,7 @@ class ControlledUpload:
 
 
 @dataclass(frozen=True, init=False)
-class Scaffold(AroundFedAvg):
+class Scaffold(OnBase):
     """Local steps y <- y - lr (g_i(y) - c_i + c); then, with K steps and option II of the paper,
 
     c_i+ = c_i - c + (x - y) / (K lr);   x <- x + server_lr mean(y_i - x);   c <- c + |S|/N mean(c_i+ - c_i).

@@ -9,13 +9,14 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import OnBase, Reply, Turn
+from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Params, add, flatten
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.centres import distinct_starts, nearest
 from fedquilt.pieces.clustering.result import ClusterResult
 

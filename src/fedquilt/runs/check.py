@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedquilt.core.errors import FedquiltError, InputError
-from fedquilt.core.exchange import Exchange, Method, OnBase
+from fedquilt.core.exchange import Exchange, Method
 from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Job, Train, Trained
@@ -16,6 +16,7 @@ from fedquilt.engines.engine import Engine
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.engines.workers import Workers
+from fedquilt.methods.on_base import OnBase
 
 
 def check(method: Method, federation: Any, *, rounds: int = 2, workers: bool = True) -> list[str]:

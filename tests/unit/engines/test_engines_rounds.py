@@ -13,7 +13,6 @@ import torch
 import fedquilt.engines.sender as module
 from fedquilt.core.compact import MAGIC
 from fedquilt.core.errors import ExchangeError, InputError, RoundError
-from fedquilt.core.exchange import OnBase
 from fedquilt.core.limits import upload_limits
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
@@ -23,6 +22,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Quarantine, RoundLog, Rounds
 from fedquilt.methods.hgls_recipe import hgls
 from fedquilt.methods.local_only import local_only
+from fedquilt.methods.on_base import OnBase
 from fedquilt.models.registry import make
 from helpers.engines import Counting, Tampering, with_examples
 from helpers.frames import sealed

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import OnBase
 from fedquilt.core.record import pack
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.methods.local_only import local_only
+from fedquilt.methods.on_base import OnBase
 from fedquilt.metrics.classify import Scores
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.evaluation import client_rows, score_row, summarise, worst_tenth

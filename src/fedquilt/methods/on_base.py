@@ -1,0 +1,172 @@
+"""Methods around a method that averages: made around ``base``, or from a network and FedAvg's own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from inspect import Parameter, Signature
+from typing import Any, ClassVar, get_type_hints
+
+from torch import Tensor
+
+from fedquilt.core.errors import InputError, did_you_mean
+from fedquilt.core.exchange import Exchange
+from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
+from fedquilt.core.params import Params
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch, Site
+from fedquilt.methods.fedavg import FedAvg
+
+
+class _Signature:
+    """The signature of a class that leaves its constructor to OnBase: its own options, and FedAvg's."""
+
+    def __get__(self, _: Any, cls: type[Any]) -> Signature:
+        if cls.__init__ is not OnBase.__init__ or not is_dataclass(cls):
+            raise AttributeError("__signature__")
+        given = [Parameter("objective", Parameter.POSITIONAL_OR_KEYWORD, annotation=Objective | Net)]
+        for name, value in {**_options(FedAvg), **cls.defaults, **_options(cls)}.items():
+            if name not in ("objective", "base"):
+                given.append(Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=_hints(cls).get(name)))
+        return Signature(given)
+
+
+def _options(cls: type[Any]) -> dict[str, Any]:
+    """The options of a dataclass, with their defaults."""
+    return {
+        f.name: f.default_factory() if f.default_factory is not MISSING else _or_empty(f.default)
+        for f in fields(cls)
+        if f.init
+    }
+
+
+def _or_empty(default: Any) -> Any:
+    return Parameter.empty if default is MISSING else default
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return {**get_type_hints(FedAvg, include_extras=True), **get_type_hints(cls, include_extras=True)}
+
+
+class OnBase:
+    """A method around another one, its ``base``: it answers every question of a method by asking the base, unless the
+    class answers itself. ``plan`` is the exception: by default a round makes all of the method's own exchanges, in
+    order.
+
+    Subclasses marked ``@dataclass(frozen=True, init=False)`` have their own options as fields, check them in
+    ``__post_init__``, and are made around ``base``, or from a network and FedAvg's settings:
+    ``Scaffold(net, server_lr=0.5, batch_size=10)`` is ``Scaffold(base=FedAvg(net, batch_size=10), server_lr=0.5)``.
+
+    Args:
+        objective: The network, or an objective to extend.
+        base: What the method is around, instead of an objective and FedAvg's settings.
+        options: The fields of the class, and FedAvg's.
+    """
+
+    base: Any
+    __signature__ = _Signature()
+    defaults: ClassVar[Mapping[str, Any]] = {}  # FedAvg's settings that are others here, unless they are given
+
+    def __init__(self, objective: Objective | Net | None = None, *, base: Any = None, **options: Any) -> None:
+        cls = type(self)
+        own = {name: default for name, default in _options(cls).items() if name != "base"}
+        for name, default in own.items():
+            value = options.pop(name, default)
+            if value is Parameter.empty:
+                raise InputError(f"{cls.__name__} needs {name}=...")
+            object.__setattr__(self, name, value)
+        if (base is None) == (objective is None):
+            raise InputError(f"{cls.__name__} needs either a network (or an objective), or base=...")
+        known = () if base is not None else tuple(_options(FedAvg))
+        for name in options:
+            if name not in known:
+                close = did_you_mean(name, (*own, *known))
+                raise InputError(f"{cls.__name__} has no option {name!r}{close}.")
+        object.__setattr__(self, "base", base if objective is None else self.around(objective, **options))
+        self.__post_init__()
+
+    @classmethod
+    def around(cls, objective: Objective | Net, **settings: Any) -> Any:
+        """What the method is around, from a network and FedAvg's settings."""
+        return FedAvg(objective, **{**cls.defaults, **settings})
+
+    def __post_init__(self) -> None:
+        """Raise for options that cannot be."""
+
+    # The answers of the base
+
+    @property
+    def net(self) -> Any:
+        """The base's network, so that saved models are whole; None if it has none."""
+        return getattr(self.base, "net", None)
+
+    @property
+    def pools_data(self) -> bool:
+        """Whether the base trains on pooled data."""
+        return bool(getattr(self.base, "pools_data", False))
+
+    @property
+    def shared_start(self) -> bool:
+        """Whether the private parts of all clients start with the same values, as the base's do."""
+        return bool(getattr(self.base, "shared_start", False))
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether the base's models guess hidden patches instead of classes; ``predict`` then gives their losses."""
+        return bool(getattr(self.base, "reconstructs", False))
+
+    def told(self, state: Any) -> Mapping[str, float]:
+        """As the base, if it tells anything: numbers of the last round for the metrics."""
+        found: Mapping[str, float] = self.base.told(state) if hasattr(self.base, "told") else {}
+        return found
+
+    def warned(self, state: Any) -> str | None:
+        """As the base, if it warns of anything."""
+        found: str | None = self.base.warned(state) if hasattr(self.base, "warned") else None
+        return found
+
+    def init_server(self, seed: Seed) -> Any:
+        """As the base."""
+        return self.base.init_server(seed)
+
+    def init_client(self, seed: Seed) -> Any:
+        """As the base."""
+        return self.base.init_client(seed)
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """As the base."""
+        trips: tuple[Exchange, ...] = self.base.exchanges()
+        return trips
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        """Every exchange, every round."""
+        return tuple(e.name for e in self.exchanges())
+
+    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+        """As the base."""
+        return self.base.observe(state, metrics)
+
+    def global_model(self, state: Any) -> Params | None:
+        """As the base."""
+        model: Params | None = self.base.global_model(state)
+        return model
+
+    def personal_model(self, download: Any, client: Any) -> Params:
+        """As the base."""
+        model: Params = self.base.personal_model(download, client)
+        return model
+
+    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+        """As the base, unless the class has its own answer to what a client uses; see
+        :func:`fedquilt.core.deployed.deployed_model`."""
+        select = getattr(self.base, "select_model", None)
+        if select is None or type(self).personal_model is not OnBase.personal_model:
+            return None
+        model: Params | None = select(download, client, site)
+        return model
+
+    def predict(self, params: Params, batch: Batch) -> Tensor:
+        """As the base."""
+        scores: Tensor = self.base.predict(params, batch)
+        return scores
