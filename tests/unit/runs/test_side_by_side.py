@@ -296,16 +296,16 @@ def test_memory_that_is_left_is_told() -> None:
 
 def test_an_interrupted_comparison_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     """Ctrl-C reaches the command alone, as from another terminal; its processes save what they have and end."""
-    config = settings(tmp_path, 2, "rounds=40")
+    config = settings(tmp_path, 2, "rounds=200")
     top, todo = cells(config)
-    changes = [METHODS, "compare.seeds=[0,1]", "engine.at_once=2", "rounds=40"]
+    changes = [METHODS, "compare.seeds=[0,1]", "engine.at_once=2", "rounds=200"]
     command = [sys.executable, "-m", "fedquilt", "compare", str(tmp_path / "small.toml"), *changes]
     environment = {k: v for k, v in os.environ.items() if k != "FEDQUILT_START"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
         end = time.monotonic() + 120
         log = todo[1].folder / "metrics/rounds.jsonl"
         while not (log.exists() and len(log.read_text().splitlines()) > 3) and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(0.01)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=120)
@@ -318,7 +318,7 @@ def test_an_interrupted_comparison_goes_on_to_the_same_numbers(tmp_path: Path) -
     again = subprocess.run(command, capture_output=True, env=environment, timeout=300)
     assert again.returncode == 0, again.stderr.decode()
     (tmp_path / "whole").mkdir()
-    whole = load(small(tmp_path / "whole", AUTO), [*changes[:2], "rounds=40", "engine.kind='local'"])
+    whole = load(small(tmp_path / "whole", AUTO), [*changes[:2], "rounds=200", "engine.kind='local'"])
     one = cells(whole)[1][1]
     with Player(whole, player_federation(whole), NoAudience()) as alone:
         alone.play([Cell(one.label, one.config, one.folder)])
