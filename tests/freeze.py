@@ -39,7 +39,7 @@ def recorded() -> dict[str, str]:
     print(file=sys.stderr)
     for name, command in get_command(app).commands.items():
         for option in command.params:
-            found[f"option {name} {' '.join(option.opts)}"] = f"{option.type}, {option.default!r}, {option.help}"
+            found[f"option {name} {' '.join(option.opts)}"] = f"{option.type.name}, {option.default!r}, {option.help}"
     found["schema"] = json.dumps(Config.model_json_schema(), sort_keys=True)
     return found
 

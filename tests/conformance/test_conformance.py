@@ -22,8 +22,8 @@ from fedquilt.core.params import finite
 from fedquilt.core.record import pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.steps import Visit
-from fedquilt.core.tape import Player, Tape
 from fedquilt.engines.client_side import one_thread
+from fedquilt.kernels import Player, Tape
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.reconstruct import reconstruct
 from fedquilt.runs.registry import METHODS

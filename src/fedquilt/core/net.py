@@ -21,7 +21,7 @@ from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
 from fedquilt.core.steps import Capture, Tapes, Visit
 from fedquilt.core.table import Batch
-from fedquilt.core.wide_linear import wide
+from fedquilt.kernels import wide
 
 _SMALL = 2**20  # numbers of a network whose first values are drawn from a tape
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
@@ -53,8 +53,8 @@ class Net:
         inputs: The columns of a batch that the module is called with.
         seed: For the values of frozen tensors that ``build`` draws at random.
         fast_kernels: Let convolutions with 3 x 3 and 5 x 5 kernels save multiplications on CPUs where that is faster,
-            and let a first one be one product with its pooling; see :mod:`fedquilt.core.winograd` and
-            :mod:`fedquilt.core.conv_pool`. It changes results by about 1e-5 of their size, so it is part of the model,
+            and let a first one be one product with its pooling; see :mod:`fedquilt.kernels.winograd` and
+            :mod:`fedquilt.kernels.pooling`. It changes results by about 1e-5 of their size, so it is part of the model,
             too. None: yes for the networks of ``fedquilt.models``, no for others, which compute what PyTorch does.
         precision: "bfloat16" computes matrix products and convolutions in 16 bits where the device has it; weights,
             sums and losses stay in 32. It changes results, so it is part of the model, too.

@@ -10,8 +10,7 @@ from torch import nn
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params
-from fedquilt.core.pool_first import pool_first
-from fedquilt.core.winograd import swift
+from fedquilt.kernels import accelerate
 
 Slot = tuple[dict[str, Any], str]
 
@@ -40,9 +39,7 @@ class Resident:
     def __init__(self, module: nn.Module, frozen: Names, channels_last: bool | None = None, fast: bool = False) -> None:
         self.module = module
         self.channels_last = channels_last if channels_last is not None else _convolves(module)
-        pool_first(module, joined=fast and self.channels_last)
-        if fast and self.channels_last:  # which is what it gives
-            swift(module)
+        accelerate(module, fast=fast and self.channels_last)  # which is the layout that fast kernels give
         slots = slots_of(module)
         parameters = {id(p) for p in module.parameters() if p.requires_grad}
         holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}

@@ -25,8 +25,8 @@ from torch import Tensor
 from fedquilt.core.marks import generators
 from fedquilt.core.purity import Reading, Watch, Watched
 from fedquilt.core.resident import Resident
-from fedquilt.core.tape import CannotRecord, Player, Recorder, Tape
 from fedquilt.core.tree import forms
+from fedquilt.kernels import CannotRecord, Player, Recorder, Tape, enabled
 
 EAGER = 5  # steps of one form that are made by autograd before one is recorded
 TRIALS = 2  # visits in which the first step that is played is compared
@@ -65,7 +65,7 @@ class Tapes:
     capture: Capture = "auto"
     build: tuple[Any, Any] | None = None
     known: dict[Any, _Known] = field(default_factory=dict)
-    wanted: bool = field(default_factory=lambda: os.environ.get("FEDQUILT_TAPES", "1") != "0")
+    wanted: bool = field(default_factory=lambda: enabled() and os.environ.get("FEDQUILT_TAPES", "1") != "0")
     bound: int = 0  # how often steps of a form were put on tape for a visit
     _watches: dict[int, Watched] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)

@@ -18,9 +18,9 @@ from fedquilt.core.objective import Loss
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
-from fedquilt.core.slopes import slopes
 from fedquilt.core.table import Batch, Site, Table
 from fedquilt.core.tree import leaves
+from fedquilt.kernels import gradients
 
 Schedule = Callable[[int], float]
 
@@ -222,7 +222,7 @@ class Train:
 
         def eager() -> list[Tensor]:
             loss = self.objective(params, fixed, batch)
-            return [loss.detach(), *slopes(loss, weights, one)]
+            return [loss.detach(), *gradients(loss, weights, one)]
 
         with turn.seed.fold("ambient").ambient():
             for batch in carried(self.batches(job, site, turn), device):

@@ -26,9 +26,11 @@ class _Signature:
         if cls.__init__ is not OnBase.__init__ or not is_dataclass(cls):
             raise AttributeError("__signature__")
         given = [Parameter("objective", Parameter.POSITIONAL_OR_KEYWORD, annotation=Objective | Net)]
-        for name, value in {**_options(FedAvg), **cls.defaults, **_options(cls)}.items():
+        defaults: Mapping[str, Any] = getattr(cls, "defaults")  # noqa: B009 - mypy takes cls for any dataclass here
+        hints = _hints(cls)
+        for name, value in {**_options(FedAvg), **defaults, **_options(cls)}.items():
             if name not in ("objective", "base"):
-                given.append(Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=_hints(cls).get(name)))
+                given.append(Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=hints.get(name)))
         return Signature(given)
 
 

@@ -15,8 +15,8 @@ from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
-from fedquilt.core.winograd import _Swift
 from fedquilt.engines.client_side import one_thread
+from fedquilt.kernels.winograd import _Swift
 from fedquilt.models import FedAvgCNN
 from fedquilt.pieces.objectives import cross_entropy
 from helpers.toy import site_of, trained

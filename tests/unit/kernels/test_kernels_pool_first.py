@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.pool_first import pool_first
+from fedquilt.kernels.pooling import pool_first
 
 
 def sequence() -> nn.Sequential:

@@ -13,7 +13,7 @@ from torch import Tensor
 _engine: Any = torch.autograd.Variable._execution_engine  # what ``grad`` calls, too
 
 
-def slopes(loss: Tensor, weights: tuple[Tensor, ...], one: Tensor) -> list[Tensor]:
+def gradients(loss: Tensor, weights: tuple[Tensor, ...], one: Tensor) -> list[Tensor]:
     """As ``torch.autograd.grad(loss, weights, materialize_grads=True)``, bit for bit; ``one`` is a 1."""
     if loss.dim() or not loss.requires_grad or loss.dtype != one.dtype or loss.device != one.device:
         return list(torch.autograd.grad(loss, weights, materialize_grads=True))

@@ -1,23 +1,29 @@
-"""A convolution and the 2 x 2 max pooling after it as one matrix product, for the first layer of a network.
+"""Max pooling before ReLU instead of after it, and with the convolution before it as one matrix product.
 
-With one or few channels to read, a convolution has too little arithmetic for each number that it moves. Here each
-window of the pooling is a row: the (r + 1) x (r + 1) inputs from which an r x r kernel makes the window's four outputs.
-One product with the kernel, written four times into a matrix, gives the four side by side, in the order that pooling
-reads them. The kernel's slope is one product, too. Results differ from those of an ordinary convolution by rounding.
-Pooling chooses the first of equals, as ever, but before the bias is added, which may make equals of others. A number
-that is not finite spreads: an input's over the windows it is in, a weight's over its whole map.
+The largest of several numbers is the same before ReLU and after it, unless all are negative, and then both orders give
+zero and a gradient of zero: so the order is exchanged, which is exact and moves a quarter of the numbers.
+
+Then a convolution has its pooling next to it, and in the first layer of a network the two may be one product. With one
+or few channels to read, a convolution has too little arithmetic for each number that it moves. Here each window of the
+pooling is a row: the (r + 1) x (r + 1) inputs from which an r x r kernel makes the window's four outputs. One product
+with the kernel, written four times into a matrix, gives the four side by side, in the order that pooling reads them.
+The kernel's gradient is one product, too. Results differ from those of an ordinary convolution by rounding. Pooling
+chooses the first of equals, as ever, but before the bias is added, which may make equals of others. A number that is
+not finite spreads: an input's over the windows it is in, a weight's over its whole map.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as torch_module
 
-from fedquilt.core.plain import laid_like, of_many, plain
+from fedquilt.kernels.plain import laid_like, of_many, plain
 
 _MOST = 64  # inputs of a window: with more, the zeros in the matrix cost more than is saved
 
@@ -74,7 +80,7 @@ class _ConvPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, windows, four, chosen = ctx.saved_tensors
-        if torch.is_grad_enabled() or of_many(slope):  # as in core/winograd.py
+        if torch.is_grad_enabled() or of_many(slope):  # as in kernels/winograd.py
             with torch.enable_grad():
                 again = F.max_pool2d(F.conv2d(x, weight, bias, padding=ctx.padding), 2)
                 wanted = [t for t, needed in zip((weight, bias), ctx.needs_input_grad[1:3], strict=True) if needed]
@@ -135,3 +141,71 @@ def _fits(layer: nn.Conv2d, x: Tensor) -> bool:
     """Whether there is at least one window."""
     sides = [x.shape[2 + d] + 2 * int(layer.padding[d]) - layer.kernel_size[0] + 1 for d in range(2)]
     return len(x) > 0 and x.shape[1] == layer.in_channels and min(sides) >= 2
+
+
+# The two exchanged
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+Layers = tuple[nn.Module, ...]
+Steps = tuple[Callable[[Tensor], Tensor], ...]
+
+
+class _PoolFirst(nn.Sequential):
+    """A sequence that computes so, unless somebody looks at what is between its layers."""
+
+    orders: tuple[Layers, Steps]
+
+    def forward(self, input: Tensor) -> Tensor:
+        now = tuple(self._modules.values())
+        known, swapped = self.__dict__.get("orders") or (None, now)  # a part of such a sequence has none
+        for step in swapped if now == known and not _watched(now) else now:
+            input = step(input)
+        return input
+
+
+def pool_first(module: nn.Module, joined: bool = False) -> None:
+    """Let the module's sequences compute so where a ReLU and a max pooling are neighbours; ``joined``: and as one with
+    a convolution before them, where that suits."""
+    for part in module.modules():
+        if type(part) is nn.Sequential and "forward" not in part.__dict__:
+            layers = tuple(part)
+            swapped = _swapped(layers)
+            swapped = _joined(swapped) if joined else swapped
+            if swapped != layers:
+                part.__class__ = _PoolFirst
+                part.__dict__["orders"] = (layers, swapped)
+
+
+def _swapped(layers: Layers) -> Steps:
+    order = list(layers)
+    for place in range(len(order) - 1):
+        after = order[place + 2] if place + 2 < len(order) else None
+        if _relu(order[place]) and _pool(order[place + 1]) and not getattr(after, "inplace", False):
+            order[place], order[place + 1] = order[place + 1], order[place]
+    return tuple(order)
+
+
+def _joined(steps: Steps) -> Steps:
+    found: list[Callable[[Tensor], Tensor]] = []
+    for step in steps:
+        last = found[-1] if found else None
+        if isinstance(last, nn.Conv2d) and isinstance(step, nn.MaxPool2d) and suits(last, step):
+            found[-1] = ConvPool(last, step)
+        else:
+            found.append(step)
+    return tuple(found)
+
+
+def _relu(layer: nn.Module) -> bool:
+    """A plain one; one that works in place may also change what its caller holds."""
+    return type(layer) is nn.ReLU and not layer.inplace and "forward" not in layer.__dict__
+
+
+def _pool(layer: nn.Module) -> bool:
+    return type(layer) is nn.MaxPool2d and not layer.return_indices and "forward" not in layer.__dict__
+
+
+def _watched(layers: Layers) -> bool:
+    return any(getattr(layer, hooks) for layer in layers for hooks in _HOOKS) or any(
+        getattr(torch_module, f"_global{hooks}", None) for hooks in _HOOKS
+    )

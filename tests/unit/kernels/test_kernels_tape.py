@@ -15,7 +15,7 @@ from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
 from fedquilt.core.steps import EAGER, TRIALS, Tapes
-from fedquilt.core.tape import CannotRecord, Recorder, Tape
+from fedquilt.kernels import CannotRecord, Recorder, Tape
 from fedquilt.models import MLP, FedAvgCNN
 from fedquilt.pieces.objectives import cross_entropy, prox
 from helpers.toy import site_of, trained

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.plain import laid_like, of_many, plain
+from fedquilt.kernels.plain import laid_like, of_many, plain
 
 OUT = 4  # outputs of a tile, in each direction
 _POINTS = {3: "0 1 -1 2 -2", 5: "0 1 -1 2 -2 1/2 -1/2"}  # where polynomials are evaluated, and at infinity

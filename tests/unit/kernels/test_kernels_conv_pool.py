@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedquilt.core import conv_pool
 from fedquilt.core.net import Net
-from fedquilt.core.pool_first import pool_first
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.kernels import pooling
+from fedquilt.kernels.pooling import pool_first
 from fedquilt.models import FedAvgCNN
 
 FORMS = [  # rows, channels in, channels out, height, width, kernel, padding
@@ -29,13 +29,13 @@ FORMS = [  # rows, channels in, channels out, height, width, kernel, padding
 def calls(monkeypatch) -> list[Any]:
     """The calls that are made in the other way."""
     seen: list[Any] = []
-    real = conv_pool._ConvPool.apply
+    real = pooling._ConvPool.apply
 
     def apply(*given: Any) -> Any:
         seen.append(tuple(given[0].shape))
         return real(*given)
 
-    monkeypatch.setattr(conv_pool._ConvPool, "apply", apply)
+    monkeypatch.setattr(pooling._ConvPool, "apply", apply)
     return seen
 
 
@@ -159,8 +159,8 @@ def test_one_slope_alone():
     ids=lambda pair: f"{pair[0]} {pair[1]}",
 )
 def test_other_pairs_are_left_alone(pair):
-    assert not conv_pool.suits(*pair)
-    assert conv_pool.suits(nn.Conv2d(1, 8, 5), nn.MaxPool2d((2, 2), stride=(2, 2)))
+    assert not pooling.suits(*pair)
+    assert pooling.suits(nn.Conv2d(1, 8, 5), nn.MaxPool2d((2, 2), stride=(2, 2)))
 
 
 def test_a_net_computes_so_unless_it_is_told_not_to(calls):
@@ -182,8 +182,8 @@ def test_slopes_are_laid_out_as_their_weights():
 
 
 def test_torch_defaults_of_the_first_call_do_not_stay():
-    conv_pool._written.cache_clear()
-    conv_pool._places.cache_clear()
+    pooling._written.cache_clear()
+    pooling._places.cache_clear()
     module, x = joined(sequence()), images(2, 1, 28, 28)
     wanted = sequence()(x)
     before = torch.get_default_dtype()
@@ -218,4 +218,4 @@ def test_few_sizes_of_images_are_remembered():
     module = joined(sequence())
     for side in range(20, 50):
         module(torch.zeros(1, 1, side, side))
-    assert conv_pool._places.cache_info().currsize <= 8
+    assert pooling._places.cache_info().currsize <= 8

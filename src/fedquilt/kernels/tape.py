@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedquilt.core.kernels import INTO, QUICK
+from fedquilt.kernels.calls import INTO, QUICK
 
 Outputs = tuple[Tensor, ...]
 Player = Callable[..., Outputs]  # called with the tensors that change from step to step

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedquilt.core import winograd
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.core.winograd import OUT, matrices, suits, swift
+from fedquilt.kernels import winograd
+from fedquilt.kernels.winograd import OUT, matrices, suits, swift
 from fedquilt.models import FedAvgCNN
 
 FORMS = [  # rows, channels in, channels out, height, width, kernel, padding
