@@ -4,5 +4,14 @@ from __future__ import annotations
 
 NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.core.exchange:OnBase": "fedquilt.methods.on_base:OnBase",
+    "fedquilt.methods.cgpfl:cgpfl": "fedquilt.methods.cgpfl:CGPFL",
+    "fedquilt.methods.cgpfl:cgpfl_moreau": "fedquilt.methods.cgpfl:CGPFLMoreau",
+    "fedquilt.methods.feddrift:feddrift": "fedquilt.methods.feddrift:FedDrift",
+    "fedquilt.methods.fedsoft:fedsoft": "fedquilt.methods.fedsoft:FedSoft",
+    "fedquilt.methods.fesem:fesem": "fedquilt.methods.fesem:FeSEM",
+    "fedquilt.methods.ifca:ifca": "fedquilt.methods.ifca:IFCA",
+    "fedquilt.methods.ifca:ifca_gradient": "fedquilt.methods.ifca:IFCAGradient",
+    "fedquilt.methods.lcfed:lcfed": "fedquilt.methods.lcfed:LCFed",
+    "fedquilt.methods.starts:Starting": "fedquilt.methods.regrouping:Regrouping",
     "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.scaffold:Scaffold",
 }

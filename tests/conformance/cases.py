@@ -13,7 +13,7 @@ from fedquilt.data import Federation
 from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.cfl import cfl
-from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
+from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
 from fedquilt.methods.compressed import Compressed
 from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
@@ -23,7 +23,7 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedavg_noise import fedavg_noise
 from fedquilt.methods.fedbabu import fedbabu
 from fedquilt.methods.fedbn import fedbn
-from fedquilt.methods.feddrift import feddrift
+from fedquilt.methods.feddrift import FedDrift
 from fedquilt.methods.feddyn import feddyn
 from fedquilt.methods.fedetf import fedetf
 from fedquilt.methods.fedgroup import fedgroup, fedgroup_params
@@ -38,14 +38,14 @@ from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.fedrep import fedrep
 from fedquilt.methods.fedrod import fedrod
 from fedquilt.methods.fedrod_hyper import fedrod_hyper
-from fedquilt.methods.fedsoft import fedsoft
-from fedquilt.methods.fesem import fesem
+from fedquilt.methods.fedsoft import FedSoft
+from fedquilt.methods.fesem import FeSEM
 from fedquilt.methods.finetune import fedavg_finetune
 from fedquilt.methods.flhc import flhc
 from fedquilt.methods.hcfl import hcfl
 from fedquilt.methods.hgls_recipe import hgls
-from fedquilt.methods.ifca import ifca, ifca_gradient
-from fedquilt.methods.lcfed import lcfed
+from fedquilt.methods.ifca import IFCA, IFCAGradient
+from fedquilt.methods.lcfed import LCFed
 from fedquilt.methods.local_only import local_only
 from fedquilt.methods.localize_stitch import LocalizeStitch, localize_stitch, stitch_once
 from fedquilt.methods.long_tail import fedavg_balanced, fedlc
@@ -188,20 +188,20 @@ CASES = [
     Case("cfl", cfl(NET, eps_1=100.0, eps_2=0.01, calm_rounds=1, **WORK)),
     Case("pacfl", pacfl(NET, n_clusters=2, **WORK)),
     Case("fedper-grouped", fedper_grouped(NET, initial_rounds=0, n_clusters=2, **WORK)),
-    Case("ifca", ifca(NET, n_clusters=2, **WORK)),
-    Case("ifca-never-asked", ifca(NET, n_clusters=2, **WORK, cohort=first(2))),
-    Case("ifca-heads", ifca(NET, n_clusters=2, heads=("head",), **WORK)),
-    Case("ifca-updates", ifca(NET, n_clusters=2, starts="updates", **WORK)),
-    Case("ifca-gradient", ifca_gradient(NET, n_clusters=2, starts="updates", **{**WORK, "optimizer": SGD(0.4)})),
-    Case("fesem", fesem(NET, n_clusters=2, **WORK)),
-    Case("fesem-memory", fesem(NET, n_clusters=3, memory=True, reseed_after=1, **WORK)),
-    Case("fesem-batchnorm", fesem(Net(partial(Normed, width=16)), n_clusters=2, **{**WORK, "batch_size": 17})),
-    Case("cgpfl", cgpfl(NET, n_clusters=2, mu=0.1, **WORK)),
-    Case("cgpfl-moreau", cgpfl_moreau(NET, n_clusters=2, mu=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
-    Case("cgpfl-cosine", cgpfl(NET, n_clusters=2, mu=0.1, metric="cosine", starts="seeds", **WORK)),
-    Case("lcfed", lcfed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
-    Case("fedsoft", fedsoft(NET, n_clusters=2, **WORK)),
-    Case("feddrift", feddrift(NET, **WORK)),
+    Case("ifca", IFCA(NET, n_clusters=2, **WORK)),
+    Case("ifca-never-asked", IFCA(NET, n_clusters=2, **WORK, cohort=first(2))),
+    Case("ifca-heads", IFCA(NET, n_clusters=2, heads=("head",), **WORK)),
+    Case("ifca-updates", IFCA(NET, n_clusters=2, starts="updates", **WORK)),
+    Case("ifca-gradient", IFCAGradient(NET, n_clusters=2, starts="updates", **{**WORK, "optimizer": SGD(0.4)})),
+    Case("fesem", FeSEM(NET, n_clusters=2, **WORK)),
+    Case("fesem-memory", FeSEM(NET, n_clusters=3, memory=True, reseed_after=1, **WORK)),
+    Case("fesem-batchnorm", FeSEM(Net(partial(Normed, width=16)), n_clusters=2, **{**WORK, "batch_size": 17})),
+    Case("cgpfl", CGPFL(NET, n_clusters=2, mu=0.1, **WORK)),
+    Case("cgpfl-moreau", CGPFLMoreau(NET, n_clusters=2, mu=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
+    Case("cgpfl-cosine", CGPFL(NET, n_clusters=2, mu=0.1, metric="cosine", starts="seeds", **WORK)),
+    Case("lcfed", LCFed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
+    Case("fedsoft", FedSoft(NET, n_clusters=2, **WORK)),
+    Case("feddrift", FedDrift(NET, **WORK)),
     Case("hgls", hgls(NET, **WORK)),
     Case("hgls-hgc", hgls(NET, slopes="hgc", lossless="adaptive", peers=2, **WORK)),
     Case("hgls-mean-head", hgls(NET, mean_head=True, **WORK)),

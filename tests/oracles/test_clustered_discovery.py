@@ -18,14 +18,14 @@ from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Job, Train
 from fedquilt.methods.cfl import CFL
-from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
+from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
 from fedquilt.methods.fedavg import FedAvg, Upload
 from fedquilt.methods.fedper import fedper
 from fedquilt.methods.fedper_grouped import fedper_grouped
 from fedquilt.methods.flhc import FLHC, flhc
 from fedquilt.methods.grouped import Groups
 from fedquilt.methods.hcfl import HCFL, Blended, fading, hcfl, pull
-from fedquilt.methods.lcfed import lcfed
+from fedquilt.methods.lcfed import LCFed
 from fedquilt.methods.pacfl import pacfl
 from fedquilt.methods.pfedme import pfedme
 from fedquilt.pieces.aggregators import uniform_mean
@@ -180,7 +180,7 @@ def test_o9_cgpfl_and_lcfed_may_start_stale_too(start: str, passes: float):
     """The same slope: CGPFL's global start is the first model, LCFed's has everybody's embedding but the first head."""
     objective = Objective(Net(Place), (downhill,))
     settings: dict[str, Any] = {"n_clusters": 1, "start_at": start, "optimizer": SGD(0.01), "steps": 33, "mu": 1.0}
-    for method in (cgpfl(objective, **settings), lcfed(objective, **settings, lam=0.0)):
+    for method in (CGPFL(objective, **settings), LCFed(objective, **settings, lam=0.0)):
         moved = coordinates(last(method, at([0, 0, 0]), rounds=15).state.models[0])[2]
         assert moved / 0.282269 == pytest.approx(passes, abs=1e-4)
 
@@ -243,7 +243,7 @@ def test_o10_fedper_in_one_cluster_is_fedper_and_with_contexts_cgpfl_is_pfedme()
     """To the bit, with what clients keep."""
     pairs = [
         (fedper_grouped(**TRAIN, head=("bias",), n_clusters=1), fedper(**TRAIN, head=("bias",))),
-        (cgpfl_moreau(**TRAIN, n_clusters=1, mu=2.0, aggregate=uniform_mean), pfedme(**TRAIN, lam=2.0)),
+        (CGPFLMoreau(**TRAIN, n_clusters=1, mu=2.0, aggregate=uniform_mean), pfedme(**TRAIN, lam=2.0)),
     ]
     for many, single in pairs:
         found, plain = last(many, POINTS, rounds=4), last(single, POINTS, rounds=4)
