@@ -14,11 +14,10 @@ from fedquilt.core.exchange import Reply
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.table import ClientId
-from fedquilt.methods.starts import Centres, Offer, all_models, labelled, local
+from fedquilt.methods.starts import Centres, Offer, StartAt, all_models, check_start, labelled, local
 from fedquilt.pieces.clustering.centres import METRICS, nearest, reseed_empty
 
 Metric = Literal["squared", "cosine"]
-StartAt = Literal["cluster", "global"]
 
 
 @record
@@ -34,12 +33,6 @@ class Sent(Offer):
     """Also where local training begins, if not at the model itself ({})."""
 
     begin: Params
-
-
-def check_start(start_at: str) -> None:
-    """Raise unless local training can begin there."""
-    if start_at not in ("cluster", "global"):
-        raise InputError(f"start_at must be 'cluster' or 'global', got {start_at!r}.")
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.by_distance import Metric, Nearest, StartAt
+from fedquilt.methods.by_distance import Metric, Nearest
 from fedquilt.methods.fedavg import Owner
 from fedquilt.methods.pfedme import Moreau
 from fedquilt.methods.regrouping import Regrouping
+from fedquilt.methods.starts import StartAt
 from fedquilt.pieces.objectives import prox
 
 

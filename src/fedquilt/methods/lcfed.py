@@ -18,10 +18,10 @@ from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
-from fedquilt.methods.by_distance import Nearest, Placed, Sent, StartAt
+from fedquilt.methods.by_distance import Nearest, Placed, Sent
 from fedquilt.methods.fedavg import Upload
 from fedquilt.methods.regrouping import Regrouping
-from fedquilt.methods.starts import Starts, Vote, local
+from fedquilt.methods.starts import StartAt, Starts, Vote, local
 from fedquilt.pieces.clustering.centres import principal
 from fedquilt.pieces.objectives import prox
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -29,38 +29,13 @@ from fedquilt.core.params import Names, Params, add, everything, everything_but,
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.by_distance import Sent
+from fedquilt.methods.by_distance import Nearest, Sent
 from fedquilt.methods.fedavg import Download, FedAvg, Upload
 from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.row_losses import mean_loss
 from fedquilt.methods.starts import Centres, Offer, Starts, Vote, all_models, labelled, local
 from fedquilt.pieces.clustering.centres import distinct_starts, nearest
 from fedquilt.pieces.clustering.result import ClusterResult
-
-
-class Rule(Protocol):
-    """Who belongs where."""
-
-    @property
-    def criterion(self) -> str:
-        """What decides, in words."""
-        ...
-
-    def first(self, state: Centres) -> Any:
-        """The server's first state, with what the rule remembers."""
-        ...
-
-    def offer(self, state: Any, client_id: ClientId) -> Any:
-        """What a client is sent."""
-        ...
-
-    def regroup(self, state: Any, heard: Sequence[Reply[Any]]) -> dict[ClientId, int]:
-        """Where each of these clients belongs now."""
-        ...
-
-    def settle(self, before: Any, after: Any, heard: Sequence[Reply[Any]]) -> Any:
-        """The state after clusters were averaged."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -84,6 +59,9 @@ class LowestLoss:
     def settle(self, before: Any, after: Any, heard: Sequence[Reply[Any]]) -> Any:
         """Nothing to do."""
         return after
+
+
+Rule = LowestLoss | Nearest
 
 
 @dataclass(frozen=True, init=False)

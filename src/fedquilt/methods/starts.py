@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply
 from fedquilt.core.params import Params, add
 from fedquilt.core.record import record
@@ -12,6 +13,7 @@ from fedquilt.core.table import ClientId, in_order
 from fedquilt.pieces.clustering.result import ClusterResult
 
 Starts = Literal["updates", "seeds"]
+StartAt = Literal["cluster", "global"]
 
 
 @record
@@ -45,6 +47,12 @@ class Vote:
 
     delta: Params
     cluster: int
+
+
+def check_start(start_at: str) -> None:
+    """Raise unless local training can begin there."""
+    if start_at not in ("cluster", "global"):
+        raise InputError(f"start_at must be 'cluster' or 'global', got {start_at!r}.")
 
 
 def all_models(state: Centres, client_id: ClientId) -> Offer:
