@@ -118,6 +118,8 @@ class FedGroupParams(DiscoveryOptions, Grouped):
 
     Args:
         base, budget: See :class:`Grouped`; the other options are those of :class:`DiscoveryOptions`.
+
+    Reference: The comparison of the project CFLA 1.0.0.
     """
 
     evidence: Evidence = "weights"

@@ -17,14 +17,16 @@ class FedPerGrouped(DiscoveryOptions, Grouped):
     Args:
         base, budget: See :class:`Grouped`; the other options are those of :class:`DiscoveryOptions`.
         head: The parts of the network that stay home.
+
+    Reference: Arivazhagan et al., Federated Learning with Personalization Layers, 2019, inside the clusters of Briggs
+    et al., 2020.
     """
 
     criterion: Criterion = "auto"
     head: tuple[str, ...] = ("head",)
 
     def __post_init__(self) -> None:
-        at_home_too = replace(self.base, parts=at_home(self.net.under(*self.head)))
-        object.__setattr__(self, "base", at_home_too)
+        object.__setattr__(self, "base", replace(self.base, parts=at_home(self.net.under(*self.head))))
         super().__post_init__()
 
     @cached_property

@@ -71,6 +71,7 @@ class LCFed(Regrouping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.embedding  # checks it
         if self.dimensions < 1 or self.sample < 1:
             raise InputError(f"LCFed needs dimensions >= 1 and sample >= 1, got {self.dimensions} and {self.sample}.")
 

@@ -58,7 +58,8 @@ def angles(bases: Mapping[ClientId, Tensor]) -> Any:
 @dataclass(frozen=True, init=False)
 class PACFL(Grouped):
     """The first round begins with a trip on which every client sends a few singular vectors of each of its classes;
-    clients whose data lie in like directions train together from then on.
+    clients whose data lie in like directions train together from then on. d(i, j) = min arccos |u . v| over the vectors
+    u of client i and v of client j, in degrees.
 
     These vectors show what the data look like: whoever must not see the data should not see them either.
 
