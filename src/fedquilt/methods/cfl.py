@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, everyone
 from fedquilt.core.params import flatten
 from fedquilt.core.table import ClientId
-from fedquilt.methods.grouped import Grouped, Groups, split
+from fedquilt.methods.grouped import Budget, Grouped, Groups, split
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult
 
@@ -69,7 +69,7 @@ class CFL(Grouped):
     Reference: Sattler, Müller, Samek, Clustered Federated Learning, 2019.
     """
 
-    budget: Literal["cluster", "global"] = field(default="cluster", init=False)  # everyone is in the cohort
+    budget: Budget = field(default="cluster", init=False)  # everyone is in the cohort
     eps_1: float = 0.4
     eps_2: float = 1.6
     calm_rounds: int = 20

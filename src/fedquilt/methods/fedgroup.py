@@ -17,7 +17,7 @@ from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Upload
 from fedquilt.methods.flhc import ByUpdates, DiscoveryOptions, Evidence
-from fedquilt.methods.grouped import Discovery, Grouped, Groups, down_anchor
+from fedquilt.methods.grouped import Budget, Discovery, Grouped, Groups, down_anchor
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.decomposed import grouped
 from fedquilt.pieces.objectives import prox
@@ -50,7 +50,7 @@ class FedGroup(Grouped):
     measure: Literal["edc", "madc"] = "edc"
     group_agg_lr: float = 0.0
     mu: float = 0.0
-    budget: Literal["cluster", "global"] = "global"
+    budget: Budget = "global"
 
     def __post_init__(self) -> None:
         for name in ("n_clusters", "pretrain_scale", "pretrain_steps"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Download, FedAvg, Server
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.result import Assigned, ClusterResult, assign, largest, unknown
+
+Budget = Literal["cluster", "global"]
 
 
 @record
@@ -157,10 +159,10 @@ class Grouped(OnBase):
     """
 
     base: FedAvg
-    budget: Literal["cluster", "global"] = "cluster"
+    budget: Budget = "cluster"
 
     def __post_init__(self) -> None:
-        if self.budget not in ("cluster", "global"):
+        if self.budget not in get_args(Budget):
             raise InputError(f"budget must be 'cluster' or 'global', got {self.budget!r}.")
         _ = self.discovery, self.pulls  # pieces check their settings when they are made
 
