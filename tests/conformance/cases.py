@@ -12,8 +12,8 @@ from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
 from fedquilt.methods.apfl import apfl
 from fedquilt.methods.centralised import Centralised
-from fedquilt.methods.cfl import cfl
-from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
+from fedquilt.methods.cfl import CFL
+from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
 from fedquilt.methods.compressed import Compressed
 from fedquilt.methods.creff import creff
 from fedquilt.methods.ditto import ditto
@@ -23,35 +23,35 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedavg_noise import fedavg_noise
 from fedquilt.methods.fedbabu import fedbabu
 from fedquilt.methods.fedbn import fedbn
-from fedquilt.methods.feddrift import feddrift
+from fedquilt.methods.feddrift import FedDrift
 from fedquilt.methods.feddyn import feddyn
 from fedquilt.methods.fedetf import fedetf
-from fedquilt.methods.fedgroup import fedgroup, fedgroup_params
+from fedquilt.methods.fedgroup import FedGroup, FedGroupParams
 from fedquilt.methods.fedloge import fedloge
 from fedquilt.methods.fednova import fednova
 from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
 from fedquilt.methods.fedper import fedper
 from fedquilt.methods.fedper_finetune import fedper_finetune
-from fedquilt.methods.fedper_grouped import fedper_grouped
+from fedquilt.methods.fedper_grouped import FedPerGrouped
 from fedquilt.methods.fedproto import fedproto
 from fedquilt.methods.fedprox import fedprox
 from fedquilt.methods.fedrep import fedrep
 from fedquilt.methods.fedrod import fedrod
 from fedquilt.methods.fedrod_hyper import fedrod_hyper
-from fedquilt.methods.fedsoft import fedsoft
-from fedquilt.methods.fesem import fesem
+from fedquilt.methods.fedsoft import FedSoft
+from fedquilt.methods.fesem import FeSEM
 from fedquilt.methods.finetune import fedavg_finetune
-from fedquilt.methods.flhc import flhc
-from fedquilt.methods.hcfl import hcfl
+from fedquilt.methods.flhc import FLHC
+from fedquilt.methods.hcfl import HCFL
 from fedquilt.methods.hgls_recipe import hgls
-from fedquilt.methods.ifca import ifca, ifca_gradient
-from fedquilt.methods.lcfed import lcfed
+from fedquilt.methods.ifca import IFCA, IFCAGradient
+from fedquilt.methods.lcfed import LCFed
 from fedquilt.methods.local_only import local_only
 from fedquilt.methods.localize_stitch import LocalizeStitch, localize_stitch, stitch_once
 from fedquilt.methods.long_tail import fedavg_balanced, fedlc
 from fedquilt.methods.moon import moon
 from fedquilt.methods.once import single_model
-from fedquilt.methods.pacfl import pacfl
+from fedquilt.methods.pacfl import PACFL
 from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
 from fedquilt.methods.pfedme import pfedme
 from fedquilt.methods.podfcssv_recipe import fedmae, mae_alone, mae_pooled, podfcssv
@@ -175,33 +175,33 @@ CASES = [
     ),
     Case("creff", creff(NET, features=5, match_steps=10, retrain_epochs=20, retrain_lr=0.1, **WORK)),
     Case("ratio-loss", ratio_loss(NET, **WORK)),
-    Case("flhc", flhc(NET, initial_rounds=0, n_clusters=2, recluster_every=2, **WORK)),
+    Case("flhc", FLHC(NET, initial_rounds=0, n_clusters=2, recluster_every=2, **WORK)),
     Case(
         "flhc-retest",
-        flhc(NET, initial_rounds=0, retest_every=1, sketch_size=32, sketch_clip=1.0, sketch_noise=0.01, **WORK),
+        FLHC(NET, initial_rounds=0, retest_every=1, sketch_size=32, sketch_clip=1.0, sketch_noise=0.01, **WORK),
     ),
-    Case("hcfl", hcfl(NET, initial_rounds=0, n_clusters=2, mu=0.1, sketch_size=64, **WORK)),
-    Case("hcfl-global-start", hcfl(NET, initial_rounds=0, n_clusters=2, mu=0.1, start_at="global", **WORK)),
-    Case("fedgroup", fedgroup(NET, n_clusters=2, pretrain_steps=5, group_agg_lr=0.01, mu=0.1, **WORK)),
-    Case("fedgroup-cold", fedgroup(NET, n_clusters=1, pretrain_scale=2, pretrain_steps=5, measure="madc", **WORK)),
-    Case("fedgroup-params", fedgroup_params(NET, initial_rounds=0, **WORK)),
-    Case("cfl", cfl(NET, eps_1=100.0, eps_2=0.01, calm_rounds=1, **WORK)),
-    Case("pacfl", pacfl(NET, n_clusters=2, **WORK)),
-    Case("fedper-grouped", fedper_grouped(NET, initial_rounds=0, n_clusters=2, **WORK)),
-    Case("ifca", ifca(NET, n_clusters=2, **WORK)),
-    Case("ifca-never-asked", ifca(NET, n_clusters=2, **WORK, cohort=first(2))),
-    Case("ifca-heads", ifca(NET, n_clusters=2, heads=("head",), **WORK)),
-    Case("ifca-updates", ifca(NET, n_clusters=2, starts="updates", **WORK)),
-    Case("ifca-gradient", ifca_gradient(NET, n_clusters=2, starts="updates", **{**WORK, "optimizer": SGD(0.4)})),
-    Case("fesem", fesem(NET, n_clusters=2, **WORK)),
-    Case("fesem-memory", fesem(NET, n_clusters=3, memory=True, reseed_after=1, **WORK)),
-    Case("fesem-batchnorm", fesem(Net(partial(Normed, width=16)), n_clusters=2, **{**WORK, "batch_size": 17})),
-    Case("cgpfl", cgpfl(NET, n_clusters=2, mu=0.1, **WORK)),
-    Case("cgpfl-moreau", cgpfl_moreau(NET, n_clusters=2, mu=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
-    Case("cgpfl-cosine", cgpfl(NET, n_clusters=2, mu=0.1, metric="cosine", starts="seeds", **WORK)),
-    Case("lcfed", lcfed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
-    Case("fedsoft", fedsoft(NET, n_clusters=2, **WORK)),
-    Case("feddrift", feddrift(NET, **WORK)),
+    Case("hcfl", HCFL(NET, initial_rounds=0, n_clusters=2, mu=0.1, sketch_size=64, **WORK)),
+    Case("hcfl-global-start", HCFL(NET, initial_rounds=0, n_clusters=2, mu=0.1, start_at="global", **WORK)),
+    Case("fedgroup", FedGroup(NET, n_clusters=2, pretrain_steps=5, group_agg_lr=0.01, mu=0.1, **WORK)),
+    Case("fedgroup-cold", FedGroup(NET, n_clusters=1, pretrain_scale=2, pretrain_steps=5, measure="madc", **WORK)),
+    Case("fedgroup-params", FedGroupParams(NET, initial_rounds=0, **WORK)),
+    Case("cfl", CFL(NET, eps_1=100.0, eps_2=0.01, calm_rounds=1, **WORK)),
+    Case("pacfl", PACFL(NET, n_clusters=2, **WORK)),
+    Case("fedper-grouped", FedPerGrouped(NET, initial_rounds=0, n_clusters=2, **WORK)),
+    Case("ifca", IFCA(NET, n_clusters=2, **WORK)),
+    Case("ifca-never-asked", IFCA(NET, n_clusters=2, **WORK, cohort=first(2))),
+    Case("ifca-heads", IFCA(NET, n_clusters=2, heads=("head",), **WORK)),
+    Case("ifca-updates", IFCA(NET, n_clusters=2, starts="updates", **WORK)),
+    Case("ifca-gradient", IFCAGradient(NET, n_clusters=2, starts="updates", **{**WORK, "optimizer": SGD(0.4)})),
+    Case("fesem", FeSEM(NET, n_clusters=2, **WORK)),
+    Case("fesem-memory", FeSEM(NET, n_clusters=3, memory=True, reseed_after=1, **WORK)),
+    Case("fesem-batchnorm", FeSEM(Net(partial(Normed, width=16)), n_clusters=2, **{**WORK, "batch_size": 17})),
+    Case("cgpfl", CGPFL(NET, n_clusters=2, mu=0.1, **WORK)),
+    Case("cgpfl-moreau", CGPFLMoreau(NET, n_clusters=2, mu=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
+    Case("cgpfl-cosine", CGPFL(NET, n_clusters=2, mu=0.1, metric="cosine", starts="seeds", **WORK)),
+    Case("lcfed", LCFed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
+    Case("fedsoft", FedSoft(NET, n_clusters=2, **WORK)),
+    Case("feddrift", FedDrift(NET, **WORK)),
     Case("hgls", hgls(NET, **WORK)),
     Case("hgls-hgc", hgls(NET, slopes="hgc", lossless="adaptive", peers=2, **WORK)),
     Case("hgls-mean-head", hgls(NET, mean_head=True, **WORK)),

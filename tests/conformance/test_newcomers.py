@@ -20,7 +20,7 @@ from fedquilt.core.table import Site
 from fedquilt.data import Federation, held_out
 from fedquilt.engines.client_side import one_thread
 from fedquilt.methods.fedper import fedper
-from fedquilt.methods.ifca import ifca
+from fedquilt.methods.ifca import IFCA
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.newcomers import MODES, evaluate_newcomers
 from fedquilt.runs.runner import Snapshot
@@ -128,7 +128,7 @@ def test_without_a_global_model_a_newcomer_gets_the_shared_part_and_a_fresh_head
 
 def test_a_method_may_choose_for_its_newcomers():
     part, new = held_out(CASES[0].federation, 1)
-    method = ifca(NET, n_clusters=2, **WORK)
+    method = IFCA(NET, n_clusters=2, **WORK)
     snapshot = last(method, part, rounds=1)
     found = evaluate_newcomers(snapshot, new, "none")
     train = new.site(new.ids[0], 0).train

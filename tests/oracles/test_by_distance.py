@@ -20,12 +20,12 @@ from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.by_distance import Placed
-from fedquilt.methods.cgpfl import cgpfl
+from fedquilt.methods.cgpfl import CGPFL
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.feddrift import feddrift
-from fedquilt.methods.fesem import Remembering, fesem
-from fedquilt.methods.ifca import ifca
-from fedquilt.methods.lcfed import Projected, lcfed
+from fedquilt.methods.feddrift import FedDrift
+from fedquilt.methods.fesem import FeSEM, Remembering
+from fedquilt.methods.ifca import IFCA
+from fedquilt.methods.lcfed import LCFed, Projected
 from fedquilt.methods.starts import Vote
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import ClusterResult
@@ -67,8 +67,8 @@ def objective(state: Any, models: Any = MODELS) -> float:
 
 def test_fesem_assigns_then_averages():
     """[0,0],[1,0] -> [.5,0]; [4,4],[5,4] -> [4.5,4]; [9,0]. Objective 1+2+1+2+1 = 7, then 4 * .25 = 1."""
-    method, state = fesem(LOSS), before()
-    assert method.regroup(state, replies(state)) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2}
+    method, state = FeSEM(LOSS), before()
+    assert method.rule.regroup(state, replies(state)) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2}
     after = method.up(state, replies(state), TURN)
     assert [place(m) for m in after.models] == [[0.5, 0], [4.5, 4], [9, 0]]
     assert after.clusters.labels == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2}
@@ -78,15 +78,15 @@ def test_fesem_assigns_then_averages():
 
 def test_fesem_weighs_by_examples():
     state = before()
-    after = fesem(LOSS).up(state, replies(state, examples=(10, 30, 20, 20, 5)), TURN)
+    after = FeSEM(LOSS).up(state, replies(state, examples=(10, 30, 20, 20, 5)), TURN)
     assert place(after.models[0]) == [0.75, 0]
-    even = fesem(LOSS, aggregate=uniform_mean).up(state, replies(state, examples=(10, 30, 20, 20, 5)), TURN)
+    even = FeSEM(LOSS, aggregate=uniform_mean).up(state, replies(state, examples=(10, 30, 20, 20, 5)), TURN)
     assert place(even.models[0]) == [0.5, 0]
 
 
 def test_a_centre_that_nobody_is_near_stays_put():
     state = before((*CENTRES[:2], at(100, 100)))
-    after = fesem(LOSS).up(state, replies(state), TURN)
+    after = FeSEM(LOSS).up(state, replies(state), TURN)
     assert after.clusters.labels == {0: 0, 1: 0, 2: 1, 3: 1, 4: 1}
     assert place(after.models[2]) == [100, 100]
     assert (after.idle, after.clusters.k) == ({2: 1}, 3)
@@ -94,7 +94,7 @@ def test_a_centre_that_nobody_is_near_stays_put():
 
 def test_an_empty_cluster_starts_anew_after_some_rounds():
     """Averages are [.5, 0] and [6, 8/3]; the farthest from its own is [9, 0], 9 + 7.1 away."""
-    method, state = fesem(LOSS, reseed_after=2), before((*CENTRES[:2], at(100, 100)))
+    method, state = FeSEM(LOSS, reseed_after=2), before((*CENTRES[:2], at(100, 100)))
     once = method.up(state, replies(state), TURN)
     assert once.idle == {2: 1}
     twice = method.up(once, replies(once), TURN)
@@ -113,8 +113,8 @@ places = st.tuples(coordinates, coordinates).map(lambda p: at(*p))
 )
 def test_neither_step_of_fesem_increases_the_objective(models, centres, data):
     labels = data.draw(st.lists(st.integers(0, len(centres) - 1), min_size=5, max_size=5))
-    method, state = fesem(LOSS, aggregate=uniform_mean), before(centres, labels)
-    assigned = before(centres, list(method.regroup(state, replies(state, models)).values()))
+    method, state = FeSEM(LOSS, aggregate=uniform_mean), before(centres, labels)
+    assigned = before(centres, list(method.rule.regroup(state, replies(state, models)).values()))
     after = method.up(state, replies(state, models), TURN)
     assert objective(assigned, models) <= objective(state, models) + 1e-4
     assert objective(after, models) <= objective(assigned, models) + 1e-4
@@ -125,7 +125,7 @@ def test_neither_step_of_fesem_increases_the_objective(models, centres, data):
 def test_memory_averages_the_members_that_were_not_heard():
     """Round 2 hears client 0 alone, at [2, 0]: with client 1's last model [1, 0] the centre is [1.5, 0]."""
     state, alone = before(), [at(2, 0), None, None, None, None]
-    kept, lost = fesem(LOSS, memory=True), fesem(LOSS)
+    kept, lost = FeSEM(LOSS, memory=True), FeSEM(LOSS)
     first, plain = kept.up(state, replies(state), TURN), lost.up(state, replies(state), TURN)
     assert [place(m) for m in first.models] == [place(m) for m in plain.models]
     second = kept.up(first, replies(first, alone), TURN)
@@ -137,7 +137,7 @@ def test_memory_averages_the_members_that_were_not_heard():
 
 
 def test_a_client_is_sent_its_own_model_only_and_all_of_them_when_unknown():
-    method, state = fesem(LOSS), before(labels=(0, 0, 1, 1))
+    method, state = FeSEM(LOSS), before(labels=(0, 0, 1, 1))
     assert method.down(state, 2).models == {1: CENTRES[1]}
     assert list(method.down(state, 4).models) == [0, 1, 2]
     data = federation({4: (7.0, 1.0)})
@@ -155,7 +155,7 @@ def test_cgpfl_pulls_to_the_model_of_the_context():
     """c = 4, from W = 1, mu = 1, lr = .1: w* = 2.5, w_E = 2.5 - 1.5 * .8^E; without the pull 4 - 3 * .9^E."""
     data = federation({0: (4.0, 4.0)})
     for mu, expected in ((1.0, 2.5 - 1.5 * 0.8**3), (0.0, 4 - 3 * 0.9**3)):
-        method = cgpfl(LOSS, n_clusters=1, mu=mu, optimizer=SGD(0.1), steps=3)
+        method = CGPFL(LOSS, n_clusters=1, mu=mu, optimizer=SGD(0.1), steps=3)
         clusters = ClusterResult({0: 0}, 1, "")
         rounds = Rounds(method, data, Local(), Seed(0), state=Placed((at(1, 1),), {}, clusters, at(1, 1), {}))
         rounds.play()
@@ -167,11 +167,13 @@ def test_cgpfl_by_cosine_compares_ways_from_the_first_model():
     to [4, 5] both ways; but [1, 2] (distances 2, 18, 53) points to [0, 1] with 0.894, to [4, 5] with 0.978."""
     state = before(labels=(0,))
     for metric, expected in (("squared", 0), ("cosine", 1)):
-        method = cgpfl(LOSS, metric=metric)
-        assert method.regroup(state, replies(state, [at(1, 2)], [1])) == {0: expected}
-        assert method.criterion == f"nearest model, {metric}"
+        method = CGPFL(LOSS, metric=metric)
+        assert method.rule.regroup(state, replies(state, [at(1, 2)], [1])) == {0: expected}
+        assert method.rule.criterion == f"nearest model, {metric}"
     moved = Remembering(*(getattr(state, n) for n in ("models", "common", "clusters")), at(0, 2), {}, {})
-    assert cgpfl(LOSS, metric="cosine").regroup(moved, replies(moved, [at(0.1, 1)], [1])) == {0: 0}  # straight down
+    assert CGPFL(LOSS, metric="cosine").rule.regroup(moved, replies(moved, [at(0.1, 1)], [1])) == {
+        0: 0
+    }  # straight down
 
 
 # LCFed
@@ -190,7 +192,7 @@ def test_lcfed_pulls_to_both(lam, expected):
 
 def lcfed_terms(mu: float, lam: float) -> tuple[Any, ...]:
     """The terms that the method adds."""
-    return lcfed(LOSS, mu=mu, lam=lam).objective.terms[-2:]
+    return LCFed(LOSS, mu=mu, lam=lam).objective.terms[-2:]
 
 
 def descended(loss: Objective, site: Any, fixed: Any, steps: int) -> Any:
@@ -204,7 +206,7 @@ def test_lcfed_regroups_by_few_directions_and_averages_the_embedding_over_all():
     """One pass, lr .5, from [0, 0] to c/2: [2,0],[2.2,0],[0,2],[0,2.2]. The first direction is [1,-1]/sqrt 2."""
     data = federation({0: (4.0, 0.0), 1: (4.4, 0.0), 2: (0.0, 4.0), 3: (0.0, 4.4)})
     for dimensions in (1, 2, 50):
-        method = lcfed(LOSS, n_clusters=2, mu=0.0, lam=0.0, dimensions=dimensions, optimizer=SGD(0.5))
+        method = LCFed(LOSS, n_clusters=2, mu=0.0, lam=0.0, dimensions=dimensions, optimizer=SGD(0.5))
         rounds = Rounds(method, data, Local(), Seed(0))
         rounds.play()
         state: Projected = rounds.state
@@ -219,7 +221,7 @@ def test_lcfed_regroups_by_few_directions_and_averages_the_embedding_over_all():
 
 
 def test_lcfed_sends_the_embedding_too():
-    method = lcfed(Net(partial(Normed, features=2, classes=2, width=50)), n_clusters=2)
+    method = LCFed(Net(partial(Normed, features=2, classes=2, width=50)), n_clusters=2)
     rounds = Rounds(method, points(8, 9, 10), Local(), Seed(0))
     rounds.play()
     model, phi = nbytes(rounds.state.models[0]), nbytes(rounds.state.embedding)
@@ -230,9 +232,9 @@ def test_lcfed_sends_the_embedding_too():
 def test_lcfed_needs_models_that_differ():
     data = federation({0: (4.0, 0.0), 1: (4.0, 0.0), 2: (4.0, 0.0)})
     with pytest.raises(ExchangeError, match="vectors do not differ"):
-        last(lcfed(LOSS, n_clusters=2), data, rounds=1)
+        last(LCFed(LOSS, n_clusters=2), data, rounds=1)
     with pytest.raises(InputError, match="dimensions >= 1"):
-        lcfed(LOSS, dimensions=0)
+        LCFed(LOSS, dimensions=0)
 
 
 # All of them
@@ -241,12 +243,12 @@ NORMED = Net(partial(Normed, features=2, classes=2, width=4))
 DATA = points(30, 20, 40, 25)
 WORK: dict[str, Any] = {"optimizer": SGD(0.1), "batch_size": 17, "epochs": 2}
 ALONE = {
-    "ifca": ifca(NORMED, n_clusters=1, cohort=fraction(0.5), **WORK),
-    "fesem": fesem(NORMED, n_clusters=1, cohort=fraction(0.5), **WORK),
-    "cgpfl": cgpfl(NORMED, n_clusters=1, mu=0.0, cohort=fraction(0.5), **WORK),
-    "cgpfl-cosine": cgpfl(NORMED, n_clusters=1, mu=0.0, metric="cosine", cohort=fraction(0.5), **WORK),
-    "lcfed": lcfed(NORMED, n_clusters=1, mu=0.0, lam=0.0, cohort=fraction(0.5), **WORK),
-    "feddrift": feddrift(NORMED, cohort=fraction(0.5), **WORK),
+    "ifca": IFCA(NORMED, n_clusters=1, cohort=fraction(0.5), **WORK),
+    "fesem": FeSEM(NORMED, n_clusters=1, cohort=fraction(0.5), **WORK),
+    "cgpfl": CGPFL(NORMED, n_clusters=1, mu=0.0, cohort=fraction(0.5), **WORK),
+    "cgpfl-cosine": CGPFL(NORMED, n_clusters=1, mu=0.0, metric="cosine", cohort=fraction(0.5), **WORK),
+    "lcfed": LCFed(NORMED, n_clusters=1, mu=0.0, lam=0.0, cohort=fraction(0.5), **WORK),
+    "feddrift": FedDrift(NORMED, cohort=fraction(0.5), **WORK),
 }
 
 
@@ -260,11 +262,11 @@ def test_one_cluster_without_pulls_is_fedavg_bit_for_bit(name):
 
 def test_memory_with_everybody_in_one_cluster_is_fedavg_bit_for_bit():
     plain = last(FedAvg(objective=NORMED, **WORK), DATA, rounds=3).state.shared
-    (model,) = last(fesem(NORMED, n_clusters=1, memory=True, **WORK), DATA, rounds=3).state.models
+    (model,) = last(FeSEM(NORMED, n_clusters=1, memory=True, **WORK), DATA, rounds=3).state.models
     assert all(torch.equal(model[n], t) for n, t in plain.items())
 
 
-EVERY = {"ifca": ifca, "fesem": fesem, "cgpfl": cgpfl, "lcfed": lcfed}
+EVERY = {"ifca": IFCA, "fesem": FeSEM, "cgpfl": CGPFL, "lcfed": LCFed}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -299,13 +301,13 @@ def test_planted_points_are_found(name):
 
 def test_negative_settings_are_refused():
     with pytest.raises(InputError, match="reseed_after must be 0"):
-        fesem(LOSS, reseed_after=-1)
+        FeSEM(LOSS, reseed_after=-1)
     with pytest.raises(InputError, match="mu >= 0"):
-        cgpfl(LOSS, mu=-1.0)
+        CGPFL(LOSS, mu=-1.0)
     with pytest.raises(InputError, match="metric must be one of squared, cosine"):
-        cgpfl(LOSS, metric="manhattan")
+        CGPFL(LOSS, metric="manhattan")
     with pytest.raises(InputError, match="mu >= 0"):
-        lcfed(LOSS, lam=-1.0)
+        LCFed(LOSS, lam=-1.0)
 
 
 def test_a_pull_may_lead_to_other_names():

@@ -18,18 +18,19 @@ from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Job, Train
 from fedquilt.methods.cfl import CFL
-from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
+from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
 from fedquilt.methods.fedavg import FedAvg, Upload
 from fedquilt.methods.fedper import fedper
-from fedquilt.methods.fedper_grouped import fedper_grouped
-from fedquilt.methods.flhc import FLHC, flhc
+from fedquilt.methods.fedper_grouped import FedPerGrouped
+from fedquilt.methods.flhc import FLHC
 from fedquilt.methods.grouped import Groups
-from fedquilt.methods.hcfl import HCFL, Blended, fading, hcfl, pull
-from fedquilt.methods.lcfed import lcfed
-from fedquilt.methods.pacfl import pacfl
+from fedquilt.methods.hcfl import HCFL, Blended
+from fedquilt.methods.lcfed import LCFed
+from fedquilt.methods.pacfl import PACFL
 from fedquilt.methods.pfedme import pfedme
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import from_labels
+from fedquilt.pieces.objectives import prox
 from fedquilt.pieces.optimizers import SGD
 from helpers.places import LOSS, Place, at, coordinates, downhill
 from helpers.toy import OneWeight as One
@@ -46,7 +47,7 @@ def blend(
     examples: tuple[int, ...], t: int, sharing_by: str = "same", stable: float | None = None, **settings: Any
 ) -> list[list[float]]:
     """One round's end: places [1,0|1], [3,0|3], [0,4|10] in clusters {0,1} and {2}."""
-    method = hcfl(LOSS, initial_rounds=0, n_clusters=2, sharing_by=sharing_by, **settings)
+    method = HCFL(LOSS, initial_rounds=0, n_clusters=2, sharing_by=sharing_by, **settings)
     zero = {"body": torch.zeros(2), "head": torch.zeros(1)}
     clusters = from_labels({0: 0, 1: 0, 2: 1}, None, "given")
     clusters = clusters if stable is None else replace(clusters, measures={"stable_ari": stable})
@@ -102,7 +103,7 @@ def test_sharing_by_stability(stable: float | None, like: str):
 
 
 def test_shrinkage_leaves_clusters_alone_where_nobody_scatters():
-    method = hcfl(LOSS, initial_rounds=0, n_clusters=2, sharing_by="shrinkage")
+    method = HCFL(LOSS, initial_rounds=0, n_clusters=2, sharing_by="shrinkage")
     zero = {"body": torch.zeros(2), "head": torch.zeros(1)}
     state = Blended((zero, zero), from_labels({0: 0, 1: 1}, None, "given"))
     moves = ([1.0, 0.0], [0.0, 4.0])
@@ -117,7 +118,7 @@ def test_o4_steps_with_a_pull():
     def start(*_: Any) -> Job:
         return Job({"w": torch.tensor(0.0)}, {"centre": {"w": torch.tensor(1.0)}})
 
-    objective = Objective(Net(One), (squared_error, pull(1.0)))
+    objective = Objective(Net(One), (squared_error, prox(1.0, "centre")))
     found = []
     for steps in (1, 2, 3, 200):
         work = Train(start, objective, lambda *_: (None, None), SGD(0.1), steps=steps)
@@ -141,7 +142,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_o4_hcfl(rounds: int):
     """eta = 1/4, one step, a warm-up round from 0; then t = 0, 1, 2 with lambda = 1, 1/2, 1/3."""
-    state = last(hcfl(LOSS, **SETTINGS, **WORK), SIX, rounds=rounds).state
+    state = last(HCFL(LOSS, **SETTINGS, **WORK), SIX, rounds=rounds).state
     assert coordinates(state.anchor) == close([0.016667, 0.333333, 0.25])
     assert state.clusters.labels == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
     assert [coordinates(m) for m in state.models] == [close(row) for row in ROUNDS[rounds]]
@@ -152,13 +153,13 @@ def test_o4_hcfl(rounds: int):
 )
 def test_o4_hcfl_from_the_global_start(rounds: int, heads: list[float]):
     """Heads begin at the warm-up's each round, so they hardly move."""
-    state = last(hcfl(LOSS, **SETTINGS, start_at="global", **WORK), SIX, rounds=rounds).state
+    state = last(HCFL(LOSS, **SETTINGS, start_at="global", **WORK), SIX, rounds=rounds).state
     assert [coordinates(m)[2] for m in state.models] == close(heads)
 
 
 def test_o4_discovery_is_no_round_and_keeps_nothing():
     """After the discovery FL+HC's clusters start from w0: one more round moves each head by (c - w0) / 4."""
-    state = last(flhc(LOSS, initial_rounds=1, **WORK), SIX, rounds=2).state
+    state = last(FLHC(LOSS, initial_rounds=1, **WORK), SIX, rounds=2).state
     assert [coordinates(m)[2] for m in state.models] == close([0.25 + (c - 0.25) / 4 for c in (1.1, -1.1, 3.0)])
 
 
@@ -169,7 +170,7 @@ def test_o9_a_stale_start_gets_nowhere():
     objective = Objective(Net(Place), (downhill,))
     far = {}
     for start in ("cluster", "global"):
-        method = hcfl(objective, initial_rounds=0, n_clusters=1, start_at=start, optimizer=SGD(0.01), steps=33)
+        method = HCFL(objective, initial_rounds=0, n_clusters=1, start_at=start, optimizer=SGD(0.01), steps=33)
         far[start] = coordinates(last(method, at([0, 0, 0]), rounds=15).state.models[0])[2]
     assert far["cluster"] / one == pytest.approx(15, abs=1e-4)
     assert far["global"] / one == pytest.approx(1.393281, abs=1e-5)
@@ -180,7 +181,7 @@ def test_o9_cgpfl_and_lcfed_may_start_stale_too(start: str, passes: float):
     """The same slope: CGPFL's global start is the first model, LCFed's has everybody's embedding but the first head."""
     objective = Objective(Net(Place), (downhill,))
     settings: dict[str, Any] = {"n_clusters": 1, "start_at": start, "optimizer": SGD(0.01), "steps": 33, "mu": 1.0}
-    for method in (cgpfl(objective, **settings), lcfed(objective, **settings, lam=0.0)):
+    for method in (CGPFL(objective, **settings), LCFed(objective, **settings, lam=0.0)):
         moved = coordinates(last(method, at([0, 0, 0]), rounds=15).state.models[0])[2]
         assert moved / 0.282269 == pytest.approx(passes, abs=1e-4)
 
@@ -221,10 +222,10 @@ def test_o10_one_cluster_is_fedavg(share: float, initial: int):
     """Also with a warm-up, since the discovery is no round; and with any sharing, since a lone cluster shares alone."""
     base = {"cohort": fraction(share)}
     plain = reference(**base)
-    one = last(flhc(**TRAIN, initial_rounds=initial, n_clusters=1, **base), POINTS, rounds=4).state
+    one = last(FLHC(**TRAIN, initial_rounds=initial, n_clusters=1, **base), POINTS, rounds=4).state
     assert equal(one.models[0], plain)
     for lambda_0 in (0.0, 0.3, 1.0):
-        method = hcfl(**TRAIN, head=("bias",), initial_rounds=initial, n_clusters=1, mu=0.0, lambda_0=lambda_0, **base)
+        method = HCFL(**TRAIN, head=("bias",), initial_rounds=initial, n_clusters=1, mu=0.0, lambda_0=lambda_0, **base)
         assert equal(last(method, POINTS, rounds=4).state.models[0], plain)
 
 
@@ -235,15 +236,15 @@ def test_o10_cfl_before_a_split_is_fedavg():
 
 
 def test_o10_pacfl_with_one_cluster_is_fedavg():
-    state = last(pacfl(**TRAIN, n_clusters=1, cohort=fraction(0.5)), POINTS, rounds=4).state
+    state = last(PACFL(**TRAIN, n_clusters=1, cohort=fraction(0.5)), POINTS, rounds=4).state
     assert equal(state.models[0], reference(cohort=fraction(0.5)))
 
 
 def test_o10_fedper_in_one_cluster_is_fedper_and_with_contexts_cgpfl_is_pfedme():
     """To the bit, with what clients keep."""
     pairs = [
-        (fedper_grouped(**TRAIN, head=("bias",), n_clusters=1), fedper(**TRAIN, head=("bias",))),
-        (cgpfl_moreau(**TRAIN, n_clusters=1, mu=2.0, aggregate=uniform_mean), pfedme(**TRAIN, lam=2.0)),
+        (FedPerGrouped(**TRAIN, head=("bias",), n_clusters=1), fedper(**TRAIN, head=("bias",))),
+        (CGPFLMoreau(**TRAIN, n_clusters=1, mu=2.0, aggregate=uniform_mean), pfedme(**TRAIN, lam=2.0)),
     ]
     for many, single in pairs:
         found, plain = last(many, POINTS, rounds=4), last(single, POINTS, rounds=4)
@@ -255,9 +256,7 @@ def test_o10_hcfl_without_sharing_and_pull_is_flhc():
     base = FedAvg(**TRAIN, cohort=fraction(0.5))
     settings: dict[str, Any] = {"base": base, "initial_rounds": 1, "n_clusters": 2, "criterion": "threshold"}
     plain = last(FLHC(**settings), POINTS, rounds=4).state
-    found = last(
-        HCFL(**settings, head=linear().under("bias"), mu=0.0, sharing=fading(lambda_0=0.0)), POINTS, rounds=4
-    ).state
+    found = last(HCFL(**settings, head=("bias",), mu=0.0, lambda_0=0.0), POINTS, rounds=4).state
     assert found.clusters.labels == plain.clusters.labels
     assert set(plain.clusters.labels.values()) == {0, 1}
     assert all(map(equal, found.models, plain.models))
@@ -265,6 +264,6 @@ def test_o10_hcfl_without_sharing_and_pull_is_flhc():
 
 
 def test_o10_one_client_works_everywhere():
-    for method in (flhc(**TRAIN, initial_rounds=1), hcfl(**TRAIN, head=("bias",), initial_rounds=1)):
+    for method in (FLHC(**TRAIN, initial_rounds=1), HCFL(**TRAIN, head=("bias",), initial_rounds=1)):
         state = last(method, points(6), rounds=3).state
         assert (state.clusters.labels, state.clusters.k) == ({0: 0}, 1)

@@ -15,7 +15,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import IID, Federation, LabelPermutation, Stream
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.feddrift import Report, Watch, feddrift
+from fedquilt.methods.feddrift import FedDrift, Report, Watch
 from fedquilt.methods.starts import Centres
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.optimizers import SGD
@@ -37,7 +37,7 @@ def visited(method: Any, state: Centres, client: Watch, point: tuple[float, floa
 def test_a_client_drifts_when_its_best_loss_has_risen_often_enough():
     """Losses |w - c|^2 / 2 at w = 0: c = [1, 0] gives .5, c = [2, 0] gives 2 (more than .5 + .5)."""
     state = before(at(0, 0))
-    method = feddrift(LOSS, delta=0.5, patience=2)
+    method = FedDrift(LOSS, delta=0.5, patience=2)
     client, report = visited(method, state, method.init_client(Seed(0)), (1, 0))
     assert (client.lowest, client.strikes, report.drifted) == (0.5, 0, False)
     client, report = visited(method, state, client, (2, 0))
@@ -52,7 +52,7 @@ def test_a_client_drifts_when_its_best_loss_has_risen_often_enough():
 
 
 def test_another_model_that_fits_is_no_drift():
-    method = feddrift(LOSS, delta=0.5)
+    method = FedDrift(LOSS, delta=0.5)
     client, report = visited(method, before(at(0, 0), at(2, 0)), Watch({}, 0.5, 0), (2, 0))
     assert (report.cluster, report.drifted, client.lowest) == (1, False, 0.0)
     assert report.losses["loss"].tolist() == [2, 0]
@@ -69,11 +69,11 @@ def test_who_drifts_opens_a_cluster_with_the_model_it_trained():
         told(0, 0, [0.1], at(1, 0), at(0, 0)), told(1, 0, [9.0], at(0, 5), at(0, 0), True),
         told(2, 0, [9.0], at(0, 7), at(0, 0), True),
     ]  # fmt: skip
-    after = feddrift(LOSS).up(state, replies, TURN)
+    after = FedDrift(LOSS).up(state, replies, TURN)
     assert [place(m) for m in after.models] == [[1, 0], [0, 5], [0, 7]]
     assert after.clusters.labels == {0: 0, 1: 1, 2: 2}
     assert after.clusters.k == 3
-    full = feddrift(LOSS, most=2).up(state, replies, TURN)  # the second one must stay
+    full = FedDrift(LOSS, most=2).up(state, replies, TURN)  # the second one must stay
     assert [place(m) for m in full.models] == [[0.5, 3.5], [0, 5]]
     assert full.clusters.labels == {0: 0, 1: 1, 2: 0}
 
@@ -83,15 +83,15 @@ def test_clusters_that_serve_each_other_merge():
     models = (at(0, 0), at(4, 0), at(6, 0))
     columns = [[0.1, 3.0, 3.0], [2.0, 0.2, 0.5], [2.2, 0.4, 0.3]]
     replies = [told(c, c, columns[c], models[c], models[c]) for c in range(3)]
-    after = feddrift(LOSS, delta=0.31).up(before(*models), replies, TURN)
+    after = FedDrift(LOSS, delta=0.31).up(before(*models), replies, TURN)
     assert [place(m) for m in after.models] == [[0, 0], [5, 0]]
     assert after.clusters.labels == {0: 0, 1: 1, 2: 1}
-    apart = feddrift(LOSS, delta=0.29).up(before(*models), replies, TURN)
+    apart = FedDrift(LOSS, delta=0.29).up(before(*models), replies, TURN)
     assert len(apart.models) == 3
     known = replace(before(*models), clusters=ClusterResult({2: 2}, 3, ""))
-    unheard = feddrift(LOSS, delta=0.31).up(known, replies[:2], TURN)
+    unheard = FedDrift(LOSS, delta=0.31).up(known, replies[:2], TURN)
     assert len(unheard.models) == 3  # nothing is known of the rows in cluster 2
-    empty = feddrift(LOSS, delta=0.31).up(before(*models), replies[:2], TURN)
+    empty = FedDrift(LOSS, delta=0.31).up(before(*models), replies[:2], TURN)
     assert [place(m) for m in empty.models] == [[0, 0], [4, 0]]  # nobody is in cluster 2: it is closed
 
 
@@ -102,7 +102,7 @@ def test_half_of_the_clients_change_their_labels_and_get_a_model_of_their_own():
     x = torch.randn(240, 2, generator=draw) + 3.0 * y[:, None]
     old = Federation.from_arrays(x, y, partition=IID(), clients=6, standardise=None)
     new = LabelPermutation(permutations=((0, 1), (1, 0)))(old)
-    method = feddrift(linear(), optimizer=SGD(0.3), batch_size=10, epochs=2, delta=0.5)
+    method = FedDrift(linear(), optimizer=SGD(0.3), batch_size=10, epochs=2, delta=0.5)
     rounds = Rounds(method, Stream.drift(old, new, at=3), Local(), Seed(0))
     sizes = []
     for _ in range(7):
@@ -116,6 +116,6 @@ def test_half_of_the_clients_change_their_labels_and_get_a_model_of_their_own():
 
 def test_strange_settings_are_refused():
     with pytest.raises(InputError, match="delta >= 0, patience >= 1"):
-        feddrift(LOSS, patience=0)
+        FedDrift(LOSS, patience=0)
     with pytest.raises(InputError, match="should be"):
-        feddrift(LOSS).check(before(at(0, 0)), Report(at(0, 0), 0, {"loss": torch.zeros(2)}, False))
+        FedDrift(LOSS).check(before(at(0, 0)), Report(at(0, 0), 0, {"loss": torch.zeros(2)}, False))

@@ -18,7 +18,7 @@ from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import Owner, Upload
-from fedquilt.methods.fedsoft import Shares, Soft, fedsoft
+from fedquilt.methods.fedsoft import FedSoft, Shares, Soft
 from fedquilt.methods.starts import Offer
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.optimizers import SGD
@@ -54,7 +54,7 @@ def before(shares: Any = None, sizes: Any = None, asked: Any = ()) -> Soft:
 
 
 def test_shares_are_of_the_rows_that_a_model_fits_best():
-    method, source = fedsoft(Net(Bias), n_clusters=2), data([0, 0, 0, 1], [1, 1])
+    method, source = FedSoft(Net(Bias), n_clusters=2), data([0, 0, 0, 1], [1, 1])
     offer = Offer({0: ZERO, 1: ONE}, {}, -1)
     found = [method.estimate(offer, Owner({}, {}), source.site(c, 0), TURN)[1].values["share"] for c in (0, 1)]
     assert [s.tolist() for s in found] == [[0.75, 0.25], [0, 1]]
@@ -64,7 +64,7 @@ def test_shares_are_of_the_rows_that_a_model_fits_best():
 
 def test_a_share_of_nothing_is_smoothed():
     """0 -> 0.0001, then both over 1.0001."""
-    method = fedsoft(Net(Bias), n_clusters=2)
+    method = FedSoft(Net(Bias), n_clusters=2)
     told = [Reply(3, 7, Shares({"share": tensor([0.0, 1.0], dtype=torch.float64)}))]
     after = method.weigh(before(), told, TURN)
     assert after.shares[3].tolist() == pytest.approx([0.0001 / 1.0001, 1 / 1.0001])
@@ -73,7 +73,7 @@ def test_a_share_of_nothing_is_smoothed():
 
 def test_what_is_sent_is_the_mixture_by_shares():
     """.75 [1, 0] + .25 [0, 1]; even shares for a client that was never heard."""
-    method, state = fedsoft(Net(Bias), n_clusters=2), before({0: [0.75, 0.25]})
+    method, state = FedSoft(Net(Bias), n_clusters=2), before({0: [0.75, 0.25]})
     assert method.mixture(state, 0).shared["b"].tolist() == pytest.approx([0.75, 0.25])
     assert method.mixture(state, 9).shared["b"].tolist() == pytest.approx([0.5, 0.5])
 
@@ -82,7 +82,7 @@ def test_the_pull_to_the_mixture_is_the_pull_to_all_models_by_shares():
     """d/dw lam/2 (.75 |w - 1|^2 + .25 |w - 5|^2) = lam (w - 2): the slope of lam/2 |w - 2|^2."""
     w = tensor(4.0, requires_grad=True)
     (slope,) = torch.autograd.grad(0.3 / 2 * (0.75 * (w - 1) ** 2 + 0.25 * (w - 5) ** 2), w)
-    loss = fedsoft(Objective(Net(Bias), (squared_error,)), lam=0.3).objective
+    loss = FedSoft(Objective(Net(Bias), (squared_error,)), lam=0.3).objective
     (found,) = torch.autograd.grad(loss.terms[-1](w, {"w": w}, {"start": {"w": tensor(2.0)}}, None), w)
     assert float(found) == pytest.approx(float(slope))
     assert float(found) == pytest.approx(0.6)
@@ -94,7 +94,7 @@ def heard(method: Any, state: Soft, models: dict[int, list[float]], rows: int = 
 
 def test_if_everybody_is_asked_models_are_means_by_shares_and_sizes():
     """W_0 = (.75 * 1 * [4, 0] + .25 * 3 * [0, 8]) / 1.5 = [2, 4]; W_1 = (.25 [4, 0] + 2.25 [0, 8]) / 2.5."""
-    method, state = fedsoft(Net(Bias), n_clusters=2), before({0: [0.75, 0.25], 1: [0.25, 0.75]}, {0: 1, 1: 3})
+    method, state = FedSoft(Net(Bias), n_clusters=2), before({0: [0.75, 0.25], 1: [0.25, 0.75]}, {0: 1, 1: 3})
     replies = heard(method, state, {0: [4.0, 0.0]}) + heard(method, state, {1: [0.0, 8.0]}, rows=3)
     after = method.soften(state, replies, TURN)
     assert [m["b"].tolist() for m in after.models] == [
@@ -103,7 +103,7 @@ def test_if_everybody_is_asked_models_are_means_by_shares_and_sizes():
 
 
 def test_clusters_average_whom_they_asked_evenly_and_stay_if_nobody_answers():
-    method, state = fedsoft(Net(Bias), n_clusters=2), before(asked=((0, 1), (2,)))
+    method, state = FedSoft(Net(Bias), n_clusters=2), before(asked=((0, 1), (2,)))
     assert list(method.whom(state, [0, 1, 2, 3], Seed(0))) == [0, 1, 2]
     replies = heard(method, state, {0: [4.0, 0.0], 1: [0.0, 8.0]}, rows=5)
     after = method.soften(state, replies, TURN)
@@ -113,7 +113,7 @@ def test_clusters_average_whom_they_asked_evenly_and_stay_if_nobody_answers():
 
 def test_each_cluster_draws_by_shares_as_many_as_the_cohort_asks():
     """Half of four clients; two have all their rows in cluster 0, two in cluster 1 (and 0.0001 elsewhere)."""
-    method = fedsoft(Net(Bias), n_clusters=2, cohort=fraction(0.5), lam=0.0, optimizer=SGD(0.1), starts="seeds")
+    method = FedSoft(Net(Bias), n_clusters=2, cohort=fraction(0.5), lam=0.0, optimizer=SGD(0.1), starts="seeds")
     source = data([0] * 5, [0] * 5, [1] * 5, [1] * 5)
     rounds = Rounds(method, source, Local(), Seed(0), state=before())
     log = rounds.play()
@@ -125,7 +125,7 @@ def test_each_cluster_draws_by_shares_as_many_as_the_cohort_asks():
 
 
 def test_clients_go_on_with_their_own_models():
-    method = fedsoft(Net(Bias), n_clusters=2, optimizer=SGD(0.1))
+    method = FedSoft(Net(Bias), n_clusters=2, optimizer=SGD(0.1))
     download = method.mixture(before(), 0)
     own = {"b": tensor([3.0, 3.0])}
     job = method.go_on(download, Owner({}, own), data([0]).site(0, 0), TURN)
@@ -136,11 +136,11 @@ def test_clients_go_on_with_their_own_models():
 
 
 def test_bad_shares_and_settings_are_refused():
-    method, state = fedsoft(Net(Bias), n_clusters=2), before()
+    method, state = FedSoft(Net(Bias), n_clusters=2), before()
     for share in ([0.5, 0.6], [-0.5, 1.5]):
         with pytest.raises(InputError, match="shares must not be negative and must sum to 1"):
             method.counted(state, Shares({"share": tensor(share, dtype=torch.float64)}))
     with pytest.raises(InputError, match="should be"):
         method.counted(state, Shares({"share": torch.ones(3, dtype=torch.float64) / 3}))
     with pytest.raises(InputError, match="every >= 1 and smoother > 0"):
-        fedsoft(Net(Bias), every=0)
+        FedSoft(Net(Bias), every=0)

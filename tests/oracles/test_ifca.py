@@ -21,7 +21,7 @@ from fedquilt.data import Federation, LabelPermutation
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import Client, FedAvg, Server
-from fedquilt.methods.ifca import ifca, ifca_gradient
+from fedquilt.methods.ifca import IFCA, IFCAGradient
 from fedquilt.methods.row_losses import mean_loss
 from fedquilt.methods.starts import Centres, Offer, Vote
 from fedquilt.models import MLP
@@ -62,7 +62,7 @@ def where(state: Centres) -> list[float]:
 
 def test_clients_choose_by_the_mean_loss_of_their_rows():
     """For example client 2: 9 and 12 give (81 + 144)/2 = 112.5, (16 + 49)/2 = 32.5, (1 + 4)/2 = 2.5."""
-    method, offer = ifca(LOSS, **ONE_STEP), Offer(dict(enumerate(AT)), {}, -1)
+    method, offer = IFCA(LOSS, **ONE_STEP), Offer(dict(enumerate(AT)), {}, -1)
     losses = [list(method.losses(offer, Client({}), DATA.site(c, 0)).values()) for c in DATA.ids]
     expected = [[1, 26, 101], [25.666667, 0.666667, 25.666667], [112.5, 32.5, 2.5], [6.5, 6.5, 56.5]]
     assert torch.tensor(losses).allclose(torch.tensor(expected))
@@ -71,7 +71,7 @@ def test_clients_choose_by_the_mean_loss_of_their_rows():
 
 def test_models_are_averaged_by_those_who_chose_them():
     """One step of 0.1 with slope 2 (w - mean v): 0 -> 0 and 0 -> 0.5, mean 0.25; 5 -> 5; 10 -> 10 + 0.2 * 0.5."""
-    state = played(ifca(LOSS, **ONE_STEP))
+    state = played(IFCA(LOSS, **ONE_STEP))
     assert where(state) == pytest.approx([0.25, 5.0, 10.1], abs=1e-6)
     assert state.clusters.labels == {0: 0, 1: 1, 2: 2, 3: 0}
     assert (state.clusters.k, state.clusters.criterion) == (3, "lowest loss")
@@ -80,13 +80,13 @@ def test_models_are_averaged_by_those_who_chose_them():
 @pytest.mark.parametrize("waste", [{}, {"epochs": 7, "steps": None, "batch_size": 1}])
 def test_gradients_are_divided_by_all_who_were_heard(waste):
     """0 + 0.1 * 5 / 4 = 0.125; 5; 10 + 0.1 * 1 / 4 = 10.025. How long clients train otherwise does not matter."""
-    state = played(ifca_gradient(LOSS, **{**ONE_STEP, **waste}))
+    state = played(IFCAGradient(LOSS, **{**ONE_STEP, **waste}))
     assert where(state) == pytest.approx([0.125, 5.0, 10.025], abs=1e-6)
 
 
 def test_a_model_that_nobody_chose_stays():
     far = (*AT[:2], {"w": tensor(1000.0)})
-    for method in (ifca(LOSS, **ONE_STEP), ifca_gradient(LOSS, **ONE_STEP)):
+    for method in (IFCA(LOSS, **ONE_STEP), IFCAGradient(LOSS, **ONE_STEP)):
         state = played(method, models=far)
         assert where(state)[2] == 1000
         assert set(state.clusters.labels.values()) == {0, 1}
@@ -112,7 +112,7 @@ class SameStart(sketches.IFCA):
 
 def test_it_is_what_the_sketch_computes():
     """Two ways of writing the same method: one short, with choices kept by clients; one on shared pieces."""
-    method = ifca(NET, n_clusters=3, cohort=fraction(0.75), **WORK)
+    method = IFCA(NET, n_clusters=3, cohort=fraction(0.75), **WORK)
     short = SameStart(base=method.base, clusters=3, other=method)
     data = LabelPermutation(permutations=((0, 1), (1, 0)))(TOY)
     near, far = last(method, data, rounds=4), last(short, data, rounds=4)
@@ -123,7 +123,7 @@ def test_it_is_what_the_sketch_computes():
 
 @pytest.mark.parametrize("clusters", [1, 2, 4])
 def test_all_models_are_sent_and_counted(clusters):
-    rounds = Rounds(ifca(NET, n_clusters=clusters, **WORK), TOY, Local(), Seed(0))
+    rounds = Rounds(IFCA(NET, n_clusters=clusters, **WORK), TOY, Local(), Seed(0))
     model = nbytes(rounds.state.models[0])
     for visit in rounds.play().visits:
         assert clusters * model < visit.bytes_down < clusters * (model + 700) + 700  # names, shapes and labels
@@ -132,7 +132,7 @@ def test_all_models_are_sent_and_counted(clusters):
 
 def test_with_heads_the_rest_is_common_and_sent_once():
     """A step of one client moves the common part for all clusters, its head for its own only."""
-    method = ifca(NET, n_clusters=3, heads=("head",), **WORK)
+    method = IFCA(NET, n_clusters=3, heads=("head",), **WORK)
     rounds = Rounds(method, TOY, Local(), Seed(0))
     before = rounds.state
     assert before.models[0].keys() == pick(under("head"), NET.init(Seed(0))).keys()
@@ -144,20 +144,20 @@ def test_with_heads_the_rest_is_common_and_sent_once():
         moved = any(not torch.equal(before.models[k][n], t) for n, t in rounds.state.models[k].items())
         assert moved is (k in chosen)
     # One cluster with a head apart is FedAvg: every part is averaged over everybody.
-    one, avg = ifca(NET, n_clusters=1, heads=("head",), **WORK), FedAvg(objective=NET, **WORK)
+    one, avg = IFCA(NET, n_clusters=1, heads=("head",), **WORK), FedAvg(objective=NET, **WORK)
     a, b = last(one, TOY).state, last(avg, TOY).state
     assert all(torch.equal({**a.common, **a.models[0]}[n], t) for n, t in b.shared.items())
 
 
 def test_gradients_of_one_cluster_are_one_full_step_of_fedavg():
     settings = {"optimizer": SGD(0.1), "steps": 1, "batch_size": 10**6}
-    one = last(ifca_gradient(NET, n_clusters=1, **settings), TOY).state
+    one = last(IFCAGradient(NET, n_clusters=1, **settings), TOY).state
     avg = last(FedAvg(objective=NET, aggregate=uniform_mean, **settings), TOY).state
     assert all(torch.equal(one.models[0][n], t) for n, t in avg.shared.items())
 
 
 def test_votes_for_what_is_not_there_are_left_out():
-    method = ifca(LOSS, **ONE_STEP)
+    method = IFCA(LOSS, **ONE_STEP)
     state = Centres(AT, {}, ClusterResult({}, 3, ""))
     for cluster in (3, -1, True, 0.0):
         with pytest.raises(InputError, match="there is no cluster"):
@@ -168,15 +168,15 @@ def test_votes_for_what_is_not_there_are_left_out():
 
 def test_strange_settings_are_refused():
     with pytest.raises(InputError, match="n_clusters, must be at least 1, got 0"):
-        ifca(LOSS, n_clusters=0)
+        IFCA(LOSS, n_clusters=0)
     with pytest.raises(InputError, match="starts must be 'updates' or 'seeds', got 'random'"):
-        ifca(LOSS, starts="random")
+        IFCA(LOSS, starts="random")
     with pytest.raises(InputError, match="no part 'tail'"):
-        ifca(NET, heads=("tail",))
+        IFCA(NET, heads=("tail",))
 
 
 def test_clients_never_heard_have_no_label_and_use_the_first_model():
-    method = ifca(NET, n_clusters=2, cohort=fraction(0.25), **WORK)
+    method = IFCA(NET, n_clusters=2, cohort=fraction(0.25), **WORK)
     state = last(method, TOY, rounds=1).state
     assert len(state.clusters.labels) == 1
     (heard,) = state.clusters.labels
@@ -188,7 +188,7 @@ def test_clients_never_heard_have_no_label_and_use_the_first_model():
 
 
 def test_the_first_model_is_the_bases_and_the_others_are_fresh():
-    method = ifca(NET, n_clusters=3, **WORK)
+    method = IFCA(NET, n_clusters=3, **WORK)
     state, base = method.init_server(Seed(5)), FedAvg(objective=NET, **WORK).init_server(Seed(5))
     assert isinstance(base, Server)
     assert all(torch.equal(state.models[0][n], t) for n, t in base.shared.items())
@@ -198,7 +198,7 @@ def test_the_first_model_is_the_bases_and_the_others_are_fresh():
 
 def test_starts_from_updates_take_one_pass_of_everybody():
     """n_clusters models, each the first model after one pass of some client; everybody gets the nearest as a label."""
-    method = ifca(NET, n_clusters=2, starts="updates", **{**WORK, "cohort": fraction(0.5)})
+    method = IFCA(NET, n_clusters=2, starts="updates", **{**WORK, "cohort": fraction(0.5)})
     rounds = Rounds(method, TOY, Local(), Seed(0))
     assert len(rounds.state.models) == 1
     assert method.plan(rounds.state, 0) == ("starts", "train")

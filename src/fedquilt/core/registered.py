@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeVar, cast, dataclass_transform
+from functools import partial
+from typing import Any, TypeVar, cast, dataclass_transform, overload
 
 import torch
 
@@ -22,11 +24,14 @@ SIZES = {code: torch.empty((), dtype=dtype).element_size() for code, dtype in DT
 RECORDS: dict[str, type] = {}
 SHORT: dict[bytes, str] = {}  # the names of the record types by their marks in compact frames
 MARKS: dict[type, bytes] = {}  # and their marks
+_NAMED: dict[type, str] = {}  # the names of those that do not go by their module's
 _FIELDS: dict[type, tuple[str, ...]] = {}
 
 
 def type_name(cls: type) -> str:
-    """The name of a record type in frames."""
+    """The name of a record type in frames: its own one, or that of its module and class."""
+    if cls in _NAMED:
+        return _NAMED[cls]
     module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
     return f"{module}:{cls.__qualname__}"
 
@@ -49,9 +54,22 @@ def mark(cls: type) -> bytes:
     return hashlib.blake2b(repr((type_name(cls), names(cls))).encode(), digest_size=4).digest()
 
 
+@overload
 @dataclass_transform(frozen_default=True)
-def record(cls: type[T]) -> type[T]:
+def record(cls: type[T]) -> type[T]: ...
+
+
+@overload
+@dataclass_transform(frozen_default=True)
+def record(*, name: str) -> Callable[[type[T]], type[T]]: ...
+
+
+def record(cls: type[T] | None = None, *, name: str | None = None) -> type[T] | Callable[[type[T]], type[T]]:
     """Make a class a frozen dataclass that can be packed.
+
+    Args:
+        cls: The class.
+        name: Its name in frames, which stays when the class moves; without one, 'module:Class'.
 
     Example:
         >>> @record
@@ -61,7 +79,15 @@ def record(cls: type[T]) -> type[T]:
         >>> unpack(pack(Note("hello")))
         Note(text='hello')
     """
+    return partial(_registered, name=name) if cls is None else _registered(cls, name)
+
+
+def _registered(cls: type[T], name: str | None) -> type[T]:
     frozen = dataclass(frozen=True)(cls)
+    if name is not None:
+        if name in RECORDS and RECORDS[name].__qualname__ != frozen.__qualname__:
+            raise InputError(f"{frozen.__qualname__} has the name {name}, which {RECORDS[name].__qualname__} has.")
+        _NAMED[frozen] = name
     name, short = type_name(frozen), mark(frozen)
     if SHORT.setdefault(short, name) != name:
         raise InputError(f"The records {name} and {SHORT[short]} have the same mark. Rename one of them.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,12 +12,9 @@ from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, everyone
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import flatten
 from fedquilt.core.table import ClientId
-from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.grouped import Grouped, Groups, split
+from fedquilt.methods.grouped import Budget, Grouped, Groups, split
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult
 
@@ -55,7 +52,7 @@ def parting(updates: Mapping[ClientId, Tensor], turn: Turn) -> Parting:
     return Parting((tuple(first), tuple(second)), across)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class CFL(Grouped):
     """All clients train every round; a cluster is split in two when its common model rests and its clients do not.
 
@@ -72,6 +69,7 @@ class CFL(Grouped):
     Reference: Sattler, Müller, Samek, Clustered Federated Learning, 2019.
     """
 
+    budget: Budget = field(default="cluster", init=False)  # everyone is in the cohort
     eps_1: float = 0.4
     eps_2: float = 1.6
     calm_rounds: int = 20
@@ -86,7 +84,7 @@ class CFL(Grouped):
         if self.base.cohort is not everyone:
             raise InputError("CFL compares all members of a cluster in the same round: it needs a cohort of everyone.")
 
-    def merged(self, state: Groups, heard: Sequence[Reply[Any]], turn: Turn) -> Groups:
+    def merged(self, state: Any, heard: Sequence[Reply[Any]], turn: Turn) -> Any:
         """Split where it is due, then average inside the new clusters."""
         known = state.clusters.labels
         labels = {**known, **{r.client: 0 for r in heard if r.client not in known}}
@@ -107,10 +105,8 @@ class CFL(Grouped):
         found = parting(updates, turn) if settled and len(updates) > 2 else Parting((), 1.0)
         if not found.sides or (self.gamma is not None and not self.gamma < found.gap):
             return replace(state, clusters=clusters)
-        return replace(
-            state, clusters=opened(clusters, cluster, found.sides, turn.round),
-            models=(*state.models, state.models[cluster]),
-        )  # fmt: skip
+        clusters = opened(clusters, cluster, found.sides, turn.round)
+        return replace(state, clusters=clusters, models=(*state.models, state.models[cluster]))
 
 
 def opened(found: ClusterResult, cluster: int, sides: tuple[tuple[ClientId, ...], ...], round: int) -> ClusterResult:
@@ -119,11 +115,3 @@ def opened(found: ClusterResult, cluster: int, sides: tuple[tuple[ClientId, ...]
     labels = {c: found.k if c in leave else j for c, j in found.labels.items() if j != cluster or c in stay | leave}
     told = {**found.measures, f"opened_{found.k}_round": float(round)}
     return replace(found, labels=labels, k=found.k + 1, measures=told)
-
-
-def cfl(
-    objective: Objective | Net, eps_1: float = 0.4, eps_2: float = 1.6, calm_rounds: int = 20,
-    gamma: float | None = None, **rest: Any,
-) -> CFL:  # fmt: skip
-    """CFL on FedAvg."""
-    return CFL(base=FedAvg(objective=objective, **rest), eps_1=eps_1, eps_2=eps_2, calm_rounds=calm_rounds, gamma=gamma)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,13 @@ import torch
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, same_names, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.regrouping import Regrouping
+from fedquilt.methods.starts import Starts, labelled, local
 from fedquilt.pieces.clustering.alike import alike
 
 
@@ -42,7 +40,7 @@ class Report:
     drifted: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedDrift(Regrouping):
     """As IFCA, but the number of clusters follows the data.
 
@@ -61,17 +59,18 @@ class FedDrift(Regrouping):
     Reference: after Jothimurugesan et al., Federated Learning under Distributed Concept Drift, 2023.
     """
 
-    n_clusters: int = 1  # at first
+    n_clusters: int = field(default=1, init=False)  # at first
+    starts: Starts = field(default="updates", init=False)  # one model needs none
     most: int = 10
     delta: float = 0.5
     patience: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.delta >= 0 and self.patience >= 1 and self.most >= 1 and self.n_clusters == 1):
+        if not (self.delta >= 0 and self.patience >= 1 and self.most >= 1):
             raise InputError(
-                "FedDrift needs delta >= 0, patience >= 1, most >= 1 and begins with n_clusters 1, "
-                f"got {self.delta}, {self.patience}, {self.most} and {self.n_clusters}."
+                "FedDrift needs delta >= 0, patience >= 1 and most >= 1, "
+                f"got {self.delta}, {self.patience} and {self.most}."
             )
 
     def init_client(self, seed: Seed) -> Watch:
@@ -113,12 +112,12 @@ class FedDrift(Regrouping):
         if not heard:
             return state
         drifted = [r for r in heard if r.upload.drifted][: max(0, self.most - len(state.models))]
-        opened = [self.local(state, r) for r in drifted]
+        opened = [local(state, r) for r in drifted]
         stayed = [r for r in heard if r.client not in {d.client for d in drifted}]
         after = self.merged(super().up(state, stayed, turn), stayed)
         labels = {r.client: len(after.models) + i for i, r in enumerate(drifted)}
         models = (*after.models, *opened)
-        after = replace(after, models=models, clusters=self.found(after, len(models), labels))
+        after = replace(after, models=models, clusters=labelled(after, labels, len(models), self.rule.criterion))
         used = set(after.clusters.labels.values())
         return self.renumbered(after, after.models, [[k] for k in range(len(models)) if k in used])
 
@@ -139,7 +138,7 @@ class FedDrift(Regrouping):
         """One cluster for each group, with the model of its first."""
         number = {k: i for i, g in enumerate(groups) for k in g}
         labels: dict[ClientId, int] = {c: number[k] for c, k in state.clusters.labels.items()}
-        clusters = self.found(state, len(groups), labels)
+        clusters = labelled(state, labels, len(groups), self.rule.criterion)
         return replace(state, models=tuple(models[g[0]] for g in groups), clusters=clusters)
 
     def _alike(self, k: int, heard: Sequence[Reply[Report]]) -> list[list[int]]:
@@ -150,10 +149,3 @@ class FedDrift(Regrouping):
             if members:
                 loss[:, j] = np.average([m[1] for m in members], axis=0, weights=[m[0] for m in members])
         return alike(loss, self.delta)
-
-
-def feddrift(
-    objective: Objective | Net, most: int = 10, delta: float = 0.5, patience: int = 1, **rest: Any
-) -> FedDrift:
-    """Clusters that follow drifting data, on FedAvg."""
-    return FedDrift(base=FedAvg(objective=objective, **rest), most=most, delta=delta, patience=patience)

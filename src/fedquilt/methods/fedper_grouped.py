@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
-from fedquilt.methods.fedper import fedper
-from fedquilt.methods.flhc import FLHC, Criterion
+from fedquilt.core.params import at_home
+from fedquilt.methods.flhc import ByUpdates, Criterion, DiscoveryOptions
+from fedquilt.methods.grouped import Discovery, Grouped
 
 
-def fedper_grouped(
-    objective: Objective | Net, head: tuple[str, ...] = ("head",), initial_rounds: int = 3,
-    criterion: Criterion = "auto", distance_threshold: float = 0.5, n_clusters: int | None = None,
-    sketch_size: int | None = None, min_size: int = 1, recluster_every: int | None = None, **rest: Any,
-) -> FLHC:  # fmt: skip
+@dataclass(frozen=True, init=False)
+class FedPerGrouped(DiscoveryOptions, Grouped):
     """FL+HC whose base is FedPer: clusters are found by the updates of the body, the only part that travels.
 
     Args:
-        objective: The network, or an objective.
+        base, budget: See :class:`Grouped`; the other options are those of :class:`DiscoveryOptions`.
         head: The parts of the network that stay home.
-        initial_rounds, criterion, distance_threshold, n_clusters, sketch_size, min_size, recluster_every: See
-            :class:`fedquilt.methods.flhc.FLHC`.
-        rest: As for :class:`fedquilt.methods.fedavg.FedAvg`.
+
+    Reference: Arivazhagan et al., Federated Learning with Personalization Layers, 2019, inside the clusters of Briggs
+    et al., 2020.
     """
-    return FLHC(
-        base=fedper(objective, head, **rest), initial_rounds=initial_rounds, criterion=criterion,
-        distance_threshold=distance_threshold, n_clusters=n_clusters, sketch_size=sketch_size, min_size=min_size,
-        recluster_every=recluster_every,
-    )  # fmt: skip
+
+    criterion: Criterion = "auto"
+    head: tuple[str, ...] = ("head",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", replace(self.base, parts=at_home(self.net.under(*self.head))))
+        super().__post_init__()
+
+    @cached_property
+    def discovery(self) -> Discovery:
+        """By what travels."""
+        return ByUpdates(self, self.base, self.opened).discovery()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,17 +12,16 @@ from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone, plain
-from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, add, same_names, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.fedavg import Download, FedAvg, Owner, Upload
-from fedquilt.methods.regrouping import Regrouping
+from fedquilt.methods.fedavg import Download, Owner, Upload
+from fedquilt.methods.regrouping import LowestLoss, Regrouping
 from fedquilt.methods.row_losses import best_shares
-from fedquilt.methods.starts import Centres, Offer, Starts
+from fedquilt.methods.starts import Centres, Offer, labelled
 from fedquilt.pieces.objectives import prox
 
 
@@ -41,7 +41,7 @@ class Soft(Centres):
     asked: tuple[tuple[ClientId, ...], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedSoft(Regrouping):
     """u_ik = share of client i's rows on which model k has the lowest loss. Client i trains f_i(w) + lam/2 sum_k u_ik
     |w - W_k|^2, going on from its own model, and W_k averages w_i over clients drawn with probability ~ u_ik n_i.
@@ -66,19 +66,18 @@ class FedSoft(Regrouping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        prox(self.lam)  # checks it
         if self.every < 1 or not self.smoother > 0:
             raise InputError(f"FedSoft needs every >= 1 and smoother > 0, got {self.every} and {self.smoother}.")
 
-    @property
+    @cached_property
     def objective(self) -> Objective:
         """With the pull."""
         return self.base.loss.plus(prox(self.lam))
 
-    @property
-    def criterion(self) -> str:
+    @cached_property
+    def rule(self) -> LowestLoss:
         """Shares are in the server's state."""
-        return "largest share of rows with the lowest loss"
+        return LowestLoss("largest share of rows with the lowest loss")
 
     def init_server(self, seed: Seed) -> Soft:
         """No shares yet."""
@@ -123,7 +122,7 @@ class FedSoft(Regrouping):
         new = {r.client: self._smoothed(r.upload.values["share"]) for r in heard}
         labels = {c: int(u.argmax()) for c, u in new.items()}
         sizes = {**state.sizes, **{r.client: r.examples for r in heard}}
-        clusters = self.found(state, len(state.models), labels)
+        clusters = labelled(state, labels, len(state.models), self.rule.criterion)
         return self._drawn(replace(state, shares={**state.shares, **new}, sizes=sizes, clusters=clusters), turn)
 
     def _smoothed(self, share: Tensor) -> Tensor:
@@ -205,12 +204,3 @@ class FedSoft(Regrouping):
         if isinstance(download, Offer):
             return super().newcomer_model(download, client, site, turn)
         return self.personal_model(download, client)
-
-
-def fedsoft(
-    objective: Objective | Net, n_clusters: int = 3, lam: float = 0.1, every: int = 2, smoother: float = 1e-4,
-    starts: Starts = "updates", **rest: Any,
-) -> FedSoft:  # fmt: skip
-    """FedSoft on FedAvg."""
-    base = FedAvg(objective=objective, **rest)
-    return FedSoft(base=base, n_clusters=n_clusters, starts=starts, lam=lam, every=every, smoother=smoother)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from fedquilt.core.exchange import Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, sub
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.methods.by_distance import ByDistance, Placed
-from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.starts import Starts, Vote
+from fedquilt.methods.by_distance import Nearest, Placed
+from fedquilt.methods.regrouping import Regrouping
+from fedquilt.methods.starts import Vote, local
 
 
 @record
@@ -33,24 +32,31 @@ class Remembering(Placed):
     last: dict[ClientId, Kept]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeSEM(ByDistance):
+@dataclass(frozen=True, init=False)
+class FeSEM(Regrouping):
     """E: r_i = argmin_k |w_i - W_k|^2. M: W_k = average of {w_i : r_i = k}. Then w_i is trained from W_{r_i}.
 
     Neither E nor M increases sum_i |w_i - W_{r_i}|^2 when every client counts the same (``uniform_mean``) and all of a
     cluster's models are averaged (``memory``, or everybody takes part).
 
     Args:
-        base, n_clusters, starts, reseed_after: See :class:`ByDistance`.
+        base, n_clusters, starts: See :class:`Regrouping`.
         memory: Average the last models of all members of a cluster, not only of those heard in this round. The server
             then keeps a model for each client.
+        reseed_after: See :class:`Nearest`.
 
     Reference: Long, Xie et al., Multi-Center Federated Learning: Clients Clustering for Better Personalization, 2022.
     """
 
     memory: bool = False
+    reseed_after: int = 0
 
-    def init_server(self, seed: Seed) -> Any:
+    @cached_property
+    def rule(self) -> Nearest:
+        """By squared distance."""
+        return Nearest(self.vector, reseed_after=self.reseed_after)
+
+    def init_server(self, seed: Seed) -> Remembering:
         """Nobody remembered."""
         return Remembering(**vars(super().init_server(seed)), last={})
 
@@ -70,19 +76,5 @@ class FeSEM(ByDistance):
         after = super().up(state, heard, turn)
         if not self.memory:
             return after
-        last = {**state.last, **{r.client: Kept(self.local(state, r), r.examples) for r in heard}}
+        last = {**state.last, **{r.client: Kept(local(state, r), r.examples) for r in heard}}
         return replace(after, last={c: last[c] for c in in_order(list(last))})
-
-
-def fesem(
-    objective: Objective | Net, n_clusters: int = 3, starts: Starts = "updates", memory: bool = False,
-    reseed_after: int = 0, **rest: Any,
-) -> FeSEM:  # fmt: skip
-    """FeSEM on FedAvg."""
-    return FeSEM(
-        base=FedAvg(objective=objective, **rest),
-        n_clusters=n_clusters,
-        starts=starts,
-        memory=memory,
-        reseed_after=reseed_after,
-    )

@@ -1,10 +1,24 @@
-"""What methods with one model per cluster share: who gets which model, averaging inside clusters, late clients."""
+"""Methods with one model per cluster whose clusters are discovered, and then stay, until they are tested or parted.
+
+Before there are clusters everybody trains the one model there is. What differs between methods is said by pieces:
+
+- ``discovery``: the trip on which clients show what they are clustered by (:class:`Discovery`), in which round it is
+  made, and whether it is made again; None where clusters part in another way;
+- ``pulls``: terms of the local loss, towards the cluster's model or the round's start;
+- ``member``: what a member is sent; ``welcome``: what a client without a cluster is sent, which finds its own by its
+  update where clusters have directions, otherwise by its loss;
+- ``merged``: what clusters share after each has averaged its members, nothing by default;
+- ``opened``: the first model of a cluster that a late client opens.
+
+A method is :class:`Grouped` with these; every cluster is trained as the base trains its one model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +27,7 @@ from torch.nn.functional import cross_entropy as cross_entropy_of
 from fedquilt.core.declared import shown
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Cohort, Exchange, Reply, Turn
+from fedquilt.core.objective import Term
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
@@ -21,6 +36,8 @@ from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Download, FedAvg, Server
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.result import Assigned, ClusterResult, assign, largest, unknown
+
+Budget = Literal["cluster", "global"]
 
 
 @record
@@ -87,12 +104,54 @@ class Pools:
         return in_order([client for part in drawn for client in part])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grouped(OnBase):
-    """FedAvg inside clusters. Subclasses say how clusters are found.
+def down_anchor(state: Groups, client_id: ClientId) -> Download:
+    """The model that clients are compared from."""
+    return Download(shared=state.anchor or state.models[0])
 
-    Before there are clusters everybody is in the first. A client that was not there when clusters were found finds its
-    own at its first visit: by its update from the anchor where clusters have directions, otherwise by its loss.
+
+@dataclass(frozen=True)
+class Discovery:
+    """How clusters are found: on a trip of its own, which is no round of its own.
+
+    Args:
+        trip: Named 'discover'; its ``up`` says who is in which cluster.
+        shown: The vector in a client's answer, of which clusters have directions; None if they have none. A client that
+            missed the trip makes it alone, to compare its own.
+        after: Rounds of training before it.
+        again: Trips after later rounds, each with the number of rounds from one to the next. Of those that are due in
+            the same round the first is made.
+    """
+
+    trip: Exchange
+    shown: Callable[[Any], Tensor] | None = None
+    after: int = 0
+    again: tuple[tuple[int, Exchange], ...] = ()
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """All trips."""
+        return (self.trip, *(trip for _, trip in self.again))
+
+    def plan(self, state: Groups, round: int) -> tuple[str, ...]:
+        """Train; before that, once, discover; after that, now and then, look again."""
+        if round < self.after:
+            return ("train",)
+        if not state.clusters.labels:
+            return ("discover", "train")
+        due = [trip.name for every, trip in self.again if (round - self.after + 1) % every == 0]
+        return ("train", *due[:1])
+
+    def vector(self, download: Welcome, client: Any, site: Site, turn: Turn) -> Tensor | None:
+        """What a client shows that comes late."""
+        if self.shown is None:
+            return None
+        work: Any = self.trip.work
+        aside = replace(turn, seed=turn.seed.fold("join"))
+        return self.shown(work.run(Download(download.anchor), client, site, aside)[1])
+
+
+@dataclass(frozen=True, init=False)
+class Grouped(OnBase):
+    """FedAvg inside clusters.
 
     Args:
         base: How a cluster's model is trained.
@@ -100,22 +159,40 @@ class Grouped(OnBase):
     """
 
     base: FedAvg
-    budget: Literal["cluster", "global"] = "cluster"
+    budget: Budget = "cluster"
 
     def __post_init__(self) -> None:
-        if self.budget not in ("cluster", "global"):
+        if self.budget not in get_args(Budget):
             raise InputError(f"budget must be 'cluster' or 'global', got {self.budget!r}.")
+        _ = self.discovery, self.pulls  # pieces check their settings when they are made
 
-    def init_server(self, seed: Seed) -> Groups:
+    @cached_property
+    def discovery(self) -> Discovery | None:
+        """How clusters are found."""
+        return None
+
+    @cached_property
+    def pulls(self) -> tuple[Term, ...]:
+        """What the local loss gains."""
+        return ()
+
+    def init_server(self, seed: Seed) -> Any:
         """One model, nobody placed."""
         return Groups((self.base.init_server(seed).shared,), unknown())
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, to each client with its cluster's model."""
+        """The base's trip, to each client with its cluster's model; and those of the discovery."""
         (train,) = self.base.exchanges()
         cohort = Pools(train.cohort) if self.budget == "cluster" else train.cohort
         train = train.training(start=self.start, finish=self.finish)
-        return (replace(train, down=self.down, up=self.up, check=self.check, cohort=cohort),)
+        if self.pulls:
+            train = train.training(objective=self.base.loss.plus(*self.pulls))
+        train = replace(train, down=self.down, up=self.up, check=self.check, cohort=cohort)
+        return (train, *(self.discovery.exchanges() if self.discovery else ()))
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        """As the discovery has it."""
+        return self.discovery.plan(state, round) if self.discovery else ("train",)
 
     # Down
 
@@ -126,11 +203,11 @@ class Grouped(OnBase):
             return self.welcome(state)
         return self.member(state, label or 0)
 
-    def member(self, state: Groups, cluster: int) -> Any:
+    def member(self, state: Any, cluster: int) -> Any:
         """What a member is sent."""
         return Download(shared=state.models[cluster])
 
-    def welcome(self, state: Groups) -> Welcome:
+    def welcome(self, state: Any) -> Welcome:
         """What a client without a cluster is sent."""
         found = state.clusters
         limit = {n: v for n, v in found.measures.items() if n == "threshold"}
@@ -170,7 +247,7 @@ class Grouped(OnBase):
 
     def vector(self, download: Welcome, client: Any, site: Site, turn: Turn) -> Tensor | None:
         """What the clusters' directions are compared with; None where there is no such thing."""
-        return None
+        return self.discovery.vector(download, client, site, turn) if self.discovery else None
 
     def loss_of(self, model: Params, site: Site) -> float:
         """Cross-entropy of a model on the client's training rows, a mean over rows."""
@@ -215,11 +292,12 @@ class Grouped(OnBase):
         clusters = replace(found, labels={**found.labels, reply.client: found.k}, k=found.k + 1, directions=aims)
         return replace(state, clusters=clusters, models=(*state.models, self.opened(state, upload.nearest)))
 
-    def opened(self, state: Groups, nearest: int) -> Params:
+    def opened(self, state: Any, nearest: int) -> Params:
         """The first model of a new cluster."""
-        return state.models[nearest]
+        model: Params = state.models[nearest]
+        return model
 
-    def merged(self, state: Groups, heard: Sequence[Reply[Any]], turn: Turn) -> Groups:
+    def merged(self, state: Any, heard: Sequence[Reply[Any]], turn: Turn) -> Any:
         """Each cluster's model after hearing its members; without members heard it stays."""
         parts = split(state.clusters, heard)
         models = (

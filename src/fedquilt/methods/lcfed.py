@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
-from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything_but, pick, sub
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
-from fedquilt.methods.by_distance import ByDistance, Placed, Sent
-from fedquilt.methods.fedavg import FedAvg, Upload, net_of
-from fedquilt.methods.starts import Vote
+from fedquilt.methods.by_distance import Nearest, Placed, Sent
+from fedquilt.methods.fedavg import Upload
+from fedquilt.methods.regrouping import Regrouping
+from fedquilt.methods.starts import StartAt, Starts, Vote, local
 from fedquilt.pieces.clustering.centres import principal
 from fedquilt.pieces.objectives import prox
 
@@ -40,51 +41,56 @@ class WithEmbedding(Sent):
     embedding: Params
 
 
-@dataclass(frozen=True, kw_only=True)
-class LCFed(ByDistance):
+@dataclass(frozen=True, init=False)
+class LCFed(Regrouping):
     """Client i trains f_i(w) + mu/2 |w - W_k|^2 + lam/2 |phi - Phi|^2 from W_k; phi is w without the head.
 
     Then k <- argmax_k cos(M'(w_i - w0), M'(W_k - w0)), W_k <- average of its members, Phi <- average of all phi_i. The
-    columns of M are the principal directions of the models of some clients after one pass from the first model w0.
+    columns of M are the principal directions of the models of some clients after one pass from the first model w0:
+    starts are always 'updates'.
 
     Args:
-        base, n_clusters, reseed_after, start_at: See :class:`ByDistance`; a global start is at Phi with the first
-            head. Starts are always 'updates': M needs these passes too.
+        base, n_clusters: See :class:`Regrouping`.
         mu, lam: Strength of the pulls, >= 0.
-        embedding: The names of phi.
         dimensions: Columns of M; at most one less than clients sampled, and no more than there is variance for.
         sample: How many clients M is made of.
+        head: The parts of the network that are not in phi.
+        reseed_after, start_at: See :class:`Nearest`; a global start is at Phi with the first head.
 
     Reference: Zhang et al., LCFed: An Efficient Clustered Federated Learning Framework for Heterogeneous Data, 2025.
     """
 
+    starts: Starts = field(default="updates", init=False)
     mu: float = 2.0
     lam: float = 1.0
-    embedding: Names
     dimensions: int = 50
     sample: int = 20
+    head: tuple[str, ...] = ("head",)
+    reseed_after: int = 0
+    start_at: StartAt = "cluster"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for strength in (self.mu, self.lam):
-            prox(strength)  # checks it
-        if self.starts != "updates" or self.dimensions < 1 or self.sample < 1:
-            raise InputError(
-                "LCFed needs starts 'updates', dimensions >= 1 and sample >= 1, "
-                f"got {self.starts!r}, {self.dimensions} and {self.sample}."
-            )
+        _ = self.embedding  # checks it
+        if self.dimensions < 1 or self.sample < 1:
+            raise InputError(f"LCFed needs dimensions >= 1 and sample >= 1, got {self.dimensions} and {self.sample}.")
 
-    @property
+    @cached_property
+    def embedding(self) -> Names:
+        """The names of phi."""
+        return everything_but(self.net.under(*self.head))
+
+    @cached_property
+    def rule(self) -> Nearest:
+        """By cosines of M' (w - w0)."""
+        return Nearest(self.vector, "cosine", self.reseed_after, self.start_at, _projected)
+
+    @cached_property
     def objective(self) -> Objective:
         """With both pulls."""
         return self.base.loss.plus(prox(self.mu), prox(self.lam, "embedding"))
 
-    @property
-    def metric(self) -> str:
-        """Directions count, not lengths."""
-        return "cosine"
-
-    def init_server(self, seed: Seed) -> Any:
+    def init_server(self, seed: Seed) -> Projected:
         """No directions yet."""
         fresh = super().init_server(seed)
         phi = pick(self.embedding, fresh.origin)
@@ -102,18 +108,11 @@ class LCFed(ByDistance):
         measured = replace(after.clusters, measures={"dimensions": float(directions.shape[1])})
         return replace(after, clusters=measured)
 
-    def view(self, state: Any, params: Params) -> Tensor:
-        """M' (w - w0)."""
-        directions: Tensor = state.directions
-        return (self.vector(params) - self.vector(state.origin)).double() @ directions.double()
-
     def down(self, state: Any, client_id: ClientId) -> WithEmbedding:
         """Also everybody's embedding."""
-        return WithEmbedding(**vars(super().down(state, client_id)), embedding=state.embedding)
-
-    def begin(self, state: Any) -> Params:
-        """Everybody's embedding with the first model's head."""
-        return {**state.origin, **state.embedding}
+        sent = super().down(state, client_id)
+        begin = {**sent.begin, **state.embedding} if sent.begin else {}
+        return WithEmbedding(sent.models, sent.common, sent.yours, begin, state.embedding)
 
     def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
         """The embedding is for the pull only."""
@@ -125,23 +124,12 @@ class LCFed(ByDistance):
         heard = list(replies)
         after = super().up(state, heard, turn)
         changes = [replace(r, upload=Upload(self._phi_change(state, r))) for r in heard]
-        return replace(
-            after, embedding=self.base.aggregate(state.embedding, changes, turn),
-            clusters=replace(after.clusters, measures=state.clusters.measures),
-        )  # fmt: skip
+        return replace(after, embedding=self.base.aggregate(state.embedding, changes, turn))
 
     def _phi_change(self, state: Any, reply: Reply[Any]) -> Params:
-        return sub(pick(self.embedding, self.local(state, reply)), state.embedding)
+        return sub(pick(self.embedding, local(state, reply)), state.embedding)
 
 
-def lcfed(
-    objective: Objective | Net, n_clusters: int = 3, mu: float = 2.0, lam: float = 1.0, dimensions: int = 50,
-    sample: int = 20, head: tuple[str, ...] = ("head",), reseed_after: int = 0,
-    start_at: Literal["cluster", "global"] = "cluster", **rest: Any,
-) -> LCFed:  # fmt: skip
-    """LCFed on FedAvg; the embedding is all but the ``head``."""
-    return LCFed(
-        base=FedAvg(objective=objective, **rest), n_clusters=n_clusters, reseed_after=reseed_after, mu=mu, lam=lam,
-        embedding=everything_but(net_of(objective).under(*head)), dimensions=dimensions, sample=sample,
-        start_at=start_at,
-    )  # fmt: skip
+def _projected(state: Projected, way: Tensor) -> Tensor:
+    """M' (w - w0)."""
+    return way.double() @ state.directions.double()

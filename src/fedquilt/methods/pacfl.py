@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,11 @@ from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.record import record
 from fedquilt.core.table import ClientId, Site, in_order
-from fedquilt.methods.fedavg import Download, FedAvg
+from fedquilt.methods.fedavg import Download
 from fedquilt.methods.flhc import Linkage
-from fedquilt.methods.grouped import Grouped, Groups
+from fedquilt.methods.grouped import Discovery, Grouped, Groups, down_anchor
 from fedquilt.pieces.clustering.agglomerative import LINKAGES
 from fedquilt.pieces.clustering.tree import Cut, by_distances
 
@@ -56,15 +55,16 @@ def angles(bases: Mapping[ClientId, Tensor]) -> Any:
     return np.array([angle(bases[a], bases[b]) for i, a in enumerate(ids) for b in ids[i + 1 :]])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class PACFL(Grouped):
     """The first round begins with a trip on which every client sends a few singular vectors of each of its classes;
-    clients whose data lie in like directions train together from then on.
+    clients whose data lie in like directions train together from then on. d(i, j) = min arccos |u . v| over the vectors
+    u of client i and v of client j, in degrees.
 
     These vectors show what the data look like: whoever must not see the data should not see them either.
 
     Args:
-        base: How clusters are trained.
+        base, budget: See :class:`Grouped`.
         directions: Singular vectors of each class.
         threshold_degrees: Merge while the linkage distance is below this angle.
         n_clusters: If set, so many clusters instead.
@@ -81,30 +81,22 @@ class PACFL(Grouped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.cut  # checks it
         if self.directions < 1:
             raise InputError(f"directions must be at least 1, got {self.directions}.")
         if self.linkage not in LINKAGES or self.linkage == "ward":
             raise InputError(f"linkage must be average, complete or single, got {self.linkage!r}.")
-        self.cut()  # checks it
 
+    @cached_property
     def cut(self) -> Cut:
         """Where merging stops."""
         return Cut(self.threshold_degrees) if self.n_clusters is None else Cut(k=self.n_clusters)
 
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """Train; and once, discover."""
-        (train,) = super().exchanges()
-        return train, Exchange(
-            "discover", self.down_first, self.show, self.form, cohort=everyone, check=self.check_basis
-        )
-
-    def plan(self, state: Groups, round: int) -> tuple[str, ...]:
-        """Discover once, then train."""
-        return ("train",) if state.clusters.labels else ("discover", "train")
-
-    def down_first(self, state: Groups, client_id: ClientId) -> Download:
-        """The first model: the trip needs nothing, but a client's present model is made with it."""
-        return Download(shared=state.models[0])
+    @cached_property
+    def discovery(self) -> Discovery:
+        """Before the first round; the trip needs nothing, but a client's present model is made with what it brings."""
+        trip = Exchange("discover", down_anchor, self.show, self.form, cohort=everyone, check=self.check_basis)
+        return Discovery(trip)
 
     def show(self, download: Download, client: Any, site: Site, turn: Turn) -> tuple[Any, Basis]:
         """The directions of this client's data."""
@@ -122,16 +114,5 @@ class PACFL(Grouped):
         if not heard:
             return state
         bases = {c: heard[c] for c in in_order(list(heard))}
-        found = by_distances(list(bases), angles(bases), self.linkage, self.cut())
+        found = by_distances(list(bases), angles(bases), self.linkage, self.cut)
         return replace(state, models=(state.models[0],) * found.k, clusters=found)
-
-
-def pacfl(
-    objective: Objective | Net, directions: int = 3, threshold_degrees: float = 4.9, n_clusters: int | None = None,
-    linkage: Linkage = "average", **rest: Any,
-) -> PACFL:  # fmt: skip
-    """PACFL on FedAvg."""
-    return PACFL(
-        base=FedAvg(objective=objective, **rest), directions=directions, threshold_degrees=threshold_degrees,
-        n_clusters=n_clusters, linkage=linkage,
-    )  # fmt: skip

@@ -1,26 +1,19 @@
-"""Where several models start: the state, the messages and the first trip of methods whose clients change clusters."""
+"""What methods with several models share whose clients change clusters: the server's state and the messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from torch import Tensor
-
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Reply, Turn
-from fedquilt.core.params import Params, add, flatten
+from fedquilt.core.exchange import Reply
+from fedquilt.core.params import Params, add
 from fedquilt.core.record import record
-from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Site, in_order
-from fedquilt.core.train import Job, Trained
-from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.on_base import OnBase
-from fedquilt.pieces.clustering.centres import distinct_starts, nearest
+from fedquilt.core.table import ClientId, in_order
 from fedquilt.pieces.clustering.result import ClusterResult
 
 Starts = Literal["updates", "seeds"]
+StartAt = Literal["cluster", "global"]
 
 
 @record
@@ -56,62 +49,25 @@ class Vote:
     cluster: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Starting(OnBase):
-    """K distinct first models.
+def check_start(start_at: str) -> None:
+    """Raise unless local training can begin there."""
+    if start_at not in ("cluster", "global"):
+        raise InputError(f"start_at must be 'cluster' or 'global', got {start_at!r}.")
 
-    Args:
-        base: How one model is trained and averaged.
-        n_clusters: How many clusters.
-        starts: 'updates': before the first round all clients train the first model for one pass, and k-means++ draws
-            as many of these models as there are clusters. 'seeds': fresh models. One cluster needs neither.
-    """
 
-    base: FedAvg
-    n_clusters: int = 3
-    starts: Starts = "updates"
+def all_models(state: Centres, client_id: ClientId) -> Offer:
+    """Every model for a client."""
+    return Offer(dict(enumerate(state.models)), state.common, state.clusters.labels.get(client_id, -1))
 
-    def __post_init__(self) -> None:
-        if self.n_clusters < 1:
-            raise InputError(f"The number of clusters, n_clusters, must be at least 1, got {self.n_clusters}.")
-        if self.starts not in ("updates", "seeds"):
-            raise InputError(f"starts must be 'updates' or 'seeds', got {self.starts!r}.")
 
-    def init_server(self, seed: Seed) -> Any:
-        """One model, or as many fresh ones as clusters; the first is always the base's."""
-        seeds = [seed] + [seed.fold("start", i) for i in range(1, self.n_clusters if self.starts == "seeds" else 1)]
-        models = tuple(self.base.init_server(s).shared for s in seeds)
-        return Centres(models, {}, ClusterResult({}, len(models), self.criterion))
+def local(state: Centres, reply: Reply[Any]) -> Params:
+    """The client's model after training."""
+    return add(state.models[reply.upload.cluster], reply.upload.delta)
 
-    @property
-    def criterion(self) -> str:
-        """What decides where a client belongs."""
-        return "lowest loss"
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
-        """Train; before that, once, the starts."""
-        return ("train",) if len(state.models) >= self.n_clusters else ("starts", "train")
-
-    def show(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Vote]:
-        """Send where a pass leads, and keep nothing of it."""
-        return client, Vote(self.base.finish(job, trained, client, site, turn)[1].delta, job.memo)
-
-    def place(self, state: Any, replies: Iterable[Reply[Vote]], turn: Turn) -> Any:
-        """Distinct starts from these passes; each client belongs to the nearest."""
-        deltas = {r.client: r.upload.delta for r in replies}
-        if not deltas:
-            return state
-        first, moves = state.models[0], {c: self.vector(d) for c, d in deltas.items()}
-        drawn = distinct_starts(moves, self.n_clusters, turn.seed)
-        models = [add(first, deltas[c]) for c in drawn] + [first] * (self.n_clusters - len(drawn))
-        labels = {c: nearest(v, [moves[d] for d in drawn]) for c, v in moves.items()}
-        return replace(state, models=tuple(models), clusters=self.found(state, self.n_clusters, labels))
-
-    def vector(self, params: Params) -> Tensor:
-        """What distances are taken of: all shared weights that are trained, without buffers."""
-        return flatten(self.base.trained(params))
-
-    def found(self, state: Any, k: int, labels: Mapping[ClientId, int]) -> ClusterResult:
-        """The clusters after some clients were heard; the others stay where they were."""
-        everybody = {**state.clusters.labels, **labels}
-        return ClusterResult({c: everybody[c] for c in in_order(list(everybody))}, k, self.criterion)
+def labelled(state: Centres, labels: Mapping[ClientId, int], k: int, criterion: str) -> ClusterResult:
+    """The clusters after some clients were heard; the others stay where they were."""
+    before = state.clusters
+    everybody = {**before.labels, **labels}
+    found = {c: everybody[c] for c in in_order(list(everybody))}
+    return ClusterResult(found, k, criterion, measures=before.measures)

@@ -225,3 +225,31 @@ def test_views_of_memory_are_bytes(compact):
     raw = np.arange(12, dtype=np.float32).reshape(3, 4)
     for view in (memoryview(raw), memoryview(raw[:, ::2]), memoryview(raw.tobytes())[::2], memoryview(b"")):
         assert unpack(pack((view,), compact=compact)) == (view.tobytes(),)
+
+
+def kept(module: str, name: str) -> type:
+    """The same class as it would be in some module."""
+
+    @record(name=name)
+    class Kept:
+        __module__ = module
+        value: Any
+
+    return Kept
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_record_with_a_name_keeps_it_when_it_moves(compact: bool):
+    frames = []
+    for module in ("fedquilt.core.record", "fedquilt.core.table"):
+        cls = kept(module, "fedquilt.old:Kept")
+        frames.append(pack(cls([1, torch.ones(2)]), compact=compact))
+        assert type(unpack(frames[0])) is cls
+    assert frames[0] == frames[1]
+    assert b"fedquilt.old:Kept" in pack(cls(1))
+
+
+def test_two_records_cannot_have_one_name():
+    kept("fedquilt.core.record", "fedquilt.old:Kept")
+    with pytest.raises(InputError, match=r"Other has the name fedquilt\.old:Kept"):
+        record(name="fedquilt.old:Kept")(type("Other", (), {}))

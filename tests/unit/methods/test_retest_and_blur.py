@@ -14,9 +14,9 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Stream
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.flhc import Sensed, flhc
+from fedquilt.methods.flhc import FLHC, Sensed
 from fedquilt.methods.grouped import Groups
-from fedquilt.methods.hcfl import hcfl
+from fedquilt.methods.hcfl import HCFL
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.clustering.result import ClusterResult
@@ -46,54 +46,59 @@ def shown(**ways: torch.Tensor) -> list[Reply[Sensed]]:
     return [Reply(c, 1, Sensed(v)) for c, v in ways.items()]
 
 
+def after_test(method: FLHC, state: Groups, replies: list[Reply[Sensed]], turn: Turn) -> Groups:
+    """The state after a test."""
+    return method.exchanges()[-1].up(state, replies, turn)
+
+
 STILL = {**dict.fromkeys("abc", EAST), **dict.fromkeys("def", NORTH)}
 
 
 def test_who_is_astray_often_enough_moves():
     """a turns north: struck once, then moved; b is only a little nearer to the north, by less than the margin."""
-    method = flhc(LOSS, retest_every=1, retest_patience=2, retest_margin=0.1, **WORK)
+    method = FLHC(LOSS, retest_every=1, retest_patience=2, retest_margin=0.1, **WORK)
     turned = {**STILL, "a": NORTH, "b": torch.tensor([1.0, 1.05, 0.0])}
-    once = method.tested(three(), shown(**turned), TURN)
+    once = after_test(method, three(), shown(**turned), TURN)
     assert (once.clusters.labels["a"], once.strikes, once.moved) == (0, {"a": 1}, ())
-    twice = method.tested(once, shown(**turned), TURN)
+    twice = after_test(method, once, shown(**turned), TURN)
     assert twice.clusters.labels == {"a": 1, "b": 0, "c": 0, "d": 1, "e": 1, "f": 1}
     assert (twice.strikes, twice.moved) == ({}, ("a",))
-    back = method.tested(once, shown(**STILL), TURN)  # it was a passing thing
+    back = after_test(method, once, shown(**STILL), TURN)  # it was a passing thing
     assert (back.strikes, back.clusters.labels) == ({}, three().clusters.labels)
-    silent = method.tested(once, shown(a=torch.zeros(3)), TURN)
+    silent = after_test(method, once, shown(a=torch.zeros(3)), TURN)
     assert silent.strikes == {"a": 1}
-    assert method.tested(once, [], TURN) is once
+    assert after_test(method, once, [], TURN) is once
 
 
 def test_who_is_far_from_all_opens_a_cluster_with_those_like_it():
-    method = flhc(LOSS, retest_every=1, retest_patience=1, recluster_above=1.0, **WORK)
-    after = method.tested(three(), shown(**{**STILL, "a": UP, "d": UP, "e": -UP}), TURN)
+    method = FLHC(LOSS, retest_every=1, retest_patience=1, recluster_above=1.0, **WORK)
+    after = after_test(method, three(), shown(**{**STILL, "a": UP, "d": UP, "e": -UP}), TURN)
     assert after.clusters.labels == {"a": 2, "b": 0, "c": 0, "d": 2, "e": 3, "f": 1}
     assert after.clusters.k == len(after.models) == 4
     assert torch.equal(after.clusters.directions[2:], torch.stack([UP, -UP]))
 
 
 def test_when_many_have_moved_all_are_clustered_anew():
-    method = flhc(LOSS, retest_every=1, retest_patience=1, recluster_above=0.3, **WORK)
+    method = FLHC(LOSS, retest_every=1, retest_patience=1, recluster_above=0.3, **WORK)
     turned = {**STILL, "a": UP, "b": UP}  # a third of six
-    after = method.tested(three(), shown(**turned), TURN)
+    after = after_test(method, three(), shown(**turned), TURN)
     assert after.clusters.labels == {"a": 0, "b": 0, "c": 1, "d": 2, "e": 2, "f": 2}
     assert (after.moved, after.strikes) == ((), {})
-    apart = method.tested(three(), shown(**{**STILL, "a": NORTH}), TURN)
+    apart = after_test(method, three(), shown(**{**STILL, "a": NORTH}), TURN)
     assert apart.moved == ("a",)
-    later = method.tested(apart, shown(**{**STILL, "a": NORTH, "b": NORTH}), TURN)  # two, one after the other
+    later = after_test(method, apart, shown(**{**STILL, "a": NORTH, "b": NORTH}), TURN)  # two, one after the other
     assert later.moved == ()
     assert later.clusters.labels == {"a": 0, "b": 0, "c": 1, "d": 0, "e": 0, "f": 0}
 
 
 def test_no_move_leaves_or_opens_a_cluster_that_is_too_small():
-    method = flhc(LOSS, retest_every=1, retest_patience=1, recluster_above=1.0, min_size=3, **WORK)
+    method = FLHC(LOSS, retest_every=1, retest_patience=1, recluster_above=1.0, min_size=3, **WORK)
     for way in (NORTH, UP):
-        state = method.tested(three(), shown(**{**STILL, "a": way}), TURN)
+        state = after_test(method, three(), shown(**{**STILL, "a": way}), TURN)
         assert state.clusters.labels == three().clusters.labels
 
 
-@pytest.mark.parametrize("make", [flhc, hcfl])
+@pytest.mark.parametrize("make", [FLHC, HCFL])
 def test_a_client_whose_data_change_goes_over(make: Any):
     """Client 0 gets the second group's data in the fifth round; tests are after rounds 3, 5, 7, 9, and it takes two."""
     old, new = at(*SIX), at([0.2, 4, -1], *SIX[1:])
@@ -143,10 +148,10 @@ def test_groups_survive_some_noise_on_sketches():
 
 
 def test_a_run_with_blurred_sketches_says_how_much_they_hide():
-    method = flhc(LOSS, initial_rounds=0, n_clusters=3, sketch_size=2, sketch_clip=1.0, sketch_noise=0.5, **WORK)
+    method = FLHC(LOSS, initial_rounds=0, n_clusters=3, sketch_size=2, sketch_clip=1.0, sketch_noise=0.5, **WORK)
     state = last(method, at(*SIX), rounds=1).state
     assert state.clusters.measures["epsilon_at_1e-5"] == pytest.approx(Blur(1.0, 0.5).epsilon())
-    plain = flhc(LOSS, initial_rounds=0, n_clusters=3, sketch_clip=100.0, **WORK)
+    plain = FLHC(LOSS, initial_rounds=0, n_clusters=3, sketch_clip=100.0, **WORK)
     assert last(plain, at(*SIX), rounds=1).state.clusters.labels == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 
 
@@ -166,4 +171,4 @@ def test_a_run_with_blurred_sketches_says_how_much_they_hide():
 )
 def test_strange_settings_are_refused(options: dict[str, Any], words: str):
     with pytest.raises(InputError, match=words):
-        flhc(LOSS, **options)
+        FLHC(LOSS, **options)

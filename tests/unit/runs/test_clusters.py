@@ -18,7 +18,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.flhc import flhc
+from fedquilt.methods.flhc import FLHC
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, from_labels
 from fedquilt.runs import registry
@@ -314,7 +314,7 @@ def test_the_majority_baseline_stands_beside_accuracies(recipe: Path) -> None:
 
 def test_where_states_stay_at_their_sites_clusters_still_have_models() -> None:
     """A real federation: the server has no client's state, but every cluster's model."""
-    rounds = Rounds(flhc(linear(), initial_rounds=0, n_clusters=2), points(6, 6, 6), Local(), Seed(0))
+    rounds = Rounds(FLHC(linear(), initial_rounds=0, n_clusters=2), points(6, 6, 6), Local(), Seed(0))
     rounds.play()
     rounds.engine = SimpleNamespace(keeps_states=True)  # type: ignore[assignment]
     for client, label in rounds.state.clusters.labels.items():

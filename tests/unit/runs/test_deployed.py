@@ -17,22 +17,22 @@ from fedquilt.data import Federation
 from fedquilt.engines.client_side import ClientSide
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.cfl import cfl
-from fedquilt.methods.cgpfl import cgpfl, cgpfl_moreau
+from fedquilt.methods.cfl import CFL
+from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
 from fedquilt.methods.compressed import Compressed
 from fedquilt.methods.fedbabu import fedbabu
-from fedquilt.methods.feddrift import feddrift
-from fedquilt.methods.fedgroup import fedgroup
+from fedquilt.methods.feddrift import FedDrift
+from fedquilt.methods.fedgroup import FedGroup
 from fedquilt.methods.fedloge import fedloge
 from fedquilt.methods.fedper import fedper
 from fedquilt.methods.fedproto import fedproto
 from fedquilt.methods.fedrep import fedrep
-from fedquilt.methods.fesem import fesem
+from fedquilt.methods.fesem import FeSEM
 from fedquilt.methods.finetune import fedavg_finetune
-from fedquilt.methods.flhc import flhc
-from fedquilt.methods.ifca import ifca
+from fedquilt.methods.flhc import FLHC
+from fedquilt.methods.ifca import IFCA
 from fedquilt.methods.local_only import local_only
-from fedquilt.methods.pacfl import pacfl
+from fedquilt.methods.pacfl import PACFL
 from fedquilt.methods.perfedavg import perfedavg
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
@@ -63,16 +63,16 @@ def flipped() -> Federation:
 
 
 CLUSTERED = {
-    "ifca": ifca(linear(), n_clusters=2),
-    "fesem": fesem(linear(), n_clusters=2),
-    "cgpfl": cgpfl(linear(), n_clusters=2),
-    "cgpfl_moreau": cgpfl_moreau(linear(), n_clusters=2),
-    "feddrift": feddrift(linear()),
-    "cfl": cfl(linear()),
-    "flhc": flhc(linear(), initial_rounds=0),
-    "fedgroup": fedgroup(linear(), n_clusters=2),
-    "pacfl": pacfl(linear(), n_clusters=2),
-    "compressed": Compressed(base=ifca(linear(), n_clusters=2), codec=half()),
+    "ifca": IFCA(linear(), n_clusters=2),
+    "fesem": FeSEM(linear(), n_clusters=2),
+    "cgpfl": CGPFL(linear(), n_clusters=2),
+    "cgpfl_moreau": CGPFLMoreau(linear(), n_clusters=2),
+    "feddrift": FedDrift(linear()),
+    "cfl": CFL(linear()),
+    "flhc": FLHC(linear(), initial_rounds=0),
+    "fedgroup": FedGroup(linear(), n_clusters=2),
+    "pacfl": PACFL(linear(), n_clusters=2),
+    "compressed": Compressed(base=IFCA(linear(), n_clusters=2), codec=half()),
 }
 
 
