@@ -31,7 +31,7 @@ from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.ending import write_global, write_personal
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.environment import environment
-from fedquilt.runs.evaluation import client_rows, rows_half, score_row, summarise
+from fedquilt.runs.evaluation import client_rows, common_numbers, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
 from fedquilt.runs.finished import CARRIED
 from fedquilt.runs.journal import Journal
@@ -288,10 +288,7 @@ class Run:
             common: Table | None = getattr(self.federation, held, None)
             if common is not None and whole is not None and self.score is not None:
                 score = self.score(self.method.predict, whole, common)
-                found = {f"{name}_{n}": getattr(score, n, None) for n in ("accuracy", "loss")}
-                if name == "common_test":
-                    found["common_test_accuracy_rows_half_95"] = rows_half(score)
-                numbers |= {name: value for name, value in found.items() if value is not None}
+                numbers |= common_numbers(name, score)
                 numbers |= common_modes(self.method, rounds.state, name, self.score, common)
         return numbers
 
