@@ -63,16 +63,18 @@ class Counts:
     def of(cls, scores: Sequence[Any]) -> Counts:
         """Of :class:`fedquilt.metrics.classify.Scores`, or of :class:`fedquilt.metrics.reconstruct.Reconstructed`."""
         kind: Kind = "classification" if hasattr(scores[0], "support") else "reconstruction"
-        nothing = np.zeros((len(scores), 0))
+        support, correct, called = (
+            _stacked([getattr(s, name) for s in scores]) if kind == "classification" else np.zeros((len(scores), 0))
+            for name in ("support", "correct", "called")
+        )
         known = set.intersection(*(set(getattr(s, "sums", ())) for s in scores))
         return cls(
             kind,
             np.array([s.rows for s in scores], dtype=np.float64),
             np.array([s.loss_sum for s in scores]),
-            *(
-                _stacked([getattr(s, name) for s in scores]) if kind == "classification" else nothing
-                for name in ("support", "correct", "called")
-            ),
+            support,
+            correct,
+            called,
             {name: _stacked([s.sums[name] for s in scores]) for name in sorted(known)},
         )
 
