@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedquilt.core.errors import InputError, did_you_mean
+from fedquilt.metrics import PRIMARY as PRIMARY
 from fedquilt.metrics.support import Array, Z, balanced_variance, macro_f1_variance, share_variance, wilson
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ Kind = Literal["classification", "reconstruction"]
 Summary = Literal["pooled", "std", "worst10", "common"]
 Place = Literal["table", "report", "watch"]
 GROUP = "fedquilt.metrics"  # of entry points
-PRIMARY = "accuracy"  # methods are compared by it
 _TAKEN = (
     "round",
     "client",

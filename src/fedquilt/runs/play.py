@@ -23,6 +23,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.memory import memory
 from fedquilt.metrics.scoring import score_of
+from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.runs.checkpoints import Checkpoints
 from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
@@ -33,7 +34,7 @@ from fedquilt.runs.energy import Energy
 from fedquilt.runs.environment import environment
 from fedquilt.runs.evaluation import client_rows, common_numbers, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.finished import CARRIED
+from fedquilt.runs.finished import CARRIED, on_validation
 from fedquilt.runs.journal import Journal
 from fedquilt.runs.links import Network
 from fedquilt.runs.logs import WITHHELD
@@ -304,8 +305,8 @@ class Run:
         progress["last"] = metrics
         if not self._scheduled(rounds.done) and progress["best_round"] is not None:
             return
-        valid = metrics.get("valid_accuracy", metrics.get("common_valid_accuracy"))
-        if valid is None or progress["best_valid"] is None or valid > progress["best_valid"] + self.stop.min_delta:
+        valid, best = on_validation(metrics, self.stop.metric), progress["best_valid"]
+        if valid is None or best is None or metric(self.stop.metric).better(valid, best, self.stop.min_delta):
             progress |= {"best_valid": valid, "best_round": rounds.done, "since_best": 0, "best": metrics}
             if self.folder is not None:
                 write_global(self.folder, rounds, "best")
@@ -362,6 +363,8 @@ class Run:
         for problem in write_tables(self.folder.path):
             self._note(problem)
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
-        early = "validation accuracy grew no more" if self.progress["stopped"] else ""
+        if self.stop.metric != PRIMARY:
+            result["chosen_by"] = self.stop.metric
+        early = f"validation {metric(self.stop.metric).name} got no better" if self.progress["stopped"] else ""
         self.journal.say("finished", rounds.done, early)
         self.trackers.finish(result)

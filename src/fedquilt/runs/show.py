@@ -26,7 +26,7 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     best, last = result.get("best") or {}, result.get("last") or {}
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
-    how = "chosen on validation" if validated(best) else "no validation rows to choose on"
+    how = "chosen on validation" if validated(result) else "no validation rows to choose on"
     table.add_column(f"round {result['best_round']} ({how})", justify="right")
     table.add_column(f"round {result['rounds']} (last)", justify="right")
     for name, label in _labels("test_accuracy" in last):

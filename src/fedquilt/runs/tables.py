@@ -63,7 +63,7 @@ def summary_of(
     return {
         "seeds": [view.seed for view in first],
         "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
-        "chosen_on": "validation" if any(validated(v.result.get("best")) for v in views) else "last round",
+        "chosen_on": "validation" if any(validated(v.result) for v in views) else "last round",
         "measure": measure,
         "majority_class": known if clients else math.nan if common is None else common,
         "majority_class_common": common,
