@@ -344,6 +344,7 @@ class Run:
         result = {
             "digest": rounds.digest(), "rounds": rounds.done, "stopped_early": self.progress["stopped"],
             "best_round": self.progress["best_round"], "best": self.progress["best"], "last": self.progress["last"],
+            **({} if self.stop.metric == PRIMARY else {"chosen_by": self.stop.metric}),
             "updates": self.progress["updates"],
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
             "raw_down": self.progress["raw_down"], "raw_up": self.progress["raw_up"],
@@ -363,8 +364,6 @@ class Run:
         for problem in write_tables(self.folder.path):
             self._note(problem)
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
-        if self.stop.metric != PRIMARY:
-            result["chosen_by"] = self.stop.metric
         early = f"validation {metric(self.stop.metric).name} got no better" if self.progress["stopped"] else ""
         self.journal.say("finished", rounds.done, early)
         self.trackers.finish(result)
