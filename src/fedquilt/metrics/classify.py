@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,7 +16,9 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.table import Batch, Table
+from fedquilt.metrics.table import metrics
 
+Statistics = Mapping[str, Callable[[Tensor, Tensor], Tensor]]  # what metrics add up themselves, by their ids
 MOST_ROWS = 10**9  # of one client, from elsewhere
 ROWS_PER_BLOCK = 100  # small blocks stay in the cache: faster than large ones on CPUs
 
@@ -52,19 +55,6 @@ class Scores:
         """Share of rows that are right."""
         return int(self.correct.sum()) / max(self.rows, 1)
 
-    @property
-    def balanced_accuracy(self) -> float:
-        """Mean over the classes present of the share that is right."""
-        here = self.support > 0
-        return float((self.correct[here] / self.support[here]).mean()) if bool(here.any()) else 0.0
-
-    @property
-    def macro_f1(self) -> float:
-        """Mean over the classes present or called of 2 * correct / (support + called)."""
-        both = self.support + self.called
-        here = both > 0
-        return float((2 * self.correct[here] / both[here]).mean()) if bool(here.any()) else 0.0
-
     def __add__(self, other: Scores) -> Scores:
         return Scores(
             self.rows + other.rows, self.loss_sum + other.loss_sum, _plus(self.support, other.support),
@@ -72,18 +62,59 @@ class Scores:
         )  # fmt: skip
 
 
+@record
+class ScoresAndSums(Scores):
+    """The same, with what metrics add up themselves (``Metric.statistic``), while there are such."""
+
+    sums: dict[str, Tensor]
+
+    def check(self) -> None:
+        """Raise unless these can be somebody's scores; for those that come from elsewhere."""
+        super().check()
+        known = statistics()
+        for name, found in self.sums.items():
+            if name not in known:
+                raise InputError(f"malformed scores: nothing is known of a metric {str(name)[:40]!r} that has sums")
+            empty = known[name](torch.zeros(0, len(self.support)), torch.zeros(0, dtype=torch.int64))
+            if not isinstance(found, Tensor) or (found.shape, found.dtype) != (empty.shape, empty.dtype):
+                raise InputError(f"malformed scores: the shape of the sums of {name!r}")
+            if not bool(torch.isfinite(found).all()):
+                raise InputError(f"malformed scores: the sums of {name!r} are not finite")
+
+    def __add__(self, other: Scores) -> Scores:
+        counts, sums = super().__add__(other), getattr(other, "sums", {})
+        return _with({name: _plus(part, sums[name]) for name, part in self.sums.items() if name in sums}, counts)
+
+
+def _with(sums: dict[str, Tensor], s: Scores) -> Scores:
+    return ScoresAndSums(s.rows, s.loss_sum, s.support, s.correct, s.called, sums) if sums else s
+
+
+def statistics() -> Statistics:
+    """What the metrics that are known add up themselves."""
+    return {m.id: m.statistic for m in metrics() if m.statistic is not None}
+
+
 def _plus(a: Tensor, b: Tensor) -> Tensor:
-    width = max(len(a), len(b))
-    return F.pad(a, (0, width - len(a))) + F.pad(b, (0, width - len(b)))
+    shape = [max(sizes) for sizes in zip(a.shape, b.shape, strict=True)]
+    return _widened(a, shape) + _widened(b, shape)
+
+
+def _widened(counts: Tensor, shape: Sequence[int]) -> Tensor:
+    """With zeros at the ends of all dimensions."""
+    missing = [wide - size for wide, size in zip(shape, counts.shape, strict=True)]
+    return F.pad(counts, [n for more in reversed(missing) for n in (0, more)])
 
 
 def classify(predict: Callable[[Params, Batch], Tensor], params: Params, table: Table) -> Scores:
     """Score a model on a table, in blocks of at most ``ROWS_PER_BLOCK`` rows."""
+    known = statistics()
     with torch.inference_mode():
-        return reduce(Scores.__add__, (_block(predict(params, b), b.y) for b in table.blocks(ROWS_PER_BLOCK)))
+        parts = (_block(predict(params, b), b.y, known) for b in table.blocks(ROWS_PER_BLOCK))
+        return reduce(operator.add, parts)
 
 
-def _block(logits: Tensor, y: Tensor) -> Scores:
+def _block(logits: Tensor, y: Tensor, known: Statistics) -> Scores:
     classes = logits.shape[1]
     loss = F.cross_entropy(logits, y, reduction="sum")
     answer, label = logits.argmax(1).numpy(), y.numpy()
@@ -91,4 +122,5 @@ def _block(logits: Tensor, y: Tensor) -> Scores:
     def count(values: np.ndarray[Any, Any]) -> Tensor:  # numpy counts small arrays several times faster
         return torch.from_numpy(np.bincount(values, minlength=classes))
 
-    return Scores(len(label), float(loss), count(label), count(label[answer == label]), count(answer))
+    counts = Scores(len(label), float(loss), count(label), count(label[answer == label]), count(answer))
+    return _with({name: statistic(logits, y) for name, statistic in known.items()}, counts)

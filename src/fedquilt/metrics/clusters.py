@@ -19,6 +19,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, everything, norm, pick, sub, weighted_mean
 from fedquilt.core.table import ClientId, in_order
+from fedquilt.metrics.table import PRIMARY, Counts, metrics, values
 
 Labels = Mapping[ClientId, Any]
 Floats = NDArray[np.float64]
@@ -139,11 +140,11 @@ def cluster_scores(
     labels: Labels, scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float] | None = None
 ) -> list[dict[str, Any]]:
     """For each cluster: its clients, and over those scored mean, standard deviation and least of their accuracies, the
-    means of balanced accuracy, macro F1 and of the majority baseline; None where nobody was scored.
+    means of all other metrics of tables and of the majority baseline; None where nobody was scored.
 
     Args:
         labels: The cluster of each client.
-        scores: Of each client, with accuracy, balanced_accuracy and macro_f1.
+        scores: Of each client.
         majority: The accuracy of always answering a client's commonest label.
     """
     held: dict[Any, list[ClientId]] = {}
@@ -158,16 +159,18 @@ def cluster_scores(
 def _scored(
     clients: Sequence[ClientId], scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float]
 ) -> dict[str, float | None]:
-    row = np.array([scores[c].accuracy for c in clients])
-    found = {"accuracy": row.mean(), "accuracy_std": row.std(), "accuracy_least": row.min()} if clients else {}
-    for name in ("balanced_accuracy", "macro_f1"):
-        found |= {name: np.mean([getattr(scores[c], name) for c in clients])} if clients else {}
+    names = [m.id for m in metrics("table")]
+    found: dict[str, Any] = {}
+    if clients:
+        held = values(Counts.of([scores[c] for c in clients]))
+        first = held[PRIMARY]
+        found = {f"{PRIMARY}_std": first.std(), f"{PRIMARY}_least": first.min()}
+        known = {name: np.ma.compressed(held[name]) for name in names if name in held}
+        found |= {name: column.mean() for name, column in known.items() if len(column)}
     least = [majority[c] for c in clients if c in majority and not math.isnan(majority[c])]
     found |= {"majority_class": np.mean(least)} if least else {}
-    return {name: float(found[name]) if name in found else None for name in _SCORES}
-
-
-_SCORES = ("accuracy", "accuracy_std", "accuracy_least", "balanced_accuracy", "macro_f1", "majority_class")
+    keys = (PRIMARY, f"{PRIMARY}_std", f"{PRIMARY}_least", *(n for n in names if n != PRIMARY), "majority_class")
+    return {name: float(found[name]) if name in found else None for name in keys}
 
 
 def embedding_distances(

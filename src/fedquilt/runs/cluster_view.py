@@ -9,12 +9,12 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.metrics.table import PRIMARY, metric, metrics
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.runs.clusters import LOG, clusters_in, history, placed_words
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.terminal import say, show_table
 
-_SHOWN = ("accuracy_least", "balanced_accuracy", "macro_f1", "majority_class")
 SHOWN = 20  # clients that a line names
 
 
@@ -57,13 +57,18 @@ def clusters_table(found: Mapping[str, Any]) -> None:
     title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     strengths = any(row.get("lambda") is not None for row in found["clusters"])
-    names = ("cluster", "size", "accuracy", "least", "balanced", "F1", "majority", "far")
+    others = [m for m in metrics("table") if m.id != PRIMARY]
+    names = ("cluster", "size", "accuracy", "least", *(m.short for m in others), "majority", "far")
     for name in (*names, "lambda") if strengths else names:
         table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     for row in found["clusters"]:
         scored = row.get("accuracy") is not None
         spread = f"{_percent(row['accuracy'])} ± {_percent(row['accuracy_std'])}" if scored else "-"
-        numbers = [_percent(row.get(n)) for n in _SHOWN]
+        numbers = [
+            _percent(row.get(f"{PRIMARY}_least")),
+            *(m.written(row.get(m.id)) or "-" for m in others),
+            _percent(row.get("majority_class")),
+        ]
         more = [_short(row.get("embedding_distance"))] + ([_short(row.get("lambda"))] if strengths else [])
         table.add_row(str(row["cluster"]), str(len(row["members"])), spread, *numbers, *more)
     show_table(table)
@@ -91,7 +96,7 @@ def clusters_table(found: Mapping[str, Any]) -> None:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+    return metric(PRIMARY).written(value) or "-"
 
 
 def _short(value: float | None) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.ticker import MaxNLocator
 
+from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.runs.plots import COLOURS, STYLE, save, subplots, write_csv
 from fedquilt.runs.statistics.targets import first_reach
 
@@ -133,11 +134,12 @@ def convergence_speed(histories: Histories, target: float, path: Path) -> Path:
 def comparison_table(
     histories: Histories, clients: Mapping[str, Mapping[Any, float]], majority: float, target: float, path: Path
 ) -> Path:
-    """comparison_table.csv: the published columns, then balanced accuracy, macro F1 and the majority baseline."""
+    """comparison_table.csv: the published columns, then the other metrics of tables and the majority baseline."""
+    others = [m for m in metrics("table") if m.id != PRIMARY]
     header = (
         "Algorithm", "Final mean acc", "Final std acc", "Best mean acc", "Final mean loss",
         f"Rounds to {100 * target:g}%", "Min client acc", "P10 client acc", "P90 client acc", "Max client acc",
-        "Final balanced acc", "Final macro F1", "Majority class acc",
+        *(f"Final {m.name.replace('accuracy', 'acc')}" for m in others), "Majority class acc",
     )  # fmt: skip
     rows = []
     for label, seeds in histories.items():
@@ -149,7 +151,7 @@ def comparison_table(
             label, _last(seeds, "test_accuracy"), _last(seeds, "test_accuracy_std"),
             float(accuracy.max()) if len(accuracy) else math.nan, _last(seeds, "test_loss"),
             f">{last_round(seeds)}" if reached is None else reached, *ends,
-            _last(seeds, "test_balanced_accuracy"), _last(seeds, "test_macro_f1"), majority,
+            *(_last(seeds, f"test_{m.id}") for m in others), majority,
         ))  # fmt: skip
     write_csv(path, header, [[f"{v:.6f}" if isinstance(v, float) else v for v in row] for row in rows])
     return path

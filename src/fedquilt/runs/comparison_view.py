@@ -9,31 +9,26 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.runs.finished import chosen
 from fedquilt.runs.statistics.beside import apart
-from fedquilt.runs.tables import FRAME
+from fedquilt.runs.tables import FRAME, score_columns
 from fedquilt.runs.terminal import console, say, show_table
-
-COLUMNS = {  # in the terminal: what is shown, and which ± it carries
-    "accuracy": ("accuracy", "_half_95"), "common_accuracy": ("common test", "_both_half_95"),
-    "worst10": ("worst 10 %", "_both_half_95"), "balanced_accuracy": ("balanced", "_both_half_95"),
-    "macro_f1": ("macro F1", "_both_half_95"),
-}  # fmt: skip
 
 
 def comparison_table(summary: Mapping[str, Any]) -> None:
     """The end of a comparison."""
     seeds = len(summary["seeds"])
     title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
-    shown = [name for name in COLUMNS if any(row[name] is not None for row in summary["rows"])]
-    if len(shown) == len(COLUMNS) and console.width < 92:
-        shown.remove("balanced_accuracy")  # it is in the table's file
+    shown = [c for c in score_columns() if any(row.get(c.key) is not None for row in summary["rows"])]
+    if console.width < 32 + 12 * len(shown):
+        shown = [c for c in shown if not c.metric.minor]  # they are in the table's file
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", overflow="fold")
-    for label in (*(COLUMNS[name][0] for name in shown), "MB", "sec"):
+    for label in (*(c.label for c in shown), "MB", "sec"):
         table.add_column(label, justify="right", no_wrap=True)  # fits 80 columns
     least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
-    table.add_row("majority class", *(_percent(least.get(name), None) for name in shown), "", "", style="dim")
+    table.add_row("majority class", *(_percent(least.get(c.key), None) for c in shown), "", "", style="dim")
     framed = [row for row in summary["rows"] if row["frame"]]
     for kind in FRAME:
         if kind not in {row["kind"] for row in framed}:
@@ -41,7 +36,7 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
     top = {won["method"], *won["tied"]}
     for row in [*framed, *(row for row in summary["rows"] if not row["frame"])]:
-        spans = [_percent(row[name], row[name + COLUMNS[name][1]]) for name in shown]
+        spans = [c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in shown]
         sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
         style = "bold" if row["method"] in top else "dim" if row["frame"] else ""
         table.add_row(row["method"], *spans, sent, f"{row['seconds']:.1f}", style=style)
@@ -120,7 +115,4 @@ def _placed(row: Mapping[str, Any]) -> str:
     return "" if placed is None or whole is None or placed >= whole else f" ({placed:.4g} of {whole:.4g} placed)"
 
 
-def _percent(value: float | None, half: float | None) -> str:
-    if value is None or math.isnan(value):
-        return ""
-    return f"{100 * value:.1f}" + ("" if half is None or math.isnan(half) else f" ± {100 * half:.1f}")
+_percent = metric(PRIMARY).written

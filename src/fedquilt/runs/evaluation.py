@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedquilt.core.table import ClientId
-from fedquilt.metrics.support import (
-    Z,
-    balanced_variance,
-    half_of_mean,
-    macro_f1_variance,
-    rarest,
-    share_variance,
-    wilson,
-)
+from fedquilt.metrics.support import Array, half_of_mean, rarest
+from fedquilt.metrics.table import PRIMARY, Counts, Metric, metric, metrics, values
 
 MODELS = ("deployed", "global")
-MEASURES = ("rows", "accuracy", "balanced_accuracy", "macro_f1", "loss")
 
 
 def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
-    """The numbers of an evaluation.
+    """The numbers of an evaluation, of each metric of :mod:`fedquilt.metrics.table`.
 
     ``<split>_accuracy`` is the mean over clients of the accuracy of the model each would use, on its own rows;
     ``_pooled`` counts rows instead of clients; ``_worst10`` is the mean of the worst tenth of the clients. The same
@@ -38,9 +30,11 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
         for split in ("valid", "test"):
             scores = [e[model][split] for e in exams.values() if split in e.get(model, {})]
             if scores:
-                numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(_table(scores)).items()}
-            if scores and (model, split) == ("deployed", "test") and hasattr(scores[0], "support"):
-                numbers |= {f"test_{k}_rows_half_95": v for k, v in _halves(scores).items()}
+                counts = Counts.of(scores)
+                found = values(counts)
+                numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(found, counts.rows).items()}
+                if (model, split) == ("deployed", "test"):
+                    numbers |= {f"test_{k}_rows_half_95": v for k, v in _halves(found, counts).items()}
     return numbers | _by_mode(exams)
 
 
@@ -50,85 +44,66 @@ def _by_mode(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
     for name in dict.fromkeys(n for e in exams.values() for n in e if n.startswith("global.")):
         for split in ("valid", "test"):
             scores = [e[name][split] for e in exams.values() if split in e.get(name, {})]
-            if scores and "accuracy" in (found := _numbers(_table(scores))):
-                numbers[f"global_{split}_accuracy_{name.removeprefix('global.')}"] = found["accuracy"]
+            if scores and PRIMARY in (found := values(Counts.of(scores))):
+                numbers[f"global_{split}_{PRIMARY}_{name.removeprefix('global.')}"] = float(found[PRIMARY].mean())
     return numbers
 
 
-def _halves(scores: Sequence[Any]) -> dict[str, float]:
+def _halves(found: Mapping[str, Array], counts: Counts) -> dict[str, float]:
     """Half of the 95 % interval of each mean over clients, from the counts of their rows."""
-    support, correct, called = _counts(scores)
-    right, rows = correct.sum(1), support.sum(1)
-    accuracy, variance = right / np.maximum(rows, 1), share_variance(right, rows)
-    return {
-        "accuracy": half_of_mean(variance),
-        "accuracy_worst10": half_of_mean(variance[np.argsort(accuracy, kind="stable")[: tenth(len(accuracy))]]),
-        "balanced_accuracy": half_of_mean(balanced_variance(correct, support)),
-        "macro_f1": half_of_mean(macro_f1_variance(correct, support, called)),
-    }
+    halves: dict[str, float] = {}
+    for m in metrics():
+        if m.variance is not None and m.id in found:
+            known = _there(found[m.id])
+            variance, column = m.variance(counts)[known], np.ma.getdata(found[m.id])[known]
+            halves[m.id] = half_of_mean(variance)
+            if "worst10" in m.summaries:
+                order = np.argsort(_badness(m, column), kind="stable")
+                halves[f"{m.id}_worst10"] = half_of_mean(variance[order[: tenth(len(order))]])
+    return halves
 
 
 def rows_half(score: Any) -> float | None:
     """Half of the 95 % interval of one accuracy; None for models that do not classify."""
-    if not hasattr(score, "support"):
-        return None
-    return half_of_mean(share_variance(np.array([int(score.correct.sum())]), np.array([score.rows])))
+    accuracy, counts = metric(PRIMARY), Counts.of([score])
+    return half_of_mean(accuracy.variance(counts)) if accuracy.variance and accuracy.applies(counts) else None
+
+
+def common_numbers(name: str, score: Any) -> dict[str, float]:
+    """The numbers of the server's common rows, with the prefix ``name``; of test rows also half of the 95 % interval of
+    the accuracy."""
+    row, half = score_row(score), rows_half(score) if name == "common_test" else None
+    found = {f"{name}_{m.id}": row[m.id] for m in metrics() if "common" in m.summaries and m.id in row}
+    return found if half is None else {**found, f"{name}_{PRIMARY}_rows_half_95": half}
 
 
 def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The same numbers for one model and split, from the rows that :func:`client_rows` made of all clients."""
-    names = [name for name in MEASURES if all(row.get(name) is not None for row in rows)]
-    return _numbers({name: np.array([row[name] for row in rows], dtype=np.float64) for name in names})
+    names = [m.id for m in metrics() if all(row.get(m.id) is not None for row in rows)]
+    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
+    return _numbers(columns, np.array([row.get("rows", 1) for row in rows], dtype=np.float64))
 
 
-def _numbers(table: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
-    if "accuracy" not in table:
-        return {"loss": float(table["loss"].mean())}
-    return {
-        "accuracy": float(table["accuracy"].mean()),
-        "accuracy_pooled": float((table["accuracy"] * table["rows"]).sum() / table["rows"].sum()),
-        "accuracy_std": float(table["accuracy"].std()),
-        "accuracy_worst10": worst_tenth(table["accuracy"]),
-        "balanced_accuracy": float(table["balanced_accuracy"].mean()),
-        "macro_f1": float(table["macro_f1"].mean()),
-        "loss": float(table["loss"].mean()),
-    }
+def _numbers(found: Mapping[str, Array], rows: Array) -> dict[str, float]:
+    """Means over clients and the other summaries that each metric has, over the clients that have a value."""
+    numbers: dict[str, float] = {}
+    for m in metrics():
+        if m.id in found:
+            known = _there(found[m.id])
+            column, counted = np.ma.getdata(found[m.id])[known], rows[known]
+            if len(column):
+                numbers[m.id] = float(column.mean())
+                numbers |= {f"{m.id}_{s}": _SUMMARIES[s](m, column, counted) for s in m.summaries if s in _SUMMARIES}
+    return numbers
 
 
-def _table(scores: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """The measures of :class:`fedquilt.metrics.classify.Scores` for many clients at once; those of models that do not
-    classify are rows and loss."""
-    rows = np.array([s.rows for s in scores], dtype=np.float64)
-    loss = np.array([s.loss_sum for s in scores]) / rows
-    if not hasattr(scores[0], "support"):
-        return {"rows": rows, "loss": loss}
-    support, correct, called = _counts(scores)
-    both = support + called
-    return {
-        "rows": rows,
-        "accuracy": correct.sum(1) / rows,
-        "balanced_accuracy": _mean_where(correct / np.maximum(support, 1), support > 0),
-        "macro_f1": _mean_where(2 * correct / np.maximum(both, 1), both > 0),
-        "loss": loss,
-    }
+def _there(column: Array) -> Array:
+    """Which clients have a value."""
+    there: Array = ~np.ma.getmaskarray(column)
+    return there
 
 
-def _counts(scores: Sequence[Any]) -> tuple[np.ndarray[Any, Any], ...]:
-    """[clients, classes] of rows, of those that are right, and of those so called."""
-    return tuple(_stacked([getattr(s, n) for s in scores]) for n in ("support", "correct", "called"))
-
-
-def _stacked(counts: Sequence[Any]) -> np.ndarray[Any, Any]:
-    width = max(len(c) for c in counts)
-    return np.stack([np.pad(c.numpy(), (0, width - len(c))) if len(c) < width else c.numpy() for c in counts])
-
-
-def _mean_where(values: np.ndarray[Any, Any], here: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    means: np.ndarray[Any, Any] = (values * here).sum(1) / np.maximum(here.sum(1), 1)
-    return means
-
-
-def worst_tenth(accuracy: np.ndarray[Any, Any]) -> float:
+def worst_tenth(accuracy: Array) -> float:
     """The mean of the lowest tenth (at least one) of the clients' accuracies."""
     return float(np.sort(accuracy)[: tenth(len(accuracy))].mean())
 
@@ -136,6 +111,23 @@ def worst_tenth(accuracy: np.ndarray[Any, Any]) -> float:
 def tenth(clients: int) -> int:
     """How many a tenth of the clients are: at least one."""
     return max(1, math.ceil(clients / 10))
+
+
+def _badness(m: Metric, column: Array) -> Array:
+    """The same values, such that the worst are the lowest."""
+    return column if m.higher_is_better else -column
+
+
+def _worst(m: Metric, column: Array, rows: Array) -> float:
+    worst = worst_tenth(_badness(m, column))
+    return worst if m.higher_is_better else -worst
+
+
+_SUMMARIES: dict[str, Callable[[Metric, Array, Array], float]] = {
+    "pooled": lambda m, column, rows: float((column * rows).sum() / rows.sum()),
+    "std": lambda m, column, rows: float(column.std()),
+    "worst10": _worst,
+}
 
 
 def client_rows(round: int, exams: Mapping[ClientId, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -148,25 +140,18 @@ def client_rows(round: int, exams: Mapping[ClientId, Mapping[str, Any]]) -> list
                 scores.append(score)
     if not scores:
         return []
-    table = {name: column.tolist() for name, column in {**_table(scores), **_sureness(scores)}.items()}
-    return [{**key, **{name: column[i] for name, column in table.items()}} for i, key in enumerate(keys)]
-
-
-def _sureness(scores: Sequence[Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Wilson's interval of each client's accuracy, half of the intervals of its macro scores, and how many rows it has
-    of its rarest class."""
-    if not hasattr(scores[0], "support"):
-        return {}
-    support, correct, called = _counts(scores)
-    low, high = wilson(correct.sum(1), support.sum(1))
-    return {
-        "accuracy_low": low, "accuracy_high": high,
-        "balanced_accuracy_half_95": Z * np.sqrt(balanced_variance(correct, support)),
-        "macro_f1_half_95": Z * np.sqrt(macro_f1_variance(correct, support, called)),
-        "rarest": rarest(support),
-    }  # fmt: skip
+    counts = Counts.of(scores)
+    columns = {"rows": counts.rows, **values(counts)}
+    for m in metrics():
+        columns |= m.spread(counts) if m.id in columns else {}
+    if counts.kind == "classification":
+        columns["rarest"] = rarest(counts.support)
+    lists = {name: column.tolist() for name, column in columns.items()}
+    return [{**key, **{name: column[i] for name, column in lists.items()}} for i, key in enumerate(keys)]
 
 
 def score_row(score: Any) -> dict[str, float]:
     """A score as plain numbers."""
-    return {name: float(column[0]) for name, column in _table([score]).items()}
+    counts = Counts.of([score])
+    columns = {"rows": counts.rows, **values(counts)}
+    return {name: float(column[0]) for name, column in columns.items() if not np.ma.is_masked(column[0])}

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedquilt.metrics import PRIMARY
+
 CARRIED = ("carried_down", "carried_up", "scoring_down", "scoring_up")  # where messages travel to other machines
 MEGABYTE = 1e6
 
@@ -35,9 +37,16 @@ _ROWS = {
 _SUMMARIES = ("pooled", "std", "worst10", "half_95")  # of one model: no modes
 
 
-def validated(best: Mapping[str, Any] | None) -> bool:
-    """Was the round with these numbers chosen on validation rows, clients' or the server's? Else it is the last one."""
-    return bool({"valid_accuracy", "common_valid_accuracy"} & set(best or {}))
+def on_validation(numbers: Mapping[str, Any], id: str = PRIMARY) -> float | None:
+    """A round's metric on validation rows: clients', or the server's where they have none."""
+    found: float | None = numbers.get(f"valid_{id}", numbers.get(f"common_valid_{id}"))
+    return found
+
+
+def validated(result: Mapping[str, Any]) -> bool:
+    """Was the best round of this result chosen on validation rows, clients' or the server's? Else it is the last
+    one."""
+    return on_validation(result.get("best") or {}, result.get("chosen_by", PRIMARY)) is not None
 
 
 def chosen(on_validation: bool) -> str:

@@ -23,6 +23,7 @@ from fedquilt.core.train import InTurn, Job, Train, Trained, constant
 from fedquilt.engines.client_side import Score, one_thread
 from fedquilt.metrics.classify import classify
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.runs.evaluation import score_row
 from fedquilt.runs.runner import Snapshot
 
 MODES = ("none", "fine_tune", "head")
@@ -37,8 +38,8 @@ class Newcomers:
         mode: 'none', 'fine_tune' or 'head'.
         start: What each was given: 'global model', or 'fresh client' where the method has no global model.
         epochs: Passes over a newcomer's own training rows; 0 for 'none'.
-        clients: For each newcomer its test rows, accuracy, balanced accuracy, loss, and the accuracy of always
-            answering its most frequent training label (majority).
+        clients: For each newcomer its test rows, every metric, and the accuracy of always answering its most frequent
+            training label (majority).
         mean, std, worst: Of the accuracies, over newcomers.
         majority: The mean of the majority accuracies: the least that must be beaten.
     """
@@ -236,9 +237,11 @@ def _tops(net: Net) -> str:
 def _row(client: ClientId, score: Any, site: Site, table: Table) -> dict[str, Any]:
     answer = int(torch.bincount(_labels(site.train)).argmax())  # the smallest on a tie
     return {
-        "client": client, "rows": score.rows, "accuracy": score.accuracy, "balanced_accuracy": score.balanced_accuracy,
-        "loss": score.loss, "majority": float((_labels(table) == answer).double().mean()),
-    }  # fmt: skip
+        **score_row(score),
+        "client": client,
+        "rows": score.rows,
+        "majority": float((_labels(table) == answer).double().mean()),
+    }
 
 
 def _labels(table: Table) -> Tensor:

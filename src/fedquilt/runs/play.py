@@ -23,6 +23,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.memory import memory
 from fedquilt.metrics.scoring import score_of
+from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.runs.checkpoints import Checkpoints
 from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.clusters import clusters_of
@@ -31,9 +32,9 @@ from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.ending import write_global, write_personal
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.environment import environment
-from fedquilt.runs.evaluation import client_rows, rows_half, score_row, summarise
+from fedquilt.runs.evaluation import client_rows, common_numbers, score_row, summarise
 from fedquilt.runs.files import to_json, write_atomic
-from fedquilt.runs.finished import CARRIED
+from fedquilt.runs.finished import CARRIED, on_validation
 from fedquilt.runs.journal import Journal
 from fedquilt.runs.links import Network
 from fedquilt.runs.logs import WITHHELD
@@ -288,10 +289,7 @@ class Run:
             common: Table | None = getattr(self.federation, held, None)
             if common is not None and whole is not None and self.score is not None:
                 score = self.score(self.method.predict, whole, common)
-                found = {f"{name}_{n}": getattr(score, n, None) for n in ("accuracy", "loss")}
-                if name == "common_test":
-                    found["common_test_accuracy_rows_half_95"] = rows_half(score)
-                numbers |= {name: value for name, value in found.items() if value is not None}
+                numbers |= common_numbers(name, score)
                 numbers |= common_modes(self.method, rounds.state, name, self.score, common)
         return numbers
 
@@ -307,8 +305,8 @@ class Run:
         progress["last"] = metrics
         if not self._scheduled(rounds.done) and progress["best_round"] is not None:
             return
-        valid = metrics.get("valid_accuracy", metrics.get("common_valid_accuracy"))
-        if valid is None or progress["best_valid"] is None or valid > progress["best_valid"] + self.stop.min_delta:
+        valid, best = on_validation(metrics, self.stop.metric), progress["best_valid"]
+        if valid is None or best is None or metric(self.stop.metric).better(valid, best, self.stop.min_delta):
             progress |= {"best_valid": valid, "best_round": rounds.done, "since_best": 0, "best": metrics}
             if self.folder is not None:
                 write_global(self.folder, rounds, "best")
@@ -346,6 +344,7 @@ class Run:
         result = {
             "digest": rounds.digest(), "rounds": rounds.done, "stopped_early": self.progress["stopped"],
             "best_round": self.progress["best_round"], "best": self.progress["best"], "last": self.progress["last"],
+            **({} if self.stop.metric == PRIMARY else {"chosen_by": self.stop.metric}),
             "updates": self.progress["updates"],
             "bytes_down": self.progress["bytes_down"], "bytes_up": self.progress["bytes_up"],
             "raw_down": self.progress["raw_down"], "raw_up": self.progress["raw_up"],
@@ -365,6 +364,6 @@ class Run:
         for problem in write_tables(self.folder.path):
             self._note(problem)
         write_atomic(self.folder.path / "result.json", to_json(result, indent=1).encode())
-        early = "validation accuracy grew no more" if self.progress["stopped"] else ""
+        early = f"validation {metric(self.stop.metric).name} got no better" if self.progress["stopped"] else ""
         self.journal.say("finished", rounds.done, early)
         self.trackers.finish(result)

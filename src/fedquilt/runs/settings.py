@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from fedquilt.core.errors import InputError
+from fedquilt.metrics import PRIMARY
 from fedquilt.runs.links import Network
 from fedquilt.runs.sweeping.space import Sweep, different
 from fedquilt.runs.training import resolved
@@ -226,9 +227,22 @@ class Evaluation(_Section):
     local: bool = False
 
 
-class Stop(_Section):
-    """Stop when validation accuracy has not grown by min_delta for ``patience`` evaluations."""
+def _metric(id: str) -> str:
+    if id == PRIMARY:
+        return id
+    from fedquilt.metrics.table import metric  # with numpy, which light commands do without
 
+    try:
+        return metric(id).id
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
+class Stop(_Section):
+    """Stop when the metric on validation rows, by which the best round is chosen too, has not become better by
+    min_delta for ``patience`` evaluations."""
+
+    metric: Annotated[str, AfterValidator(_metric)] = PRIMARY
     patience: Positive | None = None
     min_delta: Annotated[float, Field(ge=0)] = 0.0
 
@@ -317,6 +331,8 @@ class Config(_Section):
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
         if asked["train"]["epochs_first"] is None:
             del asked["train"]["epochs_first"]
+        if asked["stop"]["metric"] == PRIMARY:
+            del asked["stop"]["metric"]
         if asked["train"]["precision"] == "float32":
             del asked["train"]["precision"]
         if isinstance(self.cohort.min_replies, float):

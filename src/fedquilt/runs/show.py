@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.runs.energy import in_words
 from fedquilt.runs.finished import in_messages, modes_line, validated
 from fedquilt.runs.mending import missing_of
@@ -25,16 +26,10 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     best, last = result.get("best") or {}, result.get("last") or {}
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
-    how = "chosen on validation" if validated(best) else "no validation rows to choose on"
+    how = "chosen on validation" if validated(result) else "no validation rows to choose on"
     table.add_column(f"round {result['best_round']} ({how})", justify="right")
     table.add_column(f"round {result['rounds']} (last)", justify="right")
-    for name, label in (
-        ("test_accuracy", "test accuracy, mean over clients"), ("test_accuracy_worst10", "of the worst tenth"),
-        ("test_balanced_accuracy", "balanced accuracy"), ("test_macro_f1", "macro F1"), ("test_loss", "test loss"),
-        ("global_test_accuracy", "global model, mean over clients"),
-        ("common_test_accuracy", "global model, common test set"),
-        *(() if "test_accuracy" in last else (("valid_accuracy", "validation accuracy, mean over clients"),)),
-    ):  # fmt: skip
+    for name, label in _labels("test_accuracy" in last):
         if name in last:
             table.add_row(label, _figure(best.get(name)), _figure(last[name]))
     if "test_accuracy" in last and result.get("majority_class") is not None:
@@ -64,6 +59,18 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     if (folder / "report.html").exists():
         say(f"report {folder}/report.html")
     say(f"folder {folder}")
+
+
+def _labels(tested: bool) -> Iterator[tuple[str, str]]:
+    """The numbers at the end of a run, and what they are called; the validation accuracy only where tests are not."""
+    for m in metrics():
+        yield f"test_{m.id}", f"test {m.name}" + (", mean over clients" if m.id == PRIMARY else "")
+        if "worst10" in m.summaries:
+            yield f"test_{m.id}_worst10", "of the worst tenth"
+    yield f"global_test_{PRIMARY}", "global model, mean over clients"
+    yield f"common_test_{PRIMARY}", "global model, common test set"
+    if not tested:
+        yield f"valid_{PRIMARY}", f"validation {PRIMARY}, mean over clients"
 
 
 def _told(folder: Path) -> None:

@@ -6,11 +6,13 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedquilt.core.table import ClientId
+from fedquilt.metrics.table import PRIMARY, Metric, metrics
 from fedquilt.runs.clusters import LOG
 from fedquilt.runs.finished import validated
 from fedquilt.runs.majority import at_majority
@@ -61,7 +63,7 @@ def summary_of(
     return {
         "seeds": [view.seed for view in first],
         "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
-        "chosen_on": "validation" if any(validated(v.result.get("best")) for v in views) else "last round",
+        "chosen_on": "validation" if any(validated(v.result) for v in views) else "last round",
         "measure": measure,
         "majority_class": known if clients else math.nan if common is None else common,
         "majority_class_common": common,
@@ -114,10 +116,43 @@ def clusters_found(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, flo
     }
 
 
-SCORES = {
-    "accuracy": "test_accuracy", "common_accuracy": "common_test_accuracy", "worst10": "test_accuracy_worst10",
-    "balanced_accuracy": "test_balanced_accuracy", "macro_f1": "test_macro_f1",
-}  # fmt: skip
+@dataclass(frozen=True)
+class Column:
+    """A score in tables of comparisons: its key there, the number of a round that it is, and what people read.
+
+    ``half`` ends the key of its ±: over seeds, or over seeds and test rows.
+    """
+
+    key: str
+    number: str
+    metric: Metric
+    label: str
+    help: str
+    half: str = "_both_half_95"
+
+
+def score_columns() -> list[Column]:
+    """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst tenth of
+    the clients, where it has these."""
+    found = []
+    for m in metrics("table"):
+        first = m.id == PRIMARY
+        lead = "" if first else f"{m.short}, "
+        half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test rows")
+        told = f"{m.help}; mean over clients at the round that validation chose, ± 95 % over {sure}".removeprefix("; ")
+        found.append(Column(m.id, f"test_{m.id}", m, m.short, told, half))
+        if "common" in m.summaries:
+            told = ("the global model on a test set that belongs to no client, at the same round; another number than "
+                    "the clients' mean, on other rows")  # fmt: skip
+            found.append(Column(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
+        if "worst10" in m.summaries:
+            told = (f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test rows; the worst of "
+                    "many unsure scores look a little worse than they are")  # fmt: skip
+            key = "worst10" if first else f"{m.id}_worst10"
+            found.append(Column(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))
+    return found
+
+
 OWN = {  # what methods tell of themselves, if they do
     "stitch_keep": "K_t, the share of changes asked for", "stitch_density": "the share really sent",
     "search_candidates": "slopes tried", "search_aligned": "slopes that pointed a client's way",
@@ -128,8 +163,8 @@ OWN = {  # what methods tell of themselves, if they do
 def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One method's line: test numbers at the round that validation chose, over seeds."""
     found: dict[str, Any] = {"method": label}
-    for column, name in SCORES.items():
-        found |= _span(column, name, [r["best"] for r in results])
+    for column in score_columns():
+        found |= _span(column.key, column.number, [r["best"] for r in results])
     last = [r["last"]["test_accuracy"] for r in results if r["last"].get("test_accuracy") is not None]
     return found | {
         "last_round_accuracy": float(np.mean(last)) if last else None,

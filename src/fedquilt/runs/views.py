@@ -14,17 +14,17 @@ import numpy as np
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.table import ClientId
+from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.runs.logs import CLIENTS, ROUNDS, fault, gaps, in_words, read, row_in, spans, vouched_in
 from fedquilt.runs.mending import missing_of, told
 from fedquilt.runs.statistics.targets import joules_by_round
 
 CELLS = "comparison.json"
-MEASURES = ("accuracy", "loss", "balanced_accuracy", "macro_f1")
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Test scores of the model each client would use: for each measure [clients, rounds], NaN where there is none."""
+    """Test scores of the model each client would use: of each metric [clients, rounds], NaN where there is none."""
 
     clients: tuple[ClientId, ...]
     rounds: tuple[int, ...]
@@ -34,7 +34,7 @@ class Scored:
         """Each client's accuracy after a round."""
         if round not in self.rounds:
             return {}
-        column = self.values["accuracy"][:, self.rounds.index(round)].tolist()
+        column = self.values[PRIMARY][:, self.rounds.index(round)].tolist()
         return {c: v for c, v in zip(self.clients, column, strict=True) if v == v}
 
     def last(self) -> dict[ClientId, float]:
@@ -53,7 +53,7 @@ def scored_in(lines: Sequence[str]) -> Scored:
         places.setdefault(row["client"], len(places))
     rounds = sorted({row["round"] for row in rows})
     columns = {round: i for i, round in enumerate(rounds)}
-    values = {name: np.full((len(places), len(rounds)), np.nan) for name in MEASURES}
+    values = {name: np.full((len(places), len(rounds)), np.nan) for name in (m.id for m in metrics())}
     for row in rows:
         for name, held in values.items():
             if row.get(name) is not None:

@@ -253,7 +253,7 @@ _OTHER = [
     "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",
     "train.precision=bfloat16",
     "cohort.count=2", "evaluate.every=2", "evaluate.clients=2", "evaluate.local=true", "stop.patience=3",
-    "stop.min_delta=0.1", "cohort.min_replies=2", "cohort.max_growth=50.0", "flower.classes=12",
+    "stop.min_delta=0.1", "stop.metric=loss", "cohort.min_replies=2", "cohort.max_growth=50.0", "flower.classes=12",
 ]  # fmt: skip
 _BASE = {
     "method": {"kind": "fedprox", "mu": 0.1}, "data": {"partition": {"kind": "dirichlet", "alpha": 0.3}},

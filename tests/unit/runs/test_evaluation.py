@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.record import pack
@@ -57,10 +58,8 @@ def test_the_numbers_of_an_evaluation_by_hand() -> None:
 
 def test_the_numbers_agree_with_those_of_a_single_score() -> None:
     found = score_row(A)
-    assert found == pytest.approx(
-        {"rows": 4, "accuracy": A.accuracy, "balanced_accuracy": A.balanced_accuracy, "macro_f1": A.macro_f1,
-         "loss": A.loss}
-    )  # fmt: skip
+    expected = {"rows": 4, "accuracy": A.accuracy, "balanced_accuracy": 3 / 4, "macro_f1": 5 / 9, "loss": A.loss}
+    assert found == pytest.approx(expected)
 
 
 def test_rows_per_client_model_and_split() -> None:
@@ -110,6 +109,14 @@ class Script:
         return scores(1.0, [100], [right], [100])
 
 
+class Losing(Script):
+    """The same numbers as losses."""
+
+    def __call__(self, predict: Any, params: Any, table: Any) -> Scores:
+        found = super().__call__(predict, params, table)
+        return replace(found, loss_sum=float(found.correct.sum()))
+
+
 VALID, TEST = 4, 6  # how the two exams are told apart: by their rows
 
 
@@ -121,10 +128,12 @@ def one_client() -> Federation:
     return Federation.from_clients({"a": {name: (x[rows], y[rows]) for name, rows in cut.items()}}, classes=2)
 
 
-def scripted(valid: list[int], test: list[int], folder: Path, **options: Any) -> tuple[list[Snapshot], dict[str, Any]]:
+def scripted(
+    valid: list[int], test: list[int], folder: Path, kind: type[Script] = Script, **options: Any
+) -> tuple[list[Snapshot], dict[str, Any]]:
     """A run with planned scores; its snapshots and its result."""
     made = Run(
-        local_only(linear()), one_client(), rounds=len(valid), engine=Local(), score=Script(valid, test),
+        local_only(linear()), one_client(), rounds=len(valid), engine=Local(), score=kind(valid, test),
         folder=RunFolder(folder), **options,
     )  # fmt: skip
     return list(made), json.loads((folder / "result.json").read_text())
@@ -149,6 +158,20 @@ def test_early_stop_counts_evaluations_without_growth_on_validation(tmp_path: Pa
 def test_growth_below_min_delta_is_no_growth(tmp_path: Path) -> None:
     _, result = scripted([50, 52, 54, 56, 58], [0] * 5, tmp_path, stop=Stop(patience=3, min_delta=0.05))
     assert (result["rounds"], result["best_round"]) == (5, 4)  # 50 -> 56 is growth; 52, 54 and 58 are not
+
+
+def test_another_metric_chooses_and_stops_by_its_own_direction(tmp_path: Path) -> None:
+    stop = Stop(metric="loss", patience=2, min_delta=0.05)
+    _, result = scripted([50, 40, 36, 60, 30], [1, 2, 3, 4, 5], tmp_path / "a", Losing, stop=stop)
+    assert (result["best_round"], result["rounds"], result["stopped_early"]) == (2, 4, True)  # 0.36 is too little less
+    assert result["chosen_by"] == "loss"
+    assert result["best"]["valid_loss"] == 0.4
+    messages = (tmp_path / "a" / "messages.jsonl").read_text()
+    assert "validation loss got no better" in messages
+    _, result = scripted([50, 40, 60], [0] * 3, tmp_path / "b", Losing)
+    assert (result["best_round"], "chosen_by" in result) == (3, False)
+    with pytest.raises(ValidationError, match="no metric 'los'; did you mean 'loss'"):
+        Stop(metric="los")
 
 
 def test_a_score_off_the_schedule_chooses_and_stops_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedquilt.runs.storage import RunFolder, is_held
 from fedquilt.runs.watch import board
 from fedquilt.runs.watch.board import Board
 from fedquilt.runs.watch.find import check_folder, places
-from fedquilt.runs.watch.follow import POINT, Followed
+from fedquilt.runs.watch.follow import Followed, point
 from helpers.made_runs import METHODS, made_comparison
 
 
@@ -174,7 +174,7 @@ def test_a_page_is_told_only_what_is_new(top: Path) -> None:
     watched = Board(top)
     key = next(p.key for p in places(top) if p.label == "ditto")
     first = watched.told(0, key, 0)
-    assert first["point"] == POINT
+    assert first["point"] == point()
     assert {k: len(c["rows"]) for k, c in first["curves"].items()} == {
         p.key: 2 if p.label == "ditto" else 4 for p in places(top)
     }

@@ -62,8 +62,10 @@ def test_without_validation_rows_no_round_is_chosen_on_validation(tmp_path: Path
     assert "round 2 (no validation rows to choose on)" in _said(monkeypatch, tmp_path, scored)
     for name in ("valid_accuracy", "common_valid_accuracy"):  # clients' rows, or the server's
         assert "round 2 (chosen on validation)" in _said(monkeypatch, tmp_path, {**scored, name: 0.5})
-        assert validated({name: 0.5})
-    assert not validated(None)
+        assert validated({"best": {name: 0.5}})
+    assert not validated({"best": {"valid_loss": 0.5}})
+    assert validated({"best": {"valid_loss": 0.5}, "chosen_by": "loss"})
+    assert not validated({})
     assert chosen(False) == "last round scored (there are no validation rows)"
 
 

@@ -151,7 +151,7 @@ class Flower:
                 self._check_score(score)
 
     def _check_score(self, score: Any) -> None:
-        if self._kind is not None and type(score) is not self._kind:
+        if self._kind is not None and not isinstance(score, self._kind):
             raise FrameError(f"malformed scores: a {type(score).__name__} instead of {self._kind.__name__}")
         check = getattr(score, "check", None)
         if check is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedquilt.runs.finished import on_validation
 from fedquilt.runs.statistics.intervals import interval
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.views import read_json
@@ -45,7 +46,7 @@ def _results(folder: Path, point: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _row(folder: Path, number: int, point: dict[str, Any]) -> dict[str, Any]:
     results = _results(folder, point)
-    scores = [v for r in results if (v := _valid(r["best"])) is not None]
+    scores = [v for r in results if (v := on_validation(r["best"])) is not None]
     whole = len(scores) == len(point["folders"])
     span = interval(scores)
     return {
@@ -55,11 +56,6 @@ def _row(folder: Path, number: int, point: dict[str, Any]) -> dict[str, Any]:
         "megabytes": float(np.mean([r["bytes_up"] + r["bytes_down"] for r in results])) / MEGABYTE if whole else None,
         "seconds": float(np.mean([r["seconds"] for r in results])) if whole else None,
     }  # fmt: skip
-
-
-def _valid(best: dict[str, Any]) -> float | None:
-    found = best.get("valid_accuracy", best.get("common_valid_accuracy"))
-    return None if found is None else float(found)
 
 
 def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.runs.journal import MESSAGES, NOW
 from fedquilt.runs.logs import LEDGER, ROUNDS, gaps, in_words, row_in, vouched_in
 from fedquilt.runs.mending import missing_of, told
@@ -20,11 +21,26 @@ from fedquilt.runs.views import read_json
 from fedquilt.runs.watch.find import Place
 from fedquilt.runs.watch.tail import Log, Tail
 
-SCORES = ("test_accuracy", "test_accuracy_worst10", "valid_accuracy", "test_loss", "train_loss")
 SUMS = {"bytes_up": MEGABYTE, "bytes_down": MEGABYTE, "seconds": 1}  # added up from the first round, in these units
 SCORED = ("test_loss", "test_accuracy", "valid_accuracy")  # one of them makes a round a scored one
-POINT = ("round", *SCORES, "up", "down", "time", "seconds")
+COST = ("up", "down", "time", "seconds")
 _WINDOW = 60.0  # seconds over which the pace is taken
+
+
+def scores() -> dict[str, dict[str, Any]]:
+    """The scores of a round that have curves: their names, and whether they are shown in per cent."""
+    found = {}
+    for m in metrics("watch"):
+        found[f"test_{m.id}"] = {"name": f"test {m.name}", "share": m.share}
+        if "worst10" in m.summaries:
+            found[f"test_{m.id}_worst10"] = {"name": f"test {m.name}, worst tenth", "share": m.share}
+    found[f"valid_{PRIMARY}"] = {"name": f"validation {PRIMARY}", "share": True}
+    return found | {"train_loss": {"name": "training loss", "share": False}}
+
+
+def point() -> tuple[str, ...]:
+    """What the points of curves hold, in order."""
+    return ("round", *scores(), *COST)
 
 
 class Kept:
@@ -85,6 +101,7 @@ class Followed:
         self.config, self.result = Kept(folder / "config.toml"), Kept(folder / "result.json")
         self.now = Kept(folder / NOW)
         self.points = Log(Tail(folder / ROUNDS, sound=partial(row_in, name=ROUNDS)), self._point)
+        self._scores = tuple(scores())
         self.ledger = Log(Tail(folder / LEDGER, sound=partial(row_in, name=LEDGER)))
         self.messages = Log(Tail(folder / MESSAGES, sound=message_in))
         self.last: Mapping[str, Any] = {}
@@ -101,7 +118,7 @@ class Followed:
             self.scored = row
         sofar = before[-1 - len(SUMS) : -1] if before is not None else [0] * len(SUMS)
         sums = [total + row[name] / unit for total, (name, unit) in zip(sofar, SUMS.items(), strict=True)]
-        return [row["round"], *(_number(row.get(name)) for name in SCORES), *sums, row["seconds"]]
+        return [row["round"], *(_number(row.get(name)) for name in self._scores), *sums, row["seconds"]]
 
     def seen(self, number: int) -> None:
         """Read what is new; what cannot be read here keeps nobody from the other runs."""
@@ -203,7 +220,7 @@ class Followed:
         now = self.now.get() if state == "running" else {}
         now = now if (_number(now.get("round")) or 0) >= self.round else {}
         seed = self.place.seed if self.place.seed is not None else config.get("seed")
-        last = dict(zip(POINT, self.points.rows[-1], strict=True)) if self.points.rows else {}
+        last = dict(zip(("round", *self._scores, *COST), self.points.rows[-1], strict=True)) if self.points.rows else {}
         said = [m for m in self.messages.rows if m.get("text")]
         return {
             "id": self.place.key, "label": self.place.label, "group": self.place.group, "seed": seed,

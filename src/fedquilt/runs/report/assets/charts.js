@@ -92,7 +92,7 @@ quilt.draws.lines = function (block) {
 
 quilt.draws.strip = (block) => quilt.variants(block, (variant, width) => {
   const { groups } = variant;
-  const share = variant.keys.measure !== "loss";
+  const { share } = variant;
   const scaled = (v) => (share ? 100 * v : v);
   const what = variant.keys.measure + (share ? ", %" : "");
   const dots = groups.flatMap((g, row) => g.values.map((v, i) => v === null ? null : {

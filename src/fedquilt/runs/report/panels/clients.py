@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.table import ClientId
+from fedquilt.metrics.table import PRIMARY, Metric, metric, metrics
 from fedquilt.runs.report.blocks import Block, Panel, chart, column, numbers, table
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.panels.curves import thinned
-from fedquilt.runs.views import MEASURES, RunView
+from fedquilt.runs.views import RunView
 
 TAB = "Clients"
-WORDS = {"accuracy": "accuracy", "loss": "loss", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1"}
 MOST_CLIENTS = 1000  # dots of a method
 MOST_CELLS = 250_000  # numbers of all heat maps together
 
@@ -41,11 +41,13 @@ def distribution(found: Gathered) -> Panel | None:
     shown = [clients[i] for i in thinned(range(len(clients)), MOST_CLIENTS)]
     seeds = list(dict.fromkeys(view.seed for view in found.views))
     variants = []
-    for measure in MEASURES:
+    for m in metrics("report"):
         held = {
-            label: [(view.seed, _values(view, measure)) for view in group if view.scored.rounds]
+            label: [(view.seed, _values(view, m.id)) for view in group if view.scored.rounds]
             for label, group in found.begun.items()
         }
+        if not any(value == value for runs in held.values() for _, scores in runs for value in scores.values()):
+            continue
         choices: list[tuple[str, list[int]]] = [(f"seed {s}", [s]) for s in seeds]
         if len(seeds) > 1:
             choices.insert(0, ("mean over seeds", seeds))
@@ -56,7 +58,7 @@ def distribution(found: Gathered) -> Panel | None:
                 if rows:
                     groups.append({"name": label, "place": found.places[label], "values": numbers(_mean(rows))})
             if groups:
-                variants.append({"keys": {"measure": WORDS[measure], "seeds": name}, "groups": groups})
+                variants.append({"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share})
     block = chart("strip", "distribution", "Clients' test scores", clients=[str(c) for c in shown], variants=variants,
                   level={"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
                   level_name="majority class")  # fmt: skip
@@ -69,38 +71,43 @@ SURE = (
     column("method", "method"), column("client", "client"),
     column("rows", "test rows", "number", digits=0),
     column("rarest", "of its rarest class", "number", digits=0, help="rows of the class that the client has fewest of"),
-    column("accuracy", "accuracy", "percent"),
-    column("interval", "95 %", "range", low="accuracy_low", high="accuracy_high", help="Wilson's interval"),
-    column("balanced_accuracy", "balanced", "percent", half="balanced_accuracy_half_95",
-           help="± 95 % by the rows of each class"),
-    column("macro_f1", "macro F1", "percent", half="macro_f1_half_95", help="± 95 %, at most, likewise"),
 )  # fmt: skip
 MOST_SURE = 1000  # lines
+
+
+def _sure() -> list[dict[str, Any]]:
+    """The columns of clients' scores, each with its interval."""
+    columns = [*SURE]
+    for m in metrics("table"):
+        half = {} if m.variance is None or m.interval else {"half": f"{m.id}_half_95"}
+        columns.append(column(m.id, m.short, help=m.help, **half, **m.look))
+        if m.interval is not None:
+            ends = {end: f"{m.id}_{end}" for end in ("low", "high")}
+            columns.append(column(f"{m.id}_interval", "95 %", "range", **ends, help="its 95 % interval"))
+    return columns
 
 
 def sureness(found: Gathered) -> Panel | None:
     """Each client's test scores with intervals that know how many rows they rest on, the lowest first."""
     rows: list[dict[str, Any]] = []
+    columns = _sure()
+    keys = [c[part] for c in columns for part in ("key", "half", "low", "high") if part in c]
     for label, group in found.begun.items():
         view = group[0]
         at = _round(view)
         for row in view.tests_at(at) if at is not None else ():
-            if row.get("accuracy_low") is not None:
-                rows.append({c["key"]: row.get(c["key"]) for c in SURE} | {
-                    "method": label, "place": found.places[label], "client": str(row["client"]),
-                    "interval": row["accuracy"], "accuracy_low": row["accuracy_low"],
-                    "accuracy_high": row["accuracy_high"],
-                    "balanced_accuracy_half_95": row["balanced_accuracy_half_95"],
-                    "macro_f1_half_95": row["macro_f1_half_95"],
-                })  # fmt: skip
+            if row.get(f"{PRIMARY}_low") is not None:
+                whose = {"method": label, "place": found.places[label], "client": str(row["client"])}
+                rows.append({key: row.get(key.removesuffix("_interval")) for key in keys} | whose)
     if not rows:
         return None
-    rows.sort(key=lambda row: row["accuracy"])
+    rows.sort(key=lambda row: row[PRIMARY])
+    columns = [c for c in columns if any(row.get(c["key"]) is not None for row in rows)]
     few = "" if len(rows) <= MOST_SURE else f" The lowest {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
     seeds = len(next(iter(found.begun.values())))
     note = ("Equal scores need not be equally well known: intervals are of the client's own test rows, "
             f"{'in the first seed, ' if seeds > 1 else ''}at the round that validation chose.{few}")  # fmt: skip
-    block = table("sureness", SURE, rows[:MOST_SURE], filter=True, fold="Every client, the lowest accuracy first")
+    block = table("sureness", columns, rows[:MOST_SURE], filter=True, fold="Every client, the lowest accuracy first")
     return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
 
 
@@ -116,27 +123,27 @@ def heat_map(found: Gathered) -> Panel | None:
     views = [view for group in found.begun.values() for view in group if view.scored.rounds]
     if not views:
         return None
-    measures: tuple[str, ...] = ("accuracy", "loss")
+    measures = [metric(PRIMARY), metric("loss")]
     cells = sum(len(v.scored.clients) * len(v.scored.rounds) for v in views)
     if cells * 2 > MOST_CELLS:
-        measures = ("accuracy",)
+        measures = measures[:1]
     share = min(1.0, (MOST_CELLS / (cells * len(measures))) ** 0.5)  # of clients, and of rounds
     notes = [] if share == 1 else ["Rounds and clients are thinned evenly, to keep the file small."]
-    variants: list[Block] = [_map(view, measure, share, found) for view in views for measure in measures]
+    variants: list[Block] = [_map(view, m, share, found) for view in views for m in measures]
     block = chart("matrix", "heat", "Clients by round", variants=variants, x_name="round", y_name="client",
                   order=True)  # fmt: skip
     return Panel(TAB, "heat", "Every client in every round",
                  [block], " ".join(["Test scores of the model that a client would use.", *notes]))  # fmt: skip
 
 
-def _map(view: RunView, measure: str, share: float, found: Gathered) -> dict[str, Any]:
+def _map(view: RunView, m: Metric, share: float, found: Gathered) -> dict[str, Any]:
     scored = view.scored
     columns = thinned(range(len(scored.rounds)), max(2, int(share * len(scored.rounds))))
     rows = thinned(range(len(scored.clients)), max(2, int(share * len(scored.clients))))
-    values = scored.values[measure][np.ix_(rows, columns)]
-    keys = {"method": view.label, "seed": str(view.seed), "measure": measure}
+    values = scored.values[m.id][np.ix_(rows, columns)]
+    keys = {"method": view.label, "seed": str(view.seed), "measure": m.name}
     return {
         "keys": keys, "x": [str(scored.rounds[i]) for i in columns], "y": [str(scored.clients[i]) for i in rows],
         "groups": [found.groups.get(scored.clients[i]) for i in rows] if found.groups else None,
-        "values": numbers(values, 4 if measure == "accuracy" else 3), "share": measure == "accuracy", "name": measure,
+        "values": numbers(values, 4 if m.share else 3), "share": m.share, "name": m.name,
     }  # fmt: skip

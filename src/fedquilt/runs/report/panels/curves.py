@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.runs.finished import chosen, validated
 from fedquilt.runs.report.blocks import Panel, chart, numbers
 from fedquilt.runs.report.gather import Gathered
@@ -14,19 +15,32 @@ from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.tables import OWN
 from fedquilt.runs.views import RunView
 
-MEASURES = {
-    "test_accuracy": "test accuracy", "test_loss": "test loss", "test_balanced_accuracy": "balanced test accuracy",
-    "test_macro_f1": "macro F1", "test_accuracy_worst10": "test accuracy, worst 10 % of clients",
-    "valid_accuracy": "validation accuracy", "common_test_accuracy": "global model, common test set",
-    "global_test_accuracy": "global model, test accuracy", "train_loss": "training loss",
-}  # fmt: skip
-SHARES = [*(name for name in MEASURES if "loss" not in name), *(name for name in OWN if name.startswith("stitch"))]
+TRAINING = "train_loss"
 COSTS = {
     "round": "round", "megabytes": "megabytes sent, up and down", "seconds": "seconds",
     "virtual_seconds": "virtual seconds, on the links of [network]",
 }  # fmt: skip
 SPREAD = "test_accuracy_std"
 MOST = 300  # points of a curve
+
+
+def measures() -> dict[str, str]:
+    """The numbers of rounds that have curves, and what they are called."""
+    found = {f"test_{m.id}": f"test {m.name}" for m in metrics("report")}
+    for m in metrics("report"):
+        if "worst10" in m.summaries:
+            found[f"test_{m.id}_worst10"] = f"test {m.name}, worst 10 % of clients"
+    return found | {
+        f"valid_{PRIMARY}": f"validation {PRIMARY}", f"common_test_{PRIMARY}": "global model, common test set",
+        f"global_test_{PRIMARY}": f"global model, test {PRIMARY}", TRAINING: "training loss",
+    }  # fmt: skip
+
+
+def _shares(names: Iterable[str]) -> list[str]:
+    """Those that are shown in per cent."""
+    others = {f"test_{m.id}{end}" for m in metrics() if not m.share for end in ("", "_worst10")}
+    own = [name for name in OWN if name.startswith("stitch")]
+    return [*(name for name in names if name not in others and name != TRAINING), *own]
 
 
 def curves(found: Gathered) -> Panel | None:
@@ -42,34 +56,35 @@ def curves(found: Gathered) -> Panel | None:
     series = [one for one in series if one["seeds"]]
     if not series:
         return None
+    scores = measures()
     known = {name for one in series for seed in one["seeds"] for name in seed["values"]}
     costs = {n: t for n, t in COSTS.items() if n != "virtual_seconds" or n in known}
-    names = {**{n: t for n, t in {**MEASURES, **OWN}.items() if n in known}, **costs}
+    names = {**{n: t for n, t in {**scores, **OWN}.items() if n in known}, **costs}
     most = max(len(one["seeds"]) for one in series)
     block = chart(
-        "lines", "curves", "Curves", series=series, names=names, x="round", shares=SHARES, spread=SPREAD,
-        y=next(n for n in (*MEASURES, *OWN, *COSTS) if n in known), t={str(n): _student(n) for n in range(2, most + 1)},
+        "lines", "curves", "Curves", series=series, names=names, x="round", shares=_shares(scores), spread=SPREAD,
+        y=next(n for n in (*scores, *OWN, *COSTS) if n in known), t={str(n): _student(n) for n in range(2, most + 1)},
         level={"test_accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
         level_name="majority class",
     )  # fmt: skip
     note = "Lines are means over seeds at rounds that every seed has."
     if not found.sweep:
-        how = chosen(any(validated(view.result.get("best")) for views in found.begun.values() for view in views))
+        how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))
         note += f" Curves are of test rows and chose nothing: the table shows the {how}."
     return Panel("Curves", "curves", "Over rounds, traffic and time", [block], note)
 
 
 def _seed(view: RunView, tested: bool) -> dict[str, Any] | None:
     """One run's points, at rounds that were scored; at most ``MOST`` of them; with test scores or without."""
-    rows = view.rounds
+    rows, scores = view.rounds, measures()
     sent = np.cumsum([r["bytes_up"] + r["bytes_down"] for r in rows]) / MEGABYTE
     spent = np.cumsum([r["seconds"] for r in rows])
-    scored = [i for i, r in enumerate(rows) if any(r.get(n) is not None for n in MEASURES if n != "train_loss")]
+    scored = [i for i, r in enumerate(rows) if any(r.get(n) is not None for n in scores if n != TRAINING)]
     places = thinned(scored or list(range(len(rows))), MOST)
     if not places:
         return None
     values = {"megabytes": numbers(sent[places]), "seconds": numbers(spent[places], 3)}
-    for name in (*MEASURES, *OWN, SPREAD, "virtual_seconds"):
+    for name in (*scores, *OWN, SPREAD, "virtual_seconds"):
         if (tested or "test" not in name) and any(rows[i].get(name) is not None for i in places):
             values[name] = numbers([np.nan if rows[i].get(name) is None else rows[i][name] for i in places])
     return {"seed": view.seed, "round": [rows[i]["round"] for i in places], "values": values}

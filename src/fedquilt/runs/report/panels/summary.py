@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.runs.finished import chosen
 from fedquilt.runs.report.blocks import Block, Panel, column, facts, table, text
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.statistics.beside import apart
-from fedquilt.runs.tables import FRAME, OWN
+from fedquilt.runs.tables import FRAME, OWN, score_columns
 
 TAB = "Summary"
-_HALF, _BOTH = "_half_95", "_both_half_95"  # over seeds; over seeds and test rows
 
 
 def headline(found: Gathered) -> Panel | None:
@@ -105,22 +105,18 @@ def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, 
     ]  # fmt: skip
 
 
-COLUMNS = (
-    column("method", "method"),
-    column("accuracy", "accuracy", "percent", half="accuracy" + _HALF, group="accuracy",
-           help="mean over clients at the round that validation chose, ± 95 % t-interval over seeds"),
-    column("common_accuracy", "common test set", "percent", half="common_accuracy" + _BOTH, group="accuracy",
-           help="the global model on a test set that belongs to no client, at the same round; another number than the "
-                "clients' mean, on other rows"),
-    column("bootstrap", "bootstrap 95 %", "range", low="accuracy_bootstrap_low", high="accuracy_bootstrap_high",
-           group="accuracy", help="percentile bootstrap over seeds; too narrow for few seeds"),
-    column("worst10", "worst 10 %", "percent", half="worst10" + _BOTH, group="accuracy",
-           help="mean accuracy of the lowest tenth of the clients, ± 95 % over seeds and test rows; the lowest of many "
-                "unsure scores look a little lower than they are"),
-    column("balanced_accuracy", "balanced", "percent", half="balanced_accuracy" + _BOTH, group="accuracy",
-           help="mean over the classes that a client has, ± 95 % over seeds and test rows: rare classes make it wide"),
-    column("macro_f1", "macro F1", "percent", half="macro_f1" + _BOTH, group="accuracy",
-           help="mean over the classes that a client has or calls, ± as for balanced"),
+def _columns() -> list[dict[str, Any]]:
+    """The method, its scores, and what belongs beside them."""
+    first, *scores = [
+        column(c.key, c.label, half=c.key + c.half, group="accuracy", help=c.help, **c.metric.look)
+        for c in score_columns()
+    ]
+    return [column("method", "method"), first, BOOTSTRAP, *scores, *BESIDE]
+
+
+BOOTSTRAP = column("bootstrap", "bootstrap 95 %", "range", low="accuracy_bootstrap_low", high="accuracy_bootstrap_high",
+                   group="accuracy", help="percentile bootstrap over seeds; too narrow for few seeds")  # fmt: skip
+BESIDE = (
     column("versus_first_difference", "minus first", "percent", half="versus_first_half", signed=True, group="tests",
            help="mean over clients of the difference from the first method, ± 95 % over clients"),
     column("versus_first_p", "p", "p", group="tests",
@@ -170,12 +166,13 @@ def comparison(found: Gathered) -> Panel | None:
     present = {row["kind"] for row in summary["rows"]}
     rows += [{"method": f"{kind} (not run)", "frame": True, "absent": True} for kind in FRAME if kind not in present]
     ordered = sorted(summary["rows"], key=lambda row: not row["frame"])  # the frame first, then as they were given
-    kept = {c["key"] for c in COLUMNS} | {c[k] for c in COLUMNS for k in ("half", "low", "high") if k in c} | {"frame"}
+    known = _columns()
+    kept = {c["key"] for c in known} | {c[k] for c in known for k in ("half", "low", "high") if k in c} | {"frame"}
     for row in ordered:
         whole = {**row, "megabytes": row["megabytes_up"] + row["megabytes_down"], "bootstrap": row["accuracy"]}
         place = {"place": found.places[row["method"]], "best": row["method"] in top}
         rows.append({k: v for k, v in whole.items() if k in kept} | place)
-    columns = [c for c in COLUMNS if c["key"] == "method" or any(row.get(c["key"]) is not None for row in rows)]
+    columns = [c for c in known if c["key"] == "method" or any(row.get(c["key"]) is not None for row in rows)]
     what = "mean over clients" if summary["measure"] == "accuracy" else "on the common test set"
     note = (f"Test accuracy in %, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
             f"{100 * summary['target']:g} %. Marked: the highest and those not told apart from it. "
@@ -226,9 +223,8 @@ def tests(found: Gathered) -> Panel | None:
 
 
 def _percent(value: float | None, half: float | None = None) -> str:
-    if value is None or math.isnan(value):
-        return "unknown"
-    return f"{100 * value:.1f}" + ("" if half is None or math.isnan(half) else f" ± {100 * half:.1f}") + " %"
+    told = metric(PRIMARY).written(value, half)
+    return f"{told} %" if told else "unknown"
 
 
 def _size(megabytes: float) -> str:

@@ -1,6 +1,6 @@
 "use strict";
 // One run: progress, numbers, curves, clients, messages, ledger.
-quilt.close = function (id, alone) {
+quilt.close = function (id, alone, scores) {
   const heading = quilt.el("h2");
   const state = quilt.el("span");
   const path = quilt.el("div", { class: "path" });
@@ -21,7 +21,7 @@ quilt.close = function (id, alone) {
 
   const sheets = {
     clients: { key: "clients", title: "Clients", note: "The last score of every client on its own test rows, and its last visit.", filter: true, columns: [
-      { key: "client", label: "client", kind: "text" }, { key: "accuracy", label: "accuracy, %", kind: "percent" }, { key: "loss", label: "test loss", kind: "number", digits: 3 }, { key: "rows", label: "test rows", kind: "number", digits: 0 }, { key: "scored", label: "scored after", kind: "number", digits: 0, help: "round" },
+      { key: "client", label: "client", kind: "text" }, ...scores, { key: "rows", label: "test rows", kind: "number", digits: 0 }, { key: "scored", label: "scored after", kind: "number", digits: 0, help: "round" },
       { key: "visited", label: "last visit", kind: "number", digits: 0, help: "round" }, { key: "visit_loss", label: "training loss", kind: "number", digits: 3 }, { key: "visit_seconds", label: "seconds", kind: "number", digits: 3 }, { key: "visit_bytes_down", label: "bytes down", kind: "number", digits: 0 }, { key: "visit_bytes_up", label: "bytes up", kind: "number", digits: 0 },
     ] },
     ledger: { key: "ledger", title: "Left out", note: "Replies that were quarantined, newest first.", filter: true, columns: [

@@ -10,8 +10,7 @@ quilt.list = function (open) {
   const table = quilt.el("table", { id: "runs" }, quilt.el("thead", {}, quilt.el("tr", {}, heads.map(([h, figure]) => quilt.el("th", { scope: "col", class: figure ? "figure" : null }, h)))), body);
   const none = quilt.el("p", { class: "quiet", id: "none", hidden: true });
   const curves = {
-    kind: "lines", key: "all", title: "Curves of all runs", x: "round", y: "test_accuracy", series: [], level: {}, level_name: "", t: {}, shares: ["test_accuracy", "test_accuracy_worst10", "valid_accuracy"], bands: ["none"],
-    names: { round: "round", test_accuracy: "test accuracy", test_accuracy_worst10: "of the worst tenth", valid_accuracy: "validation accuracy", test_loss: "test loss", train_loss: "training loss", megabytes: "megabytes, both ways", up: "megabytes up", down: "megabytes down", minutes: "minutes", seconds: "seconds of a round" },
+    kind: "lines", key: "all", title: "Curves of all runs", x: "round", y: "test_accuracy", series: [], level: {}, level_name: "", t: {}, shares: [], bands: ["none"], names: {},
   };
   const holder = quilt.el("div");
   const picture = quilt.el("section", { class: "panel", "aria-label": "Curves" }, holder);
@@ -68,6 +67,9 @@ quilt.list = function (open) {
     const names = curves.series.map((s) => s.name).join("\n");
     picture.hidden = !curves.series.length;
     if (!curves.state && runs.some((r) => r.accuracy_on === "validation")) curves.y = "valid_accuracy"; // test scores are withheld
+    const scores = Object.entries(store.scores);
+    curves.shares = scores.filter(([, s]) => s.share).map(([key]) => key);
+    curves.names = { round: "round", ...Object.fromEntries(scores.map(([key, s]) => [key, s.name])), megabytes: "megabytes, both ways", up: "megabytes up", down: "megabytes down", minutes: "minutes", seconds: "seconds of a round" };
     if (names !== shown || figure === null) {
       figure = quilt.draws.lines(curves);
       holder.replaceChildren(figure);

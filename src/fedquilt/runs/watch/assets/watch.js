@@ -4,7 +4,7 @@
   const token = new URLSearchParams(location.search).get("token") ?? "";
   const main = document.getElementById("main");
   const trouble = document.getElementById("trouble");
-  const store = { look: 0, time: 0, runs: [], point: [], curves: new Map(), whole: {}, folder: "", changed: false, close: null };
+  const store = { look: 0, time: 0, runs: [], point: [], scores: {}, columns: [], curves: new Map(), whole: {}, folder: "", changed: false, close: null };
   const open = (id) => { location.hash = `run=${id}`; };
   const list = quilt.list(open);
   let [view, heard] = [list, false];
@@ -19,7 +19,7 @@
     }
     for (const run of found.runs) went.delete(run.id);
     for (const id of went) { store.curves.delete(id); store.changed = true; }
-    Object.assign(store, { look: found.look, time: found.time, runs: found.runs, point: found.point, whole: found.whole, folder: found.folder });
+    Object.assign(store, { look: found.look, time: found.time, runs: found.runs, point: found.point, scores: found.scores, columns: found.columns, whole: found.whole, folder: found.folder });
     if (found.run) closely(found.run);
   };
 
@@ -36,7 +36,7 @@
 
   const show = () => {
     const id = chosen();
-    const wanted = id === null ? list : view.id === id ? view : quilt.close(id, store.runs.length === 1);
+    const wanted = id === null ? list : view.id === id ? view : quilt.close(id, store.runs.length === 1, store.columns);
     if (id === null) store.close = null;
     else if (store.close?.id !== id) store.close = { id, have: 0, clients: new Map(), ledger: [], messages: [], last: {}, folder: "", fresh: {} };
     if (wanted === view && view.node.isConnected) return;

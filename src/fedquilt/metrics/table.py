@@ -1,0 +1,260 @@
+"""All metrics in one table: what each is called, how it is computed from clients' scores, and where it is shown.
+
+Whatever computes, writes, reads, sorts or draws metrics goes through this table, or asks it by id. A new metric is one
+:class:`Metric`, given to :func:`register` or named by an installed package under the entry points ``fedquilt.metrics``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedquilt.core.errors import InputError, did_you_mean
+from fedquilt.metrics import PRIMARY as PRIMARY
+from fedquilt.metrics.support import Array, Z, balanced_variance, macro_f1_variance, share_variance, wilson
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Kind = Literal["classification", "reconstruction"]
+Summary = Literal["pooled", "std", "worst10", "common"]
+Place = Literal["table", "report", "watch"]
+GROUP = "fedquilt.metrics"  # of entry points
+_TAKEN = (
+    "round",
+    "client",
+    "model",
+    "split",
+    "rows",
+    "rarest",
+    "scored",
+    "visited",
+)  # in clients' rows
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Scores of many clients at once, as sums over each client's rows.
+
+    Args:
+        kind: What the models do.
+        rows, loss: [clients]: how many rows, and their summed loss.
+        support, correct, called: [clients, classes]: rows of a class, those that are right, rows that are so called;
+            without classes for models that do not classify.
+        sums: What metrics with a ``statistic`` add up, by their ids: [clients, ...].
+    """
+
+    kind: Kind
+    rows: Array
+    loss: Array
+    support: Array
+    correct: Array
+    called: Array
+    sums: Mapping[str, Array]
+
+    @classmethod
+    def of(cls, scores: Sequence[Any]) -> Counts:
+        """Of :class:`fedquilt.metrics.classify.Scores`, or of :class:`fedquilt.metrics.reconstruct.Reconstructed`."""
+        kind: Kind = "classification" if hasattr(scores[0], "support") else "reconstruction"
+        support, correct, called = (
+            _stacked([getattr(s, name) for s in scores]) if kind == "classification" else np.zeros((len(scores), 0))
+            for name in ("support", "correct", "called")
+        )
+        known = set.intersection(*(set(getattr(s, "sums", ())) for s in scores))
+        return cls(
+            kind,
+            np.array([s.rows for s in scores], dtype=np.float64),
+            np.array([s.loss_sum for s in scores]),
+            support,
+            correct,
+            called,
+            {name: _stacked([s.sums[name] for s in scores]) for name in sorted(known)},
+        )
+
+
+def _stacked(counts: Sequence[Tensor]) -> Array:
+    """Counts of equal ranks below each other; models that know fewer classes have zeros at the end."""
+    arrays = [c.numpy() for c in counts]
+    shape = np.max([a.shape for a in arrays], axis=0)
+    return np.stack([a if a.shape == tuple(shape) else np.pad(a, [(0, n) for n in shape - a.shape]) for a in arrays])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric of a model on a client's rows.
+
+    Args:
+        id: Its key in files: ``test_ID``, ``valid_ID`` and ``global_test_ID`` of a round, ``ID`` of a client.
+        name: What people read.
+        of: One value for each client, from the counts of all; a masked array where clients may have none.
+        heading: Its name above the columns of tables, if that is shorter.
+        help: What it means, for tables that explain themselves.
+        higher_is_better: Its direction.
+        share: Whether it is shown in per cent.
+        kinds: The scores that it can be computed from.
+        summaries: What is kept of it beside the mean over clients: over all rows (pooled), the standard deviation over
+            clients, the mean of the worst tenth of the clients, and its value on the server's common rows.
+        variance: Of each client's value, from the counts of its rows.
+        interval: The ends of each client's 95 % interval, where that is more than a variance.
+        shown: The places that show it: tables of comparisons, the report's curves and clients, the watch page.
+        minor: Whether narrow terminals leave it out.
+        statistic: From scores of classes and labels, [rows, classes] and [rows], a tensor that adds up over rows (zeros
+            of that shape for no rows), if the counts of classes are not enough; ``of`` finds it as ``sums[id]`` with
+            the clients as first dimension. It travels in the scores of clients while the metric is known.
+    """
+
+    id: str
+    name: str
+    of: Callable[[Counts], Array]
+    heading: str = ""
+    help: str = ""
+    higher_is_better: bool = True
+    share: bool = True
+    kinds: tuple[Kind, ...] = ("classification",)
+    summaries: tuple[Summary, ...] = ()
+    variance: Callable[[Counts], Array] | None = None
+    interval: Callable[[Counts], tuple[Array, Array]] | None = None
+    shown: tuple[Place, ...] = ("table", "report", "watch")
+    minor: bool = False
+    statistic: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @property
+    def short(self) -> str:
+        """Its name above a column."""
+        return self.heading or self.name
+
+    def applies(self, counts: Counts) -> bool:
+        """Whether it can be computed from these."""
+        return counts.kind in self.kinds and (self.statistic is None or self.id in counts.sums)
+
+    def better(self, value: float, than: float, by: float = 0.0) -> bool:
+        """Whether a value is better than another by more than so much."""
+        return value > than + by if self.higher_is_better else value < than - by
+
+    def spread(self, counts: Counts) -> dict[str, Array]:
+        """How sure each client's value is, by keys of a client's row: the ends of its interval, or half of it."""
+        if self.interval is not None:
+            low, high = self.interval(counts)
+            return {f"{self.id}_low": low, f"{self.id}_high": high}
+        return {} if self.variance is None else {f"{self.id}_half_95": Z * np.sqrt(self.variance(counts))}
+
+    def written(self, value: float | None, half: float | None = None) -> str:
+        """A value for people, with its ±; nothing where there is none."""
+        if value is None or math.isnan(value):
+            return ""
+        times, digits = (100, 1) if self.share else (1, 3)
+        return f"{times * value:.{digits}f}" + (
+            "" if half is None or math.isnan(half) else f" ± {times * half:.{digits}f}"
+        )
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """The kind of a column of a page's table, and its decimals."""
+        return {"kind": "percent"} if self.share else {"kind": "number", "digits": 3}
+
+
+def _mean_where(values: Array, here: Array) -> Array:
+    means: Array = (values * here).sum(1) / np.maximum(here.sum(1), 1)
+    return means
+
+
+def _balanced(c: Counts) -> Array:
+    return _mean_where(c.correct / np.maximum(c.support, 1), c.support > 0)
+
+
+def _macro_f1(c: Counts) -> Array:
+    both = c.support + c.called
+    return _mean_where(2 * c.correct / np.maximum(both, 1), both > 0)
+
+
+_KNOWN: dict[str, Metric] = {}
+
+
+def register(metric: Metric) -> None:
+    """Make a metric known: from now on it is computed, written and shown like all others.
+
+    Metrics of a ``statistic`` must be known wherever clients are scored, so also in other processes and at other sites:
+    make them entry points of an installed package.
+    """
+    if not re.fullmatch("[a-z][a-z0-9_]*", metric.id) or metric.id in _TAKEN:
+        raise InputError(f"A metric cannot be called {metric.id!r}: small letters, digits and _, and none of {_TAKEN}.")
+    if _KNOWN.setdefault(metric.id, metric) is not metric:
+        raise InputError(f"There is a metric {metric.id!r} already. Choose another id.")
+
+
+for _metric in (
+    Metric(
+        id=PRIMARY,
+        name="accuracy",
+        of=lambda c: c.correct.sum(1) / c.rows,
+        help="share of rows that are right",
+        summaries=("pooled", "std", "worst10", "common"),
+        variance=lambda c: share_variance(c.correct.sum(1), c.support.sum(1)),
+        interval=lambda c: wilson(c.correct.sum(1), c.support.sum(1)),
+    ),
+    Metric(
+        id="balanced_accuracy",
+        name="balanced accuracy",
+        of=_balanced,
+        heading="balanced",
+        help="mean over the classes that a client has of the share that is right: rare classes make ± wide",
+        variance=lambda c: balanced_variance(c.correct, c.support),
+        minor=True,
+    ),
+    Metric(
+        id="macro_f1",
+        name="macro F1",
+        of=_macro_f1,
+        help="mean over the classes that a client has or calls of 2 right / (rows + calls); ± is at most so wide",
+        variance=lambda c: macro_f1_variance(c.correct, c.support, c.called),
+    ),
+    Metric(
+        id="loss",
+        name="loss",
+        of=lambda c: c.loss / c.rows,
+        help="mean loss per row",
+        higher_is_better=False,
+        share=False,
+        kinds=("classification", "reconstruction"),
+        summaries=("common",),
+        shown=("report", "watch"),
+    ),
+):
+    register(_metric)
+
+
+@cache
+def _installed() -> None:
+    """Register the metrics of installed packages, once, when somebody first asks for all."""
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        found = point.load()
+        if not isinstance(found, Metric):
+            raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is no Metric.")
+        register(found)
+
+
+def metrics(shown: Place | None = None) -> tuple[Metric, ...]:
+    """All metrics in their order, or those of a place."""
+    _installed()
+    return tuple(m for m in _KNOWN.values() if shown is None or shown in m.shown)
+
+
+def metric(id: str) -> Metric:
+    """The metric of this id."""
+    if id not in _KNOWN:
+        _installed()
+    if id not in _KNOWN:
+        raise InputError(f"There is no metric {id!r}{did_you_mean(id, _KNOWN)}. There are {', '.join(_KNOWN)}.")
+    return _KNOWN[id]
+
+
+def values(counts: Counts) -> dict[str, Array]:
+    """Of each metric that applies its value for each client."""
+    return {m.id: m.of(counts) for m in metrics() if m.applies(counts)}
