@@ -10,7 +10,7 @@ import safetensors.torch
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
-from fedquilt.engines.worker import peak_bytes
+from fedquilt.engines.phases import peak_bytes
 from fedquilt.metrics.memory import memory
 from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.checkpoints import Checkpoints

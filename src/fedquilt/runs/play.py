@@ -14,9 +14,9 @@ from fedquilt.data.streams import Stream
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.client_side import Score, one_thread
 from fedquilt.engines.engine import Carrier, Engine
+from fedquilt.engines.phases import peak_bytes
 from fedquilt.engines.rounds import RoundLog, Rounds
 from fedquilt.engines.scale import GROWTH
-from fedquilt.engines.worker import peak_bytes
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.scoring import score_of
