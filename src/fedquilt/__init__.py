@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedquilt.methods.fedprox import fedprox as fedprox
     from fedquilt.methods.local_only import local_only as local_only
     from fedquilt.methods.on_base import OnBase as OnBase
+    from fedquilt.runs.callbacks import Callback as Callback
     from fedquilt.runs.check import check as check
     from fedquilt.runs.newcomers import evaluate_newcomers as evaluate_newcomers
     from fedquilt.runs.runner import Snapshot as Snapshot
@@ -57,6 +58,7 @@ _WHERE = {
     "methods.fedprox": ("fedprox",),
     "methods.local_only": ("local_only",),
     "methods.on_base": ("OnBase",),
+    "runs.callbacks": ("Callback",),
     "runs.check": ("check",),
     "runs.newcomers": ("evaluate_newcomers",),
     "runs.runner": ("Snapshot", "run"),
@@ -65,8 +67,8 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
-    "Centralised", "Exchange", "FedAvg", "Federation", "FedquiltError", "Job", "Method", "Net", "Objective", "OnBase",
-    "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "check",
+    "Callback", "Centralised", "Exchange", "FedAvg", "Federation", "FedquiltError", "Job", "Method", "Net", "Objective",
+    "OnBase", "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "check",
     "evaluate_newcomers", "everyone",
     "everything_but", "fedavg_noise", "fedprox", "fraction", "local_only", "pack", "record", "run", "under", "unpack",
 ]  # fmt: skip

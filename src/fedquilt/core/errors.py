@@ -69,6 +69,12 @@ class RoundError(FedquiltError):
     exit_code = 3
 
 
+class CallbackError(FedquiltError):
+    """A callback of the user's raised: names the callback and what it was told."""
+
+    exit_code = 3
+
+
 class SnapshotError(FedquiltError):
     """No readable snapshot, or one that belongs to another run."""
 

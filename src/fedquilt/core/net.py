@@ -116,10 +116,10 @@ class Net:
 
     @property
     def fast_layers(self) -> dict[str, str]:
-        """The layers that kernels of this library compute, and which ('winograd', 'pool_first'); their sums
+        """The layers that kernels of this library compute, and which ('winograd', 'pooling'); their sums
         may be made in another order than torch's."""
         own = {n: type(m).__module__ for n, m in self._resident().module.named_modules()}
-        return {n: place.rpartition(".")[2] for n, place in own.items() if place.startswith("fedquilt.core.")}
+        return {n: place.rpartition(".")[2] for n, place in own.items() if place.startswith("fedquilt.kernels.")}
 
     @property
     def has_linear_head(self) -> bool:

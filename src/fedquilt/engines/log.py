@@ -98,3 +98,17 @@ class RoundLog:
     def left_out(self) -> set[ClientId]:
         """The clients whose replies were quarantined."""
         return {q.client for q in self.quarantined}
+
+    def metrics(self) -> dict[str, Any]:
+        """The numbers of the round: clients, trainings, their loss weighted by examples, and bytes."""
+        losses = [(v.examples, v.loss) for v in self.visits if v.loss is not None]
+        return {
+            "clients": len({v.client for v in self.visits}),
+            "updates": sum(v.steps is not None for v in self.visits),
+            "train_loss": sum(n * v for n, v in losses) / sum(n for n, _ in losses) if losses else None,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "raw_down": self.raw_down,
+            "raw_up": self.raw_up,
+            "quarantined": len(self.quarantined),
+        }

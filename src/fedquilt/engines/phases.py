@@ -35,10 +35,13 @@ class Phase:
 def resident() -> int:
     """The resident bytes of this process now; where the system does not tell, the most there ever were."""
     own = _statm()
-    if own is not None:
-        return int(os.pread(own, 64, 0).split()[1]) * _PAGE
+    return peak_bytes() if own is None else int(os.pread(own, 64, 0).split()[1]) * _PAGE
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import runpy
 import signal
 import socket
@@ -24,6 +23,7 @@ from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.engines.client_side import ClientSide, Exam, Task
 from fedquilt.engines.lanes import visit_together
+from fedquilt.engines.phases import peak_bytes
 from fedquilt.engines.pipe import Pipe, mapped
 
 READY = -1  # the number of the answer to Begin
@@ -149,12 +149,6 @@ def _begin(message: Begin, descriptor: int) -> ClientSide:
     source = find(message.source).from_shared(tensors, message.layout, build(message.prepare))
     device = None if message.device is None else torch.device(message.device)
     return ClientSide(build(message.method), source, Seed(message.seed), build(message.score), device)
-
-
-def peak_bytes() -> int:
-    """The largest resident size of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kilobytes
 
 
 def _adopt_main(path: str) -> None:

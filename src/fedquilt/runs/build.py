@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,21 +100,21 @@ def run_of(
         identity=config.identity(), personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints, stages=config.output.stages,
         min_replies=config.cohort.min_replies, max_growth=config.cohort.max_growth,
-        network=config.network, tell=tell_of(config, folder),
+        network=config.network, callbacks=trackers_of(config, folder),
         meter=meter if config.meters.energy else Meter(why=OFF), withhold_test=config.output.withhold_test,
     )  # fmt: skip
 
 
-def tell_of(config: Config, folder: Path) -> Callable[[Callable[[str], None]], Trackers] | None:
-    """What makes the trackers that the settings ask for, given what to do with warnings."""
+def trackers_of(config: Config, folder: Path) -> tuple[Trackers, ...]:
+    """The trackers that the settings ask for, as one callback."""
     if not config.output.trackers:
-        return None
+        return ()
     kinds = [choice.kind for choice in config.output.trackers]
     made_ = {
         kind if kinds.count(kind) == 1 else f"{kind}#{i}": made("tracker", choice, f"output.trackers.{i}")
         for i, (kind, choice) in enumerate(zip(kinds, config.output.trackers, strict=True))
     }
-    return partial(Trackers, made_, RunInfo(folder.name, folder, flat(config.model_dump(exclude_none=True))))
+    return (Trackers(made_, RunInfo(folder.name, folder, flat(config.model_dump(exclude_none=True)))),)
 
 
 def _full_paths(config: Config) -> dict[str, str]:

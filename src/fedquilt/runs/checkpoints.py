@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ from torch import Tensor
 
 from fedquilt.core.exchange import Reply
 from fedquilt.core.params import Params, add
-from fedquilt.core.table import ClientId
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.localize_stitch import LocalizeStitch
-from fedquilt.runs.files import write_atomic
+from fedquilt.runs.callbacks import Callback
+from fedquilt.runs.files import file_name, write_atomic
+from fedquilt.runs.snapshot import Snapshot
 
 
-class Checkpoints:
+class Checkpoints(Callback):
     """Writes ``checkpoints/round_TT/client{id}_ep{E}.safetensors`` and ``checkpoints/round_TT/NAME.safetensors``.
 
     round_TT holds the model after T rounds (round_00: none yet) and the clients' models that began from it; E counts
@@ -36,18 +36,20 @@ class Checkpoints:
         self.name = "stitched" if stitches else "federated_avg" if isinstance(method, FedAvg) else "merged"
         self.trains = next((m for m in chain if isinstance(m, FedAvg)), None)
 
-    def heard(self, state: Any, done: int, reply: Reply[Any]) -> None:
-        """A client's reply arrived in the round after ``done`` rounds."""
+    def on_reply(self, round: int, reply: Reply[Any], state: Any) -> None:
+        """The client's model, which began from the one after the round before."""
+        done = round - 1
         delta, shared = _delta(reply.upload), getattr(state, "shared", None)
         if delta is None or not isinstance(shared, dict) or delta.keys() != shared.keys():
             return
         model = add(shared, delta)
-        self._write(model, f"round_{done:02d}/client{_file(reply.client)}_ep{self._epochs(done)}")
+        self._write(model, f"round_{done:02d}/client{file_name(reply.client)}_ep{self._epochs(done)}")
 
-    def merged(self, model: Params | None, done: int) -> None:
-        """The server has played ``done`` rounds."""
+    def on_round_end(self, snapshot: Snapshot) -> None:
+        """What the server made of them."""
+        model = snapshot.global_model()
         if model is not None:
-            self._write(model, f"round_{done:02d}/{self.name}")
+            self._write(model, f"round_{snapshot.round:02d}/{self.name}")
 
     def _epochs(self, done: int) -> int:
         if self.trains is None:
@@ -68,7 +70,3 @@ def _delta(upload: Any) -> Params | None:
             return found
         upload = getattr(upload, "inner", None)
     return None
-
-
-def _file(client: ClientId) -> str:
-    return str(client) if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')

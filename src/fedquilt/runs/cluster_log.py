@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.deployed import first_state
 from fedquilt.core.params import Params
@@ -12,36 +11,49 @@ from fedquilt.core.table import ClientId
 from fedquilt.engines.client_side import one_thread
 from fedquilt.engines.rounds import Rounds
 from fedquilt.pieces.clustering.result import ClusterResult
+from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
-from fedquilt.runs.snapshot import personal_model
+from fedquilt.runs.snapshot import Snapshot, personal_model
 from fedquilt.runs.storage import RunFolder
 
+if TYPE_CHECKING:
+    from fedquilt.runs.play import Run
 
-class ClusterLog:
-    """Writes nothing for a method without clusters, or without a folder."""
 
-    def __init__(self, folder: RunFolder | None, federation: Any) -> None:
-        self.folder, self.federation = folder, federation
+class ClusterLog(Callback):
+    """Writes nothing for a method without clusters."""
 
-    def note(self, rounds: Rounds, before: ClusterResult | None, exams: Mapping[ClientId, Mapping[str, Any]]) -> None:
+    def __init__(self, run: Run, folder: RunFolder) -> None:
+        self.run, self.federation, self.folder = run, run.federation, folder
+        self._before: ClusterResult | None = None
+
+    def on_round_begin(self, round: int) -> None:
+        """Remember who was where."""
+        self._before = clusters_of(self.run.rounds.state)
+
+    def on_round_end(self, snapshot: Snapshot) -> None:
         """The row of the round that was just played."""
-        now = clusters_of(rounds.state)
-        if self.folder is None or now is None:
+        now, rounds, exams = clusters_of(snapshot.state), self.run.rounds, snapshot.exams
+        if now is None:
             return
-        row = row_of(rounds.done, before, now, getattr(self.federation, "groups", None), len(rounds.source.ids))
+        row = row_of(rounds.done, self._before, now, getattr(self.federation, "groups", None), len(rounds.source.ids))
         if exams:
             net = getattr(rounds.method, "net", None)
             with one_thread():
                 row["clusters"] = by_cluster(rounds.state, exams, partial(_model, rounds), net, self._majority)
-            self.save(rounds)
+            self._save(now)
         self.folder.log(LOG, [row])
 
-    def save(self, rounds: Rounds) -> None:
+    def on_run_end(self, result: dict[str, Any] | None) -> None:
+        """The files of the last clusters."""
+        now = clusters_of(self.run.rounds.state) if result is not None else None
+        if now is not None:
+            self._save(now)
+
+    def _save(self, now: ClusterResult) -> None:
         """clusters.json and its arrays."""
-        now = clusters_of(rounds.state)
-        if self.folder is not None and now is not None:
-            classes, clients = getattr(self.federation, "classes", None), len(rounds.source.ids)
-            save_clusters(self.folder.path, now, rounds.done, classes, clients)
+        rounds, classes = self.run.rounds, getattr(self.federation, "classes", None)
+        save_clusters(self.folder.path, now, rounds.done, classes, len(rounds.source.ids))
 
     @cached_property
     def _majority(self) -> dict[ClientId, float]:

@@ -9,9 +9,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.errors import StorageError
+
+if TYPE_CHECKING:
+    from fedquilt.core.table import ClientId
 
 
 @contextmanager
@@ -78,3 +81,8 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_name(client: ClientId) -> str:
+    """A client's id as part of a file's name."""
+    return str(client) if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')

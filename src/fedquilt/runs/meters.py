@@ -23,10 +23,11 @@ class Meters:
     def __init__(self, network: Network | None = None) -> None:
         self.clock = None if network is None else VirtualClock(network)
         self.virtual: float | None = None if network is None else 0.0  # seconds since the first round
+        self.rows: list[dict[str, Any]] = []  # of the last round
         self._spent: dict[str, float] = {}
 
-    def note(self, log: RoundLog, evaluated: float | None, spent: Mapping[str, float]) -> list[dict[str, Any]]:
-        """The rows of a round; ``evaluated`` are the seconds of scoring, ``spent`` the joules of the run so far."""
+    def note(self, log: RoundLog, evaluated: float | None, spent: Mapping[str, float]) -> None:
+        """Make the rows of a round; scoring took ``evaluated`` seconds, and the run so far ``spent`` joules."""
         phases = list(log.phases)
         if evaluated is not None:
             phases.append(Phase(None, "evaluate", evaluated, resident()))
@@ -34,12 +35,12 @@ class Meters:
         rows = [self._row(log.round + 1, phase, trips, sent) for phase in phases]
         if self.virtual is not None:
             self.virtual += sum(trip.seconds for trip in trips)
-        return rows + self._joules(rows, spent)
+        self.rows = rows + self._joules(rows, spent)
 
-    def numbers(self, rows: list[dict[str, Any]]) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         """For the row of the round: seconds by phase, and virtual ones since the first round."""
         found = {f"seconds_{phase}": 0.0 for phase in PHASES}
-        for row in rows:
+        for row in self.rows:
             found[f"seconds_{row['phase']}"] += row.get("seconds", 0.0)
         return found if self.virtual is None else {**found, "virtual_seconds": self.virtual}
 

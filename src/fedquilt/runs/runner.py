@@ -18,6 +18,7 @@ from fedquilt.engines.engine import Engine
 from fedquilt.engines.scale import GROWTH
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter
+from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.engines import make_engine as make_engine
 from fedquilt.runs.links import Network
@@ -55,7 +56,7 @@ def run(
     processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False, checkpoints: bool = False,
     score: Score | None = classify, network: Network | None = None, exact: bool = True,
     min_replies: float = 0.5, max_growth: float = GROWTH,
-    energy: bool = True,
+    energy: bool = True, callbacks: Sequence[Callback] = (),
 ) -> Iterator[Snapshot]:  # fmt: skip
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -86,6 +87,7 @@ def run(
             share (a float up to 1.0).
         max_growth: How many times its past norm a part of the server's state may have after a round. One that leaves
             its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
+        callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.
 
     Example:
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
@@ -103,7 +105,7 @@ def run(
             snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score, network=network,
                 min_replies=min_replies, max_growth=max_growth,
             meter=None if energy else Meter(why=SWITCHED_OFF),
-            folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
+            folder=None if folder is None else RunFolder(Path(folder), used.keeps_states), callbacks=callbacks,
         )  # fmt: skip
         for snapshot in made:
             for note in made.notes:

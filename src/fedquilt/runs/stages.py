@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.params import Params
 from fedquilt.core.record import pack, record, unpack
-from fedquilt.data.streams import Stream
 from fedquilt.engines.rounds import Rounds
+from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.files import write_atomic
-from fedquilt.runs.snapshot import personal_model
+from fedquilt.runs.snapshot import Snapshot, personal_model
+
+if TYPE_CHECKING:
+    from fedquilt.runs.play import Run
 
 FOLDER = "stages"
 
@@ -24,18 +27,18 @@ class Stage:
     models: tuple[Params, ...]
 
 
-class Stages:
-    """Writes ``stages/round-TTTT.safetensors`` in the last round of each stage of the stream's clock."""
+class Stages(Callback):
+    """Writes ``stages/round-TTTT.safetensors`` in the last round of each stage of a stream, and of the run."""
 
-    def __init__(self, run: Path, stream: Stream) -> None:
-        self.run, self.stream = run, stream
+    def __init__(self, run: Run, folder: Path) -> None:
+        self.run, self.folder = run, folder
 
-    def note(self, rounds: Rounds, last: bool) -> None:
-        """A round was played; ``last`` if none follows."""
-        clock, done = self.stream.clock, rounds.done
-        if last or clock.task(done) != clock.task(done - 1):
-            frame = pack(Stage(done, rounds.state, models_of(rounds)))
-            write_atomic(self.run / FOLDER / f"round-{done:04d}.safetensors", frame, self.run)
+    def on_round_end(self, snapshot: Snapshot) -> None:
+        """Keep what was learned if a stage ended."""
+        clock, done = self.run.federation.clock, snapshot.round
+        if self.run.over or clock.task(done) != clock.task(done - 1):
+            frame = pack(Stage(done, snapshot.state, models_of(self.run.rounds)))
+            write_atomic(self.folder / FOLDER / f"round-{done:04d}.safetensors", frame, self.folder)
 
 
 def models_of(rounds: Rounds) -> tuple[Params, ...]:

@@ -110,7 +110,7 @@ def test_after_a_run_that_failed_with_jobs_under_way_the_next_one_is_whole():
 def test_answers_of_visits_that_nobody_waited_for_are_never_taken_for_others(two_workers):
     nine = points(*range(5, 14))
     rounds = Rounds(PRIVATE, nine, two_workers, Seed(0))
-    sender = rounds._sender(rounds.exchanges["train"])
+    sender = rounds.sender(rounds.exchanges["train"])
 
     def task(round: int, client: Any) -> Task:
         return Task("train", client, round, sender.send(client).frame, None)

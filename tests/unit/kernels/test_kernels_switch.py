@@ -41,6 +41,7 @@ def slopes(net: Net) -> list[Tensor]:
 def test_nothing_is_captured_and_numbers_are_those_of_ordinary_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     ordinary = slopes(Net(partial(FedAvgCNN, channels=1, classes=10), fast_kernels=False))
     fast = slopes(Net(partial(FedAvgCNN, channels=1, classes=10)))
+    assert set(Net(partial(FedAvgCNN, channels=1, classes=10)).fast_layers.values()) == {"winograd", "pooling"}
     monkeypatch.setenv("FEDQUILT_KERNELS", "plain")
     net = Net(partial(FedAvgCNN, channels=1, classes=10))
     assert (net.tapes.wanted, dict(net.fast_layers)) == (False, {})

@@ -61,21 +61,16 @@ def play(config: Config, folder: Path, stop: int | None = None) -> Any:
     made = run_of(config, Local(), folder)
     if stop is None:
         return made, list(made)
-    played = made._play(_begun(made))
+    assert made.folder is not None
+    made.folder.open()
+    made._begin()
+    played = made._play()
     for _ in range(stop):
         next(played)
-    made._save = lambda rounds: None  # type: ignore[method-assign]
+    made._save = lambda: None  # type: ignore[method-assign]
     played.close()
-    assert made.folder is not None
     made.folder.close()
     return made, []
-
-
-def _begun(made: Any) -> Any:
-    made.folder.open()
-    rounds = made._begin()
-    made.trackers.start()
-    return rounds
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"listening": 3}', '{"listening": {"told": "x", "place": ""}}'])

@@ -8,15 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.files import storage, to_json
+from fedquilt.runs.snapshot import Snapshot
 from fedquilt.runs.trackers.protocol import RunInfo, Tracker
+
+if TYPE_CHECKING:
+    from fedquilt.runs.play import Run
 
 FILE = "trackers.json"
 
 
-class Trackers:
+class Trackers(Callback):
     """Tells several trackers about a run.
 
     A resumed run plays some rounds again, with the same numbers: those that a tracker knows are not told again. What
@@ -24,38 +29,36 @@ class Trackers:
 
     Args:
         trackers: By the name they are noted under.
-        run: The run; ``told`` and ``place`` are filled in for each tracker from the run's folder. None: no trackers.
-        note: What to do with a warning.
+        info: The run; ``told`` and ``place`` are filled in for each tracker from the run's folder.
     """
 
-    def __init__(self, trackers: Mapping[str, Tracker], run: RunInfo | None, note: Callable[[str], None]) -> None:
-        self._run, self._note = run, note
+    def __init__(self, trackers: Mapping[str, Tracker], info: RunInfo) -> None:
+        self._info = info
         self._waiting, self._live = dict(trackers), dict[str, Tracker]()
         self._known: dict[str, dict[str, Any]] = {}
 
-    def start(self) -> None:
-        """The run begins, or goes on."""
-        if self._run is None:
-            return
-        self._live = self._waiting
-        self._known = _read(self._run.folder / FILE)
+    def on_run_begin(self, run: Run) -> None:
+        """The run begins, or goes on: each tracker is told how much of it it knows."""
+        self._note = run.note
+        self._live = dict(self._waiting)
+        self._known = _read(self._info.folder / FILE)
         for name in list(self._live):
             known = self._known.setdefault(name, {"told": 0, "place": ""})
-            known["place"] = self._try(name, methodcaller("start", replace(self._run, **known))) or known["place"]
+            known["place"] = self._try(name, methodcaller("start", replace(self._info, **known))) or known["place"]
         self._keep()
 
-    def log(self, round: int, metrics: Mapping[str, Any]) -> None:
+    def on_round_end(self, snapshot: Snapshot) -> None:
         """The row of a round; only its numbers are told."""
-        numbers = plain_numbers(metrics) if self._live else {}
+        numbers = plain_numbers(snapshot.metrics) if self._live else {}
         for name in list(self._live):
-            if round > self._known[name]["told"]:
-                self._try(name, methodcaller("log", round, numbers))
+            if snapshot.round > self._known[name]["told"]:
+                self._try(name, methodcaller("log", snapshot.round, numbers))
                 if name in self._live:
-                    self._known[name]["told"] = round
+                    self._known[name]["told"] = snapshot.round
         self._keep()
 
-    def finish(self, result: Mapping[str, Any] | None) -> None:
-        """The run is over; None if it was interrupted. Trackers that have heard it are not told again."""
+    def on_run_end(self, result: dict[str, Any] | None) -> None:
+        """The run is over; None if it was interrupted."""
         for name in list(self._live):
             self._try(name, methodcaller("finish", result))
         self._live = {}
@@ -69,11 +72,11 @@ class Trackers:
             return None
 
     def _keep(self) -> None:
-        if self._live and self._run is not None:
-            part = self._run.folder / f"{FILE}.part"
-            with storage(self._run.folder):
+        if self._live:
+            part = self._info.folder / f"{FILE}.part"
+            with storage(self._info.folder):
                 part.write_text(to_json(self._known), encoding="utf-8")
-                part.replace(self._run.folder / FILE)
+                part.replace(self._info.folder / FILE)
 
 
 def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import fedquilt.engines.hearing as hearing
+import fedquilt.engines.trip as trip
 from fedquilt.core.errors import ExchangeError, RoundError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Parts, everything_but, under
@@ -18,8 +18,9 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.engines.engine import Lost
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds, needed
+from fedquilt.engines.rounds import Rounds
 from fedquilt.engines.scale import Scale, Unsound
+from fedquilt.engines.trip import needed
 from fedquilt.methods.fedavg import Server
 from fedquilt.methods.finetune import FineTune
 from fedquilt.pieces.optimizers import SGD
@@ -113,7 +114,7 @@ def test_several_replies_that_go_with_each_other_alone_are_left_out(liars):
 def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch, few):
     method, engine = Stacking(base=fedavg(), bad=CONTENTS["alone"][0], few=few), Counting()
     held = last(method, TOY)
-    monkeypatch.setattr(hearing, "HELD", 0)
+    monkeypatch.setattr(trip, "HELD", 0)
     again = last(method, TOY, engine=engine)
     assert [t.client for t in engine.tasks] == [0, 1, 2, 3] * 4
     assert again.digest() == held.digest()
@@ -122,7 +123,7 @@ def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch, 
 
 
 def test_nothing_is_asked_again_of_an_ordinary_round(monkeypatch):
-    monkeypatch.setattr(hearing, "HELD", 0)
+    monkeypatch.setattr(trip, "HELD", 0)
     engine = Counting()
     assert last(fedavg(), TOY, engine=engine).log.quarantined == []
     assert len(engine.tasks) == 2 * len(TOY.ids)
@@ -131,10 +132,10 @@ def test_nothing_is_asked_again_of_an_ordinary_round(monkeypatch):
 BUGS = {"always": lambda rows: True, "of any reply": bool, "of two": lambda rows: len(rows) > 1}
 
 
-@pytest.mark.parametrize("held", [hearing.HELD, 0])
+@pytest.mark.parametrize("held", [trip.HELD, 0])
 @pytest.mark.parametrize("fails", BUGS.values(), ids=BUGS)
 def test_a_bug_of_the_method_is_raised_and_nobody_is_blamed(monkeypatch, fails, held):
-    monkeypatch.setattr(hearing, "HELD", held)
+    monkeypatch.setattr(trip, "HELD", held)
     (train,) = fedavg(parts=PRIVATE).exchanges()
 
     def up(state: Any, replies: Any, turn: Turn) -> Any:
@@ -143,7 +144,8 @@ def test_a_bug_of_the_method_is_raised_and_nobody_is_blamed(monkeypatch, fails, 
         return state
 
     class Buggy(Wraps):
-        base = fedavg(parts=PRIVATE)
+        def __init__(self) -> None:
+            self.base = fedavg(parts=PRIVATE)
 
         def exchanges(self) -> Any:
             return (replace(train, up=up),)
@@ -256,6 +258,9 @@ def test_a_round_that_counts_ends_a_row_of_void_ones():
     (train,) = base.exchanges()
 
     class Sometimes(Wraps):
+        def __init__(self) -> None:
+            self.base = base
+
         def exchanges(self) -> Any:
             return (replace(train, up=self.up),)
 
@@ -263,7 +268,6 @@ def test_a_round_that_counts_ends_a_row_of_void_ones():
             found = train.up(state, replies, turn)
             return found if turn.round % 3 == 2 else Server({n: t + 1e9 for n, t in found.shared.items()})
 
-    Sometimes.base = base
     rounds = Rounds(Sometimes(), TOY, Local(), Seed(0))
     logs = [rounds.play() for _ in range(6)]
     assert [log.void is not None for log in logs] == [True, True, False] * 2
@@ -277,7 +281,8 @@ def test_models_are_made_ready_for_scores_also_in_a_void_round():
     train, tune = tuned.exchanges()
 
     class Ends(Wraps):
-        base = tuned
+        def __init__(self) -> None:
+            self.base = tuned
 
         def exchanges(self) -> Any:
             return replace(train, up=self.up), tune
