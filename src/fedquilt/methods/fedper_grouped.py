@@ -6,7 +6,7 @@ from typing import Any
 
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper import FedPer
 from fedquilt.methods.flhc import FLHC, Criterion
 
 
@@ -25,7 +25,7 @@ def fedper_grouped(
         rest: As for :class:`fedquilt.methods.fedavg.FedAvg`.
     """
     return FLHC(
-        base=fedper(objective, head, **rest), initial_rounds=initial_rounds, criterion=criterion,
+        base=FedPer(objective, head=head, **rest), initial_rounds=initial_rounds, criterion=criterion,
         distance_threshold=distance_threshold, n_clusters=n_clusters, sketch_size=sketch_size, min_size=min_size,
         recluster_every=recluster_every,
     )  # fmt: skip
