@@ -46,6 +46,7 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.methods.podfcssv_recipe:mae_pooled": "fedquilt.methods.podfcssv:MAEPooled",
     "fedquilt.methods.podfcssv_recipe:podfcssv": "fedquilt.methods.podfcssv:PODFCSSV",
     "fedquilt.methods.ratio_loss:ratio_loss": "fedquilt.methods.ratio_loss:RatioLoss",
+    **{f"fedquilt.runs.registry:{name}": f"fedquilt.registry:{name}" for name in ("Entry", "entries", "lookup")},
     "fedquilt:fedavg_noise": "fedquilt.methods.fedavg_noise:FedAvgNoise",
     "fedquilt:fedprox": "fedquilt.methods.fedprox:FedProx",
     "fedquilt:local_only": "fedquilt.methods.local_only:LocalOnly",

@@ -19,7 +19,7 @@ from fedquilt.core.train import InTurn, Train
 from fedquilt.methods.hgls import HGLS
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.codecs import on
-from fedquilt.runs.registry import lookup
+from fedquilt.registry import lookup
 
 Change = Callable[[Any, Seed], Any]
 KNOWN = {

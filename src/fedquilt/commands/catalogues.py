@@ -18,7 +18,7 @@ def methods(
     Example: [bold]fedquilt methods podfcssv[/bold]
     """
     if name is None:
-        from fedquilt.runs.registry import entries
+        from fedquilt.registry import entries
 
         rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("method").values()]
         listing(rows, as_json, "methods")
@@ -34,7 +34,7 @@ def methods(
 
 def codecs(as_json: AsJson = False) -> None:
     """List the codecs. Example: [bold]fedquilt codecs[/bold]"""
-    from fedquilt.runs.registry import entries
+    from fedquilt.registry import entries
 
     rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("codec").values()]
     listing(rows, as_json, "codecs")

@@ -9,10 +9,11 @@ from typing import Any
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Turn, anything, everyone, plain, unmoved
-from fedquilt.core.params import Params, everything
+from fedquilt.core.objective import Objective
+from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
-from fedquilt.core.train import Job, Trained
+from fedquilt.core.train import Job, Optimizer, Trained
 from fedquilt.methods.fedavg import FedAvg, Owner
 from fedquilt.methods.on_base import OnBase
 
@@ -65,13 +66,27 @@ class FedAvgFineTune(FineTune):
     Args:
         base: FedAvg, however set up.
         tune_epochs: Passes over a client's rows before it uses the model, >= 1.
+        tune_steps: If set, exactly so many steps instead.
+        tuned: Which names are tuned.
+        tune_optimizer: For tuning; the base's if None.
+        tune_objective: For tuning; the base's if None.
 
     Reference: none; what everybody does with a global model.
     """
 
     tune_epochs: int = 1
+    tune_steps: int | None = None
+    tuned: Names = everything
+    tune_optimizer: Optimizer | None = None
+    tune_objective: Objective | None = None
 
     @property
     def tuning(self) -> Mapping[str, Any]:
-        """So many passes."""
-        return {"epochs": self.tune_epochs}
+        """What the options say."""
+        return {
+            "epochs": self.tune_epochs,
+            "steps": self.tune_steps,
+            "only": self.tuned,
+            "optimizer": self.tune_optimizer or self.base.optimizer,
+            "objective": self.tune_objective or self.base.loss,
+        }

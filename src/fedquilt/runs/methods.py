@@ -6,8 +6,8 @@ import types
 import typing
 from typing import Annotated, Any, Literal
 
+from fedquilt.registry import lookup
 from fedquilt.runs.options import options_of
-from fedquilt.runs.registry import lookup
 from fedquilt.runs.settings import Training
 from fedquilt.runs.training import KEYS, defaults_of
 

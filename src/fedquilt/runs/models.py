@@ -9,6 +9,7 @@ from typing import Any
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.models.counts import count
 from fedquilt.models.registry import available, bare, find, make
+from fedquilt.registry import lookup
 from fedquilt.runs.config import apply
 
 
@@ -30,7 +31,7 @@ def detail(name: str, shape: str | None, classes: int | None, options: Sequence[
     head = sum(p.numel() for n, p in named.items() if n.startswith("head."))
     counts = count(builder, wanted)
     return {
-        "name": name, "description": entry.description, "takes": entry.takes, "options": list(entry.known),
+        "name": name, "description": lookup("model", name).about, "takes": entry.takes, "options": list(entry.known),
         "shape": list(wanted), "classes": many, **asdict(counts), "features": counts.parameters - head, "head": head,
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from fedquilt.core.errors import InputError, did_you_mean
-from fedquilt.runs.registry import Entry, lookup
+from fedquilt.registry import Entry, lookup
 from fedquilt.runs.settings import Config
 
 

@@ -22,7 +22,7 @@ from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.local_only import LocalOnly
 from fedquilt.pieces.optimizers import SGD
-from fedquilt.runs.registry import METHODS, lookup
+from fedquilt.registry import METHODS, lookup
 from fedquilt.runs.runner import run
 from helpers.engines import Counting
 from helpers.partly import WIDTH, Drifting, Partly

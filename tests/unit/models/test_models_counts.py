@@ -134,7 +134,7 @@ def test_the_command_for_one_model():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["resnet"], "Did you mean 'resnet"),
+        (["resnet"], "did you mean 'resnet"),
         (["lenet5", "--shape", "1,8,8"], "takes (C, 28, 28) or (C, 32, 32), not (1, 8, 8)"),
         (["lenet5", "--shape", "big"], "--shape must be whole numbers with commas, like 3,32,32, got 'big'"),
         (["mlp", "hidden"], "override 'hidden' is not of the form key=value"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedquilt import registry
 from fedquilt.core.describe import describe
 from fedquilt.core.errors import ConfigError
 from fedquilt.core.params import Params
@@ -19,12 +20,11 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import SGD, Adam, AdamW
 from fedquilt.pieces.schedules import cosine
-from fedquilt.runs import registry
+from fedquilt.registry import METHODS, Entry
 from fedquilt.runs.build import federation_of, method_of, run_of
 from fedquilt.runs.compare import cells
 from fedquilt.runs.config import dump, parse
 from fedquilt.runs.engines import make_engine
-from fedquilt.runs.registry import METHODS, Entry
 from fedquilt.runs.settings import Kinded, Training
 from fedquilt.runs.sweeping.sweep import at
 from fedquilt.runs.training import defaults_of

@@ -1,4 +1,8 @@
-"""The names a configuration may use. Nothing here imports torch: objects are found only when they are needed."""
+"""What can be had by name, here and from installed packages: a table for each kind of thing.
+
+A package brings its own by entry points, in the group 'fedquilt.<kind>s'. Nothing here imports torch: objects are found
+only when they are needed.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +28,16 @@ class Entry:
     reference: str = ""
     fixed: tuple[str, ...] = ()  # common options that this choice does not take
     ready: bool = False  # the object is the choice itself, not what makes it
+    package: str = ""  # what brings it, if not this library
 
     def load(self) -> Any:
         """The object itself."""
         module, _, path = self.where.partition(":")
         try:
             value: Any = importlib.import_module(module)
-            for part in path.split("."):
-                value = getattr(value, part)
-        except (ImportError, AttributeError) as error:
+            for part in filter(None, path.split(".")):
+                value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        except (ImportError, AttributeError, KeyError) as error:
             raise InputError(
                 f"{self.name!r} ({self.about}) cannot be had from {self.where}: {error}. Correct the entry point, or "
                 "install what is missing."
@@ -42,6 +47,10 @@ class Entry:
 
 def _table(*entries: Entry) -> dict[str, Entry]:
     return {e.name: e for e in entries}
+
+
+def _models(**about: str) -> dict[str, Entry]:
+    return _table(*(Entry(name, f"fedquilt.models.registry:MODELS.{name}", text) for name, text in about.items()))
 
 
 METHODS = _table(
@@ -243,10 +252,40 @@ TRACKERS = _table(
     Entry("wandb", "fedquilt.runs.trackers.wandb:WandB", "Weights & Biases"),
     Entry("mlflow", "fedquilt.runs.trackers.mlflow:MLflow", "MLflow"),
 )
-_TABLES = {
+MODELS = _models(
+    logistic="one linear layer",
+    mlp="linear layers with ReLU (hidden=(200,))",
+    lenet5="LeNet-5 with tanh and average pooling",
+    fedavg_cnn="two 5x5 convolutions and a hidden layer (hidden=512)",
+    cnn_mnist="two small 5x5 convolutions with dropout (hidden=50)",
+    cnn_cifar="three 3x3 convolutions and a hidden layer (hidden=512)",
+    resnet10="ResNet-10 (norm='group' or 'batch', stem='3x3' or '7x7')",
+    resnet18="ResNet-18 (norm='group' or 'batch', stem='3x3' or '7x7')",
+    resnet34="ResNet-34 (norm='group' or 'batch', stem='3x3' or '7x7')",
+    vit_tiny="vision transformer with patch 4, width 192, 12 layers; any size by its options",
+    vit_small_patch16_224="ViT-S/16: width 384, 12 layers",
+    vit_cehgls="ViT of CEHGLS: width 512, 6 layers, dropout 0.5, zero head",
+    text_cnn="convolutions over 3, 4 and 5 tokens (vocab=25000)",
+    char_lstm="next character by two LSTM layers of 256 (vocab: as many as classes)",
+    char_gru="next character by two GRU layers of 256 (vocab: as many as classes)",
+    signal_cnn="two convolutions along time for sensor windows (span=9, hidden=128)",
+    text_encoder="a transformers encoder, frozen or not, and a head (folder=...)",
+    mae="masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
+    hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
+)
+ENGINES = _table(
+    Entry("auto", "fedquilt.runs.engines:auto", "in this process, and in workers once a run turns out to be long"),
+    Entry("local", "fedquilt.runs.engines:local", "in this process, one client after the other"),
+    Entry("workers", "fedquilt.runs.engines:workers", "in worker processes, on one device or several"),
+    Entry("lanes", "fedquilt.runs.engines:lanes", "several clients at once in stacked tensors"),
+    Entry("flower-simulation", "fedquilt.runs.engines:flower_simulation", "Flower's simulation runtime on Ray"),
+)
+_TABLES: Mapping[str, Mapping[str, Entry]] = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
     "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS, "transform": TRANSFORMS,
     "stream": STREAMS, "codec": CODECS, "tracker": TRACKERS,
+    "model": MODELS, "engine": ENGINES,
+    "dataset": {}, "metric": {},  # what the library itself has of these is in tables of their own
 }  # fmt: skip
 
 
@@ -258,8 +297,10 @@ def entries(table: str) -> Mapping[str, Entry]:
 @cache
 def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, Entry]:
     """What packages on this path add. They are looked through once: that takes longer than all other checks."""
-    points = entry_points(group=f"fedquilt.{table}s")
-    found = {p.name: Entry(p.name, p.value, f"from {p.dist and p.dist.name}") for p in reversed(tuple(points))}
+    found = {}
+    for point in reversed(tuple(entry_points(group=f"fedquilt.{table}s"))):
+        package = point.dist.name if point.dist else point.value
+        found[point.name] = Entry(point.name, point.value, f"from {package}", package=package)
     return MappingProxyType(found)
 
 
