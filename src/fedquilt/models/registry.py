@@ -17,7 +17,7 @@ from fedquilt.core.errors import FedquiltError, InputError, did_you_mean
 from fedquilt.core.memory import check_bytes
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything_but, nothing, under
-from fedquilt.models.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder
+from fedquilt.models.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder, with_adapters
 from fedquilt.models.counts import Counts, count
 from fedquilt.models.encoder import TextEncoder
 from fedquilt.models.files import fingerprint
@@ -49,6 +49,7 @@ class Entry:
         classes: And the number of classes.
         needs: Options that must be given; such a model has no size of its own.
         composed: Makes the builder of the arguments and options, where ``build`` alone does not; without classes.
+        described: What else describes options, by its arguments and docstring.
     """
 
     build: Callable[..., nn.Module]
@@ -60,6 +61,7 @@ class Entry:
     classes: int = 10
     needs: tuple[str, ...] = ()
     composed: Callable[..., partial[nn.Module]] | None = None
+    described: tuple[Callable[..., Any], ...] = ()
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -236,6 +238,7 @@ MODELS = {
         (*SIZES, "mask_ratio", "pretrained", *ADAPTING),
         (3, 32, 32),
         composed=own_autoencoder,
+        described=(own_autoencoder, with_adapters),
     ),
     "hf_mae": Entry(
         nn.Module,
@@ -246,15 +249,22 @@ MODELS = {
         (3, 224, 224),
         needs=("folder",),
         composed=library_autoencoder,
+        described=(library_autoencoder, with_adapters),
     ),
 }
 
 
-def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> partial[nn.Module]:
+def make(
+    name: str, shape: Sequence[int], classes: int, *, weights: str | Path | None = None, **options: Any
+) -> partial[nn.Module]:
     """A builder without arguments for inputs of this shape, (C, H, W), (C, L) or (F,): what ``Net`` takes.
 
-    Every model takes ``weights``, a safetensors file or a folder to start from
-    (:func:`fedquilt.models.weights.with_weights`).
+    Args:
+        name: Of the model.
+        shape: Of one input.
+        classes: How many there are.
+        weights: A safetensors file or a folder to start from; see :func:`fedquilt.models.weights.with_weights`.
+        options: Those of the model.
 
     Example:
         >>> build = make("fedavg_cnn", (1, 28, 28), 10)
@@ -262,6 +272,8 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
         'FedAvgCNN'
     """
     entry = find(name)
+    if weights is not None:
+        options["weights"] = weights
     for option in options:
         if option not in entry.known:
             raise InputError(
@@ -275,7 +287,7 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
         place = options.get(option)
         if place is not None and (not isinstance(place, str | Path) or not str(place)):
             raise InputError(f"{option} should be the path of a file or a folder, got {place!r}.")
-    given, weights = _pinned(options), options.get("weights")
+    given = _pinned(options)
     sizes = entry_arguments(name, entry, shape)
     if entry.composed is not None:
         builder = entry.composed(**sizes, **given)

@@ -165,7 +165,8 @@ def test_the_defaults_of_the_section_are_fedavg_s():
 
 def test_the_command_shows_options_and_training():
     found = fedquilt("methods", "podfcssv", "--json").json
-    assert {"setting": "method.lambda_proto", "type": "number", "required": False, "default": 1.0} in found["options"]
+    row = next(row for row in found["options"] if row["setting"] == "method.lambda_proto")
+    assert (row["type"], row["required"], row["default"]) == ("number", False, 1.0)
     train = {row["setting"]: row["default"] for row in found["train"]}
     assert train["train.optimizer"] == {"kind": "adamw", "lr": 0.0001, "weight_decay": 0.05}
     assert (train["train.epochs"], train["train.clip"]) == (1, None)
