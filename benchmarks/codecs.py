@@ -34,7 +34,7 @@ from fedquilt.engines.client_side import Wire
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper import FedPer
 from fedquilt.methods.on_base import OnBase
 from fedquilt.models.registry import net
 from fedquilt.pieces.codecs import (
@@ -121,7 +121,7 @@ def gradients(source: str, alpha: float, rows: int, model: str, seed: int, round
     )  # fmt: skip
     shape = tuple(federation.site(0, 0).train.rows(torch.tensor([0])).x.shape[1:])
     network = net(model, shape, 10, **({"hidden": (512,)} if model == "mlp" else {}))
-    method = Slopes(fedper(network, optimizer=SGD(0.01), epochs=2, batch_size=10))
+    method = Slopes(FedPer(network, optimizer=SGD(0.01), epochs=2, batch_size=10))
     played = Rounds(method, federation, Local(), Seed(seed))
     for _ in range(rounds):
         played.play()

@@ -26,7 +26,7 @@ from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedloge import fedloge
+from fedquilt.methods.fedloge import FedLoGe
 from fedquilt.models.registry import make
 from fedquilt.pieces.etf import Frame, _built, ideal_angle, spread
 from fedquilt.pieces.optimizers import SGD
@@ -75,7 +75,7 @@ def rounds(count: int) -> dict[str, Any]:
     """Both methods in turn on the same batches."""
     data, settings = images(), {"optimizer": SGD(0.03, momentum=0.5), "batch_size": 8}
     net = Net(make("resnet10", (3, 32, 32), 10, width=16))
-    both = {"fedavg": FedAvg(objective=net, **settings), "fedloge": fedloge(net, **settings)}
+    both = {"fedavg": FedAvg(objective=net, **settings), "fedloge": FedLoGe(net, **settings)}
     states = {name: method.init_server(Seed(0)) for name, method in both.items()}
     seconds: dict[str, list[float]] = {name: [] for name in both}
     size: dict[str, dict[str, int]] = {}

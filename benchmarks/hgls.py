@@ -27,7 +27,7 @@ from fedquilt.core.record import unpack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.hgls_recipe import hgls
+from fedquilt.methods.hgls import HGLS
 from fedquilt.methods.own_heads import as_matrix, is_head, rows_of
 from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import SGD
@@ -83,8 +83,8 @@ def main() -> None:
     data, source = federation(chosen.limit)
     network = net("fedavg_cnn", (1, 28, 28), 10)
     work = {"optimizer": SGD(0.01), "batch_size": 10, "epochs": 1}
-    epochs = Rounds(hgls(network, search="off", **work), data, Local(), Seed(0))
-    ours = Rounds(hgls(network, mean_head=False, **work), data, Local(), Seed(0))
+    epochs = Rounds(HGLS(network, search="off", **work), data, Local(), Seed(0))
+    ours = Rounds(HGLS(network, mean_head=False, **work), data, Local(), Seed(0))
     ratios: dict[str, list[float]] = {"search": [], "features": [], "trip": []}
     for repeat in range(chosen.repeats + 1):
         epoch, trip = taken(epochs, "train"), taken(ours, "search")

@@ -24,7 +24,7 @@ from fedquilt.core.params import nbytes
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, read
 from fedquilt.engines.local import Local
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.models.registry import make
 from fedquilt.runs.config import Evaluation, Snapshots
 from fedquilt.runs.runner import Run
@@ -57,7 +57,7 @@ def main() -> int:
     torch.set_num_threads(1)
     data = federation(chosen.clients)
     net = Net(make("mlp", tuple(data.columns["x"].shape[1:]), 10, hidden=[667]))
-    method = local_only(net, batch_size=12, cohort=at_random(100))
+    method = LocalOnly(net, batch_size=12, cohort=at_random(100))
     state = nbytes(net.init(Seed(0)))
     samples: dict[int, float] = {}
     began = time.perf_counter()

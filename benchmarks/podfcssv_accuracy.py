@@ -35,7 +35,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, Federation, Pixels
 from fedquilt.data.sources import read as read_source
 from fedquilt.data.streams import Stream
-from fedquilt.methods.podfcssv_recipe import fedmae, mae_alone, mae_pooled, podfcssv
+from fedquilt.methods.podfcssv import PODFCSSV, FedMAE, MAEAlone, MAEPooled
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.runs.continual import Examiner, summary
@@ -48,12 +48,12 @@ CLIENTS, ROWS, ROUNDS, PROBED = 4, 2000, 3, 500
 WORK: dict[str, Any] = {"optimizer": AdamW(1e-3, weight_decay=0.05), "batch_size": 50, "epochs": 2}
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "frozen": (None, {}),
-    "joint": (mae_pooled, {}),
-    "pooled, task after task": (mae_pooled, {}),
-    "alone": (mae_alone, {}),
-    "fedmae": (fedmae, {}),
+    "joint": (MAEPooled, {}),
+    "pooled, task after task": (MAEPooled, {}),
+    "alone": (MAEAlone, {}),
+    "fedmae": (FedMAE, {}),
     **{
-        f"podfcssv {weight}{', centred' * center}": (podfcssv, {"lambda_proto": weight, "center": center})
+        f"podfcssv {weight}{', centred' * center}": (PODFCSSV, {"lambda_proto": weight, "center": center})
         for weight in (0.01, 0.1, 1.0)
         for center in (False, True)
     },
@@ -84,7 +84,7 @@ def play(name: str, seed: int, pretrained: str, data: dict[int, Stream]) -> dict
         data[seed] = stream(seed)
     tasks = data[seed]
     net = net_called("mae", (3, 32, 32), 10, pretrained=pretrained, bottleneck=16)
-    method = (make or fedmae)(net, **WORK, **options)
+    method = (make or FedMAE)(net, **WORK, **options)
     examiner = Examiner(method, tasks, tuple(range(len(TASKS))), PROBED, seed=Seed(seed))
     before = examiner.scores(net.init(Seed(seed).fold("server")))
     after, up, down, banks, spent = [], 0, 0, [], 0.0

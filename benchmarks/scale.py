@@ -33,7 +33,7 @@ def case(method: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
     from fedquilt.data import IID, Federation
     from fedquilt.engines.local import Local
     from fedquilt.methods.fedavg import FedAvg
-    from fedquilt.methods.fedper import fedper
+    from fedquilt.methods.fedper import FedPer
     from fedquilt.models.registry import make
     from fedquilt.runs.config import Evaluation
     from fedquilt.runs.runner import Run
@@ -46,7 +46,7 @@ def case(method: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         federation = Federation.from_arrays(x, y, IID(), clients=clients, test=0.2, valid=0.0, standardise=None)
-        made = {"fedavg": lambda net, **rest: FedAvg(objective=net, **rest), "fedper": fedper}[method]
+        made = {"fedavg": lambda net, **rest: FedAvg(objective=net, **rest), "fedper": FedPer}[method]
         run = Run(
             made(Net(make("mlp", (32,), 10, hidden=[64])), batch_size=8, cohort=at_random(cohort)), federation,
             rounds=rounds, engine=Local(), folder=RunFolder(Path(folder) / "run"),

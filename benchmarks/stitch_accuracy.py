@@ -53,8 +53,8 @@ def one(arrays: Any, model: str, kind: str, options: dict[str, Any], seed: int, 
     from fedquilt.data import Federation
     from fedquilt.data.legacy import DirichletCuts
     from fedquilt.methods.fedavg import FedAvg
-    from fedquilt.methods.fedavg_noise import fedavg_noise
-    from fedquilt.methods.localize_stitch import localize_stitch
+    from fedquilt.methods.fedavg_noise import FedAvgNoise
+    from fedquilt.methods.localize_stitch import LocalizeStitch
     from fedquilt.models.registry import net
     from fedquilt.pieces.aggregators import uniform_mean
     from fedquilt.pieces.optimizers import AdamW
@@ -70,9 +70,9 @@ def one(arrays: Any, model: str, kind: str, options: dict[str, Any], seed: int, 
     if kind == "fedavg":
         method = FedAvg(objective=network, aggregate=uniform_mean, **work)
     elif kind == "fedavg_noise":
-        method = fedavg_noise(network, noise=0.04, **work)
+        method = FedAvgNoise(network, noise=0.04, **work)
     else:
-        method = localize_stitch(network, **options, **work)
+        method = LocalizeStitch(network, **options, **work)
     began, rounds = time.perf_counter(), []
     for snapshot in run(method, federation, rounds=ROUNDS, seed=seed, engine="local"):
         m = snapshot.metrics

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from fedquilt.data.federation import Federation as Federation
     from fedquilt.methods.centralised import Centralised as Centralised
     from fedquilt.methods.fedavg import FedAvg as FedAvg
-    from fedquilt.methods.fedavg_noise import fedavg_noise as fedavg_noise
-    from fedquilt.methods.fedprox import fedprox as fedprox
-    from fedquilt.methods.local_only import local_only as local_only
+    from fedquilt.methods.fedavg_noise import FedAvgNoise as FedAvgNoise
+    from fedquilt.methods.fedprox import FedProx as FedProx
+    from fedquilt.methods.local_only import LocalOnly as LocalOnly
     from fedquilt.methods.on_base import OnBase as OnBase
     from fedquilt.runs.callbacks import Callback as Callback
     from fedquilt.runs.check import check as check
@@ -54,9 +54,9 @@ _WHERE = {
     "data.federation": ("Federation",),
     "methods.centralised": ("Centralised",),
     "methods.fedavg": ("FedAvg",),
-    "methods.fedavg_noise": ("fedavg_noise",),
-    "methods.fedprox": ("fedprox",),
-    "methods.local_only": ("local_only",),
+    "methods.fedavg_noise": ("FedAvgNoise",),
+    "methods.fedprox": ("FedProx",),
+    "methods.local_only": ("LocalOnly",),
     "methods.on_base": ("OnBase",),
     "runs.callbacks": ("Callback",),
     "runs.check": ("check",),
@@ -67,11 +67,40 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
-    "Callback", "Centralised", "Exchange", "FedAvg", "Federation", "FedquiltError", "Job", "Method", "Net", "Objective",
-    "OnBase", "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "check",
-    "evaluate_newcomers", "everyone",
-    "everything_but", "fedavg_noise", "fedprox", "fraction", "local_only", "pack", "record", "run", "under", "unpack",
-]  # fmt: skip
+    "Callback",
+    "Centralised",
+    "Exchange",
+    "FedAvg",
+    "FedAvgNoise",
+    "FedProx",
+    "Federation",
+    "FedquiltError",
+    "Job",
+    "LocalOnly",
+    "Method",
+    "Net",
+    "Objective",
+    "OnBase",
+    "Parts",
+    "Reply",
+    "Seed",
+    "Snapshot",
+    "Train",
+    "Trained",
+    "Turn",
+    "__version__",
+    "at_random",
+    "check",
+    "evaluate_newcomers",
+    "everyone",
+    "everything_but",
+    "fraction",
+    "pack",
+    "record",
+    "run",
+    "under",
+    "unpack",
+]
 
 
 def __getattr__(name: str) -> Any:

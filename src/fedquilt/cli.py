@@ -49,8 +49,8 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         federations.serve, federations.join, federations.keys, federations.states, federations.export,
     ),
     "What there is": (
-        catalogues.methods, catalogues.codecs, catalogues.models, catalogues.datasets, catalogues.doctor,
-        benching.bench,
+        catalogues.methods, catalogues.codecs, catalogues.models, catalogues.partitions, catalogues.datasets,
+        catalogues.doctor, benching.bench,
     ),
 }  # fmt: skip
 for _panel, _commands in PANELS.items():

@@ -10,52 +10,52 @@ from fedquilt.core.exchange import Method, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
-from fedquilt.methods.apfl import apfl
+from fedquilt.methods.apfl import APFL
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.cfl import CFL
 from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
 from fedquilt.methods.compressed import Compressed
-from fedquilt.methods.creff import creff
-from fedquilt.methods.ditto import ditto
-from fedquilt.methods.fedala import fedala
-from fedquilt.methods.fedamp import fedamp
+from fedquilt.methods.creff import CReFF
+from fedquilt.methods.ditto import Ditto
+from fedquilt.methods.fedala import FedALA
+from fedquilt.methods.fedamp import FedAMP
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedavg_noise import fedavg_noise
-from fedquilt.methods.fedbabu import fedbabu
-from fedquilt.methods.fedbn import fedbn
+from fedquilt.methods.fedavg_noise import FedAvgNoise
+from fedquilt.methods.fedbabu import FedBABU
+from fedquilt.methods.fedbn import FedBN
 from fedquilt.methods.feddrift import FedDrift
-from fedquilt.methods.feddyn import feddyn
-from fedquilt.methods.fedetf import fedetf
+from fedquilt.methods.feddyn import FedDyn
+from fedquilt.methods.fedetf import FedETF
 from fedquilt.methods.fedgroup import FedGroup, FedGroupParams
-from fedquilt.methods.fedloge import fedloge
-from fedquilt.methods.fednova import fednova
-from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
-from fedquilt.methods.fedper import fedper
-from fedquilt.methods.fedper_finetune import fedper_finetune
+from fedquilt.methods.fedloge import FedLoGe
+from fedquilt.methods.fednova import FedNova
+from fedquilt.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedquilt.methods.fedper import FedPer
+from fedquilt.methods.fedper_finetune import FedPerFineTune
 from fedquilt.methods.fedper_grouped import FedPerGrouped
-from fedquilt.methods.fedproto import fedproto
-from fedquilt.methods.fedprox import fedprox
-from fedquilt.methods.fedrep import fedrep
-from fedquilt.methods.fedrod import fedrod
-from fedquilt.methods.fedrod_hyper import fedrod_hyper
+from fedquilt.methods.fedproto import FedProto
+from fedquilt.methods.fedprox import FedProx
+from fedquilt.methods.fedrep import FedRep
+from fedquilt.methods.fedrod import FedRoD
+from fedquilt.methods.fedrod_hyper import FedRoDHyper
 from fedquilt.methods.fedsoft import FedSoft
 from fedquilt.methods.fesem import FeSEM
-from fedquilt.methods.finetune import fedavg_finetune
+from fedquilt.methods.finetune import FedAvgFineTune
 from fedquilt.methods.flhc import FLHC
 from fedquilt.methods.hcfl import HCFL
-from fedquilt.methods.hgls_recipe import hgls
+from fedquilt.methods.hgls import HGLS
 from fedquilt.methods.ifca import IFCA, IFCAGradient
 from fedquilt.methods.lcfed import LCFed
-from fedquilt.methods.local_only import local_only
-from fedquilt.methods.localize_stitch import LocalizeStitch, localize_stitch, stitch_once
-from fedquilt.methods.long_tail import fedavg_balanced, fedlc
-from fedquilt.methods.moon import moon
-from fedquilt.methods.once import single_model
+from fedquilt.methods.local_only import LocalOnly
+from fedquilt.methods.localize_stitch import LocalizeStitch, StitchOnce
+from fedquilt.methods.long_tail import FedAvgBalanced, FedLC
+from fedquilt.methods.moon import Moon
+from fedquilt.methods.once import SingleModel
 from fedquilt.methods.pacfl import PACFL
-from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
-from fedquilt.methods.pfedme import pfedme
-from fedquilt.methods.podfcssv_recipe import fedmae, mae_alone, mae_pooled, podfcssv
-from fedquilt.methods.ratio_loss import ratio_loss
+from fedquilt.methods.perfedavg import PerFedAvg, PerFedAvgHF
+from fedquilt.methods.pfedme import PFedMe
+from fedquilt.methods.podfcssv import PODFCSSV, FedMAE, MAEAlone, MAEPooled
+from fedquilt.methods.ratio_loss import RatioLoss
 from fedquilt.methods.scaffold import Scaffold
 from fedquilt.models.registry import make
 from fedquilt.models.registry import net as net_called
@@ -125,41 +125,41 @@ CASES = [
     Case("fedavg-batchnorm", fedavg(objective=Net(partial(Normed, width=16)), batch_size=17)),
     Case("fedavg-private-head", fedavg(parts=HEAD)),
     Case("fedavg-fraction", fedavg(cohort=fraction(0.5))),
-    Case("fedprox", fedprox(NET, mu=0.1, **WORK)),
-    Case("local-only", local_only(NET, **WORK)),
+    Case("fedprox", FedProx(NET, mu=0.1, **WORK)),
+    Case("local-only", LocalOnly(NET, **WORK)),
     Case("centralised", Centralised(objective=NET, **WORK), alone=True),
-    Case("fedavg-noise", fedavg_noise(NET, noise=0.05, **WORK)),
-    Case("fedavgm", fedavgm(NET, beta=0.5, **WORK)),
-    Case("fedadam", fedadam(NET, server_lr=0.1, **WORK)),
-    Case("fedadagrad", fedadagrad(NET, server_lr=0.1, **WORK)),
-    Case("fedyogi", fedyogi(NET, server_lr=0.1, **WORK)),
+    Case("fedavg-noise", FedAvgNoise(NET, noise=0.05, **WORK)),
+    Case("fedavgm", FedAvgM(NET, beta=0.5, **WORK)),
+    Case("fedadam", FedAdam(NET, server_lr=0.1, **WORK)),
+    Case("fedadagrad", FedAdagrad(NET, server_lr=0.1, **WORK)),
+    Case("fedyogi", FedYogi(NET, server_lr=0.1, **WORK)),
     Case("scaffold", Scaffold(NET, **{**WORK, "optimizer": SGD(0.3)})),
-    Case("fednova", fednova(NET, **WORK)),
-    Case("feddyn", feddyn(NET, alpha=0.1, **WORK)),
-    Case("moon", moon(NET, **WORK)),
-    Case("fedavg-finetune", fedavg_finetune(NET, **WORK)),
-    Case("fedper-shared-start", fedper(NET, **WORK, shared_start=True)),
-    Case("fedper", fedper(NET, **WORK)),
-    Case("fedrep", fedrep(NET, head_epochs=2, **WORK)),
-    Case("fedbabu", fedbabu(NET, **WORK)),
-    Case("fedbn", fedbn(Net(partial(Normed, width=16)), **WORK)),
-    Case("ditto", ditto(NET, **WORK)),
-    Case("apfl", apfl(NET, **WORK)),
-    Case("pfedme", pfedme(NET, lam=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
-    Case("perfedavg", perfedavg(NET, alpha=0.05, **WORK)),
-    Case("perfedavg-hf", perfedavg_hf(NET, alpha=0.05, **{**WORK, "batch_size": 24})),
-    Case("fedala", fedala(NET, **WORK)),
-    Case("fedamp", fedamp(NET, **WORK)),
-    Case("fedproto", fedproto(NET, **WORK)),
-    Case("fedrod", fedrod(NET, **WORK)),
-    Case("fedrod-hyper", fedrod_hyper(NET, **WORK)),
-    Case("fedavg-balanced", fedavg_balanced(NET, **WORK)),
-    Case("fedlc", fedlc(NET, tau=0.5, **WORK)),
-    Case("fedetf", fedetf(NET, scale=5.0, **WORK)),
-    Case("fedloge", fedloge(NET, norm=1.0, **WORK)),
+    Case("fednova", FedNova(NET, **WORK)),
+    Case("feddyn", FedDyn(NET, alpha=0.1, **WORK)),
+    Case("moon", Moon(NET, **WORK)),
+    Case("fedavg-finetune", FedAvgFineTune(NET, **WORK)),
+    Case("fedper-shared-start", FedPer(NET, **WORK, shared_start=True)),
+    Case("fedper", FedPer(NET, **WORK)),
+    Case("fedrep", FedRep(NET, head_epochs=2, **WORK)),
+    Case("fedbabu", FedBABU(NET, **WORK)),
+    Case("fedbn", FedBN(Net(partial(Normed, width=16)), **WORK)),
+    Case("ditto", Ditto(NET, **WORK)),
+    Case("apfl", APFL(NET, **WORK)),
+    Case("pfedme", PFedMe(NET, lam=5.0, inner_lr=0.1, **{**WORK, "optimizer": SGD(0.15)})),
+    Case("perfedavg", PerFedAvg(NET, alpha=0.05, **WORK)),
+    Case("perfedavg-hf", PerFedAvgHF(NET, alpha=0.05, **{**WORK, "batch_size": 24})),
+    Case("fedala", FedALA(NET, **WORK)),
+    Case("fedamp", FedAMP(NET, **WORK)),
+    Case("fedproto", FedProto(NET, **WORK)),
+    Case("fedrod", FedRoD(NET, **WORK)),
+    Case("fedrod-hyper", FedRoDHyper(NET, **WORK)),
+    Case("fedavg-balanced", FedAvgBalanced(NET, **WORK)),
+    Case("fedlc", FedLC(NET, tau=0.5, **WORK)),
+    Case("fedetf", FedETF(NET, scale=5.0, **WORK)),
+    Case("fedloge", FedLoGe(NET, norm=1.0, **WORK)),
     Case(
         "fedloge-options",
-        fedloge(
+        FedLoGe(
             NET,
             norm=0.5,
             temperature=4.0,
@@ -173,8 +173,8 @@ CASES = [
             **WORK,
         ),
     ),
-    Case("creff", creff(NET, features=5, match_steps=10, retrain_epochs=20, retrain_lr=0.1, **WORK)),
-    Case("ratio-loss", ratio_loss(NET, **WORK)),
+    Case("creff", CReFF(NET, features=5, match_steps=10, retrain_epochs=20, retrain_lr=0.1, **WORK)),
+    Case("ratio-loss", RatioLoss(NET, **WORK)),
     Case("flhc", FLHC(NET, initial_rounds=0, n_clusters=2, recluster_every=2, **WORK)),
     Case(
         "flhc-retest",
@@ -202,32 +202,32 @@ CASES = [
     Case("lcfed", LCFed(NET, n_clusters=2, mu=0.1, lam=0.1, **WORK)),
     Case("fedsoft", FedSoft(NET, n_clusters=2, **WORK)),
     Case("feddrift", FedDrift(NET, **WORK)),
-    Case("hgls", hgls(NET, **WORK)),
-    Case("hgls-hgc", hgls(NET, slopes="hgc", lossless="adaptive", peers=2, **WORK)),
-    Case("hgls-mean-head", hgls(NET, mean_head=True, **WORK)),
-    Case("hgls-coded", hgls(NET, gradient="last_batch", search_base="local", **WORK)),
-    Case("hgls-joint", hgls(NET, base="fedrep", head_epochs=2, search="joint", accept="held_out", **WORK)),
-    Case("hgls-scaffold", hgls(NET, base="scaffold", own_only=True, **{**WORK, "optimizer": SGD(0.3)})),
-    Case("fedper-finetune", fedper_finetune(NET, tune_epochs=1, **WORK)),
-    Case("localize-stitch", localize_stitch(NET, remember=True, **WORK)),
-    Case("localize-stitch-sparse", localize_stitch(NET, keep=0.3, error_feedback=True, values="fp16", **WORK)),
-    Case("localize-stitch-signs", localize_stitch(NET, mu=1.0, conflicts="elect", per="tensor", **WORK)),
-    Case("localize-stitch-silent", localize_stitch(NET, unseen_classes_vote=False, threshold_noise=0.05, **WORK)),
-    Case("localize-stitch-trained", localize_stitch(NET, keep=0.5, trained_masks=True, mask_epochs=2, **WORK)),
-    Case("localize-stitch-batchnorm", localize_stitch(Net(partial(Normed, width=16)), **{**WORK, "batch_size": 17})),
+    Case("hgls", HGLS(NET, **WORK)),
+    Case("hgls-hgc", HGLS(NET, slopes="hgc", lossless="adaptive", peers=2, **WORK)),
+    Case("hgls-mean-head", HGLS(NET, mean_head=True, **WORK)),
+    Case("hgls-coded", HGLS(NET, gradient="last_batch", search_base="local", **WORK)),
+    Case("hgls-joint", HGLS(NET, base="fedrep", head_epochs=2, search="joint", accept="held_out", **WORK)),
+    Case("hgls-scaffold", HGLS(NET, base="scaffold", own_only=True, **{**WORK, "optimizer": SGD(0.3)})),
+    Case("fedper-finetune", FedPerFineTune(NET, tune_epochs=1, **WORK)),
+    Case("localize-stitch", LocalizeStitch(NET, remember=True, **WORK)),
+    Case("localize-stitch-sparse", LocalizeStitch(NET, keep=0.3, error_feedback=True, values="fp16", **WORK)),
+    Case("localize-stitch-signs", LocalizeStitch(NET, mu=1.0, conflicts="elect", per="tensor", **WORK)),
+    Case("localize-stitch-silent", LocalizeStitch(NET, unseen_classes_vote=False, threshold_noise=0.05, **WORK)),
+    Case("localize-stitch-trained", LocalizeStitch(NET, keep=0.5, trained_masks=True, mask_epochs=2, **WORK)),
+    Case("localize-stitch-batchnorm", LocalizeStitch(Net(partial(Normed, width=16)), **{**WORK, "batch_size": 17})),
     Case("localize-stitch-scaffold", LocalizeStitch(base=Scaffold(NET, **{**WORK, "optimizer": SGD(0.3)}))),
-    Case("stitch-once", stitch_once(NET, keep=0.5, epochs_first=6, **WORK)),
-    Case("single-model", single_model(NET, epochs_first=4, **WORK), alone=True),
+    Case("stitch-once", StitchOnce(NET, keep=0.5, epochs_first=6, **WORK)),
+    Case("single-model", SingleModel(NET, epochs_first=4, **WORK), alone=True),
     Case("fedavg-stitch", fedavg(aggregate=merging(Stitch(keep=0.7)))),
     Case("fedavg-ties", fedavg(aggregate=merging(Ties(keep=0.7)))),
     Case("fedavg-dare", fedavg(aggregate=merging(Dare(drop=0.3)))),
     Case("codecs-both-ways", Compressed(base=fedavg(), codec=error_feedback(on("delta", top_k(0.3))), download=half())),
-    Case("codecs-chained", Compressed(base=fedper(NET, **WORK), codec=chain(power_sgd(8), half()), download=qsgd(8))),
-    Case("codecs-batchnorm", Compressed(base=fedbn(Net(partial(Normed, width=16)), **WORK), codec=hgc_rc(64))),
-    Case("podfcssv", podfcssv(MAE, center=True, lambda_proto=0.1, **GUESS), guesses=True),
+    Case("codecs-chained", Compressed(base=FedPer(NET, **WORK), codec=chain(power_sgd(8), half()), download=qsgd(8))),
+    Case("codecs-batchnorm", Compressed(base=FedBN(Net(partial(Normed, width=16)), **WORK), codec=hgc_rc(64))),
+    Case("podfcssv", PODFCSSV(MAE, center=True, lambda_proto=0.1, **GUESS), guesses=True),
     Case(
         "podfcssv-extended",
-        podfcssv(
+        PODFCSSV(
             MAE,
             lambda_proto=0.1,
             center=True,
@@ -250,7 +250,7 @@ CASES = [
         ),
         guesses=True,
     ),
-    Case("fedmae", fedmae(MAE, **GUESS), guesses=True),
-    Case("mae-alone", mae_alone(MAE, **GUESS), guesses=True),
-    Case("mae-pooled", mae_pooled(MAE, **GUESS), alone=True, guesses=True),
+    Case("fedmae", FedMAE(MAE, **GUESS), guesses=True),
+    Case("mae-alone", MAEAlone(MAE, **GUESS), guesses=True),
+    Case("mae-pooled", MAEPooled(MAE, **GUESS), alone=True, guesses=True),
 ]

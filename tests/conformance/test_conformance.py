@@ -26,7 +26,7 @@ from fedquilt.engines.client_side import one_thread
 from fedquilt.kernels import Player, Tape
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.reconstruct import reconstruct
-from fedquilt.runs.registry import METHODS
+from fedquilt.registry import METHODS
 from fedquilt.runs.runner import Snapshot, run
 from helpers.engines import Shuffled
 from helpers.sabotage import Corrupting, Without

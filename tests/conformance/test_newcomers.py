@@ -19,7 +19,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.data import Federation, held_out
 from fedquilt.engines.client_side import one_thread
-from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper import FedPer
 from fedquilt.methods.ifca import IFCA
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.newcomers import MODES, evaluate_newcomers
@@ -102,7 +102,7 @@ def test_fine_tuning_is_local_training_from_the_global_model():
 
 
 def test_without_a_global_model_a_newcomer_gets_the_shared_part_and_a_fresh_head():
-    method = fedper(NET, **WORK)
+    method = FedPer(NET, **WORK)
     part, new = held_out(CASES[0].federation, 1)
     snapshot = last(method, part, rounds=1)
     seen: list[Params] = []

@@ -20,7 +20,7 @@ from fedquilt.core.errors import RoundError
 from fedquilt.core.record import unpack
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.runs.runner import run
 from fedquilt.runs.slots import entries_of, file_of
@@ -381,6 +381,6 @@ def test_a_folder_that_another_process_runs_is_left_alone(recipe: Path) -> None:
 
 def test_a_client_whose_own_model_breaks_is_left_out() -> None:
     """Nothing of local-only training travels, so only the client itself can tell that its model is no longer finite."""
-    method = local_only(fedavg().net, optimizer=SGD(3e38), batch_size=2)
+    method = LocalOnly(fedavg().net, optimizer=SGD(3e38), batch_size=2)
     with pytest.raises(RoundError, match="non-finite numbers in the client's own state"):
         list(run(method, points(8, 8), rounds=5, engine="local"))

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from fedquilt.engines.local import Local
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.runs.config import Snapshots
 from fedquilt.runs.runner import Run
 from fedquilt.runs.storage import RunFolder
@@ -53,7 +53,7 @@ def power_cut_at(number: int) -> Iterator[list[int]]:
 def made(folder: Path) -> Run:
     """A short run with client files and a snapshot in every round."""
     return Run(
-        local_only(linear()), points(10, 20, 30), rounds=ROUNDS, engine=Local(), folder=RunFolder(folder),
+        LocalOnly(linear()), points(10, 20, 30), rounds=ROUNDS, engine=Local(), folder=RunFolder(folder),
         snapshots=Snapshots(every=1, seconds=0),
     )  # fmt: skip
 

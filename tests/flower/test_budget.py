@@ -18,7 +18,7 @@ from fedquilt.engines.flower.errand import Answer, Given, Refused
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.fedrep import FedRep
 from fedquilt.models.registry import make
 from fedquilt.pieces.optimizers import SGD
 from helpers.nodes import Seen, flower, grid
@@ -90,7 +90,7 @@ def test_steps_of_several_trainings_count_together():
 
 def in_two() -> Any:
     """A head in two passes, then a body in one."""
-    return fedrep(NET, head_epochs=2, optimizer=SGD(0.1), batch_size=8)
+    return FedRep(NET, head_epochs=2, optimizer=SGD(0.1), batch_size=8)
 
 
 def test_a_task_that_takes_too_long_is_stopped_and_the_node_lives_on():

@@ -12,11 +12,11 @@ from typing import Any
 
 from fedquilt.core.errors import InputError
 from fedquilt.models.registry import MODELS, net
+from fedquilt.registry import entries
 from fedquilt.runs.build import engine_of, method_of, tell_of
 from fedquilt.runs.compare import cells
 from fedquilt.runs.config import dump, load, parse
 from fedquilt.runs.options import _schema
-from fedquilt.runs.registry import entries
 from fedquilt.runs.settings import Config
 from fedquilt.runs.sweeping import sweep
 

@@ -17,7 +17,7 @@ from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.client_side import Slot, Wire
 from fedquilt.engines.flower.errand import Answer, Errand, Given, Here, Job
-from fedquilt.runs.registry import entries, lookup
+from fedquilt.registry import entries, lookup
 from helpers.frames import resealed, sealed
 
 

@@ -9,7 +9,6 @@ from fedquilt.core.net import Net
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.data.streams import Stream
 from fedquilt.methods.podfcssv import PODFCSSV
-from fedquilt.methods.podfcssv_recipe import podfcssv
 from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import AdamW
 
@@ -48,4 +47,4 @@ def tasks(clients: int = 3) -> Stream:
 def method(**options: Any) -> PODFCSSV:
     """PODFCSSV for those."""
     given = {"lambda_proto": 0.1, "center": True, "optimizer": AdamW(1e-3), "batch_size": 64, **options}
-    return podfcssv(autoencoder(), **given)
+    return PODFCSSV(autoencoder(), **given)

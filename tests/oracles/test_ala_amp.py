@@ -14,8 +14,8 @@ from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.methods.fedala import Blender, fedala
-from fedquilt.methods.fedamp import Cloud, fedamp
+from fedquilt.methods.fedala import Blender, FedALA
+from fedquilt.methods.fedamp import Cloud, FedAMP
 from fedquilt.methods.fedavg import Download
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import DATA, LOSS, START, N, descend, loss, mean, slope
@@ -52,7 +52,7 @@ def ala_by_hand(rounds, rate, steady):
 
 @pytest.mark.parametrize(("rounds", "rate", "steady"), [(1, 1.0, 0.1), (2, 1.0, 0.1), (4, 0.05, 1e-3), (4, 0.01, 0.0)])
 def test_fedala(rounds, rate, steady):
-    snapshot = last(fedala(LOSS, rate=rate, share=1.0, top=1, steady=steady, **WORK), DATA, rounds=rounds)
+    snapshot = last(FedALA(LOSS, rate=rate, share=1.0, top=1, steady=steady, **WORK), DATA, rounds=rounds)
     x, models, passes = ala_by_hand(rounds, rate, steady)
     assert float(snapshot.state.shared["w"]) == pytest.approx(x, rel=1e-4)
     assert own(snapshot) == pytest.approx(models, rel=1e-4)
@@ -79,7 +79,7 @@ def slanted(out, params, fixed, batch):
 
 def test_one_step_of_the_weights_by_hand():
     """Own [0, 0], global [1, -1], A [1, 1], slope [.3, .2], rate 1: A = clip([.7, 1.2]) = [.7, 1], start [.7, -1]."""
-    method = fedala(Objective(Net(Two), (slanted,)), top=1, batch_size=100)
+    method = FedALA(Objective(Net(Two), (slanted,)), top=1, batch_size=100)
     own_model, ones = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
     site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
     sent = Download({"w": torch.tensor([1.0, -1.0])})
@@ -106,7 +106,7 @@ class Stacked(nn.Module):
 @pytest.mark.parametrize(("top", "low"), [(1, [5.0, 5.0]), (0, [5.0, 5.0]), (2, [5.0, 5.0])])
 def test_lower_tensors_are_the_global_ones(top, low):
     """top = 1 mixes w only; top = 0 or 2 mix both, but the loss does not feel ``low``, whose A stays 1."""
-    method = fedala(Objective(Net(Stacked), (slanted,)), top=top, batch_size=100)
+    method = FedALA(Objective(Net(Stacked), (slanted,)), top=top, batch_size=100)
     mine = {"low": torch.zeros(2), "w": torch.zeros(2)}
     sent = Download({"low": torch.full((2,), 5.0), "w": torch.tensor([1.0, -1.0])})
     site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
@@ -118,7 +118,7 @@ def test_lower_tensors_are_the_global_ones(top, low):
 
 def test_models_that_differ_but_sum_alike_are_not_equal():
     """w_global - w_own = [1, -1] sums to 0: the published test takes these for equal; here A is learned."""
-    method = fedala(Objective(Net(Two), (slanted,)), top=1, batch_size=100)
+    method = FedALA(Objective(Net(Two), (slanted,)), top=1, batch_size=100)
     site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
     sent = Download({"w": torch.tensor([1.0, -1.0])})
     assert float((sent.shared["w"] - torch.zeros(2)).sum()) == 0
@@ -151,24 +151,24 @@ def amp_by_hand(rounds, alpha, sigma, lam):
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 def test_fedamp(rounds):
-    method = fedamp(LOSS, alpha=0.8, sigma=2.0, lam=0.4, **WORK)
+    method = FedAMP(LOSS, alpha=0.8, sigma=2.0, lam=0.4, **WORK)
     assert own(last(method, DATA, rounds=rounds)) == pytest.approx(amp_by_hand(rounds, 0.8, 2.0, 0.4), rel=1e-5)
 
 
 def test_a_large_alpha_is_made_small_enough():
     """The paper asks for an alpha in every round that leaves a convex combination: with 50 and three clients that are
     alike, the others' weights sum to more than 1, so u_i is the others' weighted mean, and the run goes on."""
-    method = fedamp(LOSS, alpha=50.0, sigma=1.0, lam=0.0, optimizer=SGD(0.01))
+    method = FedAMP(LOSS, alpha=50.0, sigma=1.0, lam=0.0, optimizer=SGD(0.01))
     cloud = Cloud({"w": torch.tensor(0.0)}, {i: {"w": torch.tensor(w)} for i, w in enumerate((0.0, 0.1, 0.2))})
     near, far = math.exp(-0.01), math.exp(-0.04)
     assert float(method.down(cloud, 0).shared["w"]) == pytest.approx((0.1 * near + 0.2 * far) / (near + far), rel=1e-5)
     assert "alpha 50 is above sigma / 2 = 0.5" in method.warned(cloud)
-    assert fedamp(LOSS, alpha=0.5, sigma=1.0).warned(cloud) is None
+    assert FedAMP(LOSS, alpha=0.5, sigma=1.0).warned(cloud) is None
     with pytest.warns(UserWarning, match="alpha 50 is above"):
         last(method, DATA, rounds=3)
 
 
 def test_impossible_settings_are_refused():
-    for method, wrong in ((fedamp, {"sigma": 0.0}), (fedala, {"share": 0.0}), (fedala, {"top": -1})):
+    for method, wrong in ((FedAMP, {"sigma": 0.0}), (FedALA, {"share": 0.0}), (FedALA, {"top": -1})):
         with pytest.raises(InputError, match=next(iter(wrong))):
             method(LOSS, **wrong)

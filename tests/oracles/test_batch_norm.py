@@ -15,7 +15,7 @@ from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.table import Batch
 from fedquilt.data import Federation
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedbn import fedbn
+from fedquilt.methods.fedbn import FedBN
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import last
@@ -69,7 +69,7 @@ def test_shared_statistics_are_the_mean_over_all_clients(rounds, aggregate, shar
 @pytest.mark.parametrize(
     "method",
     [
-        fedbn(NET, **WORK),
+        FedBN(NET, **WORK),
         FedAvg(objective=NET, parts=Parts(everything_but(under(*STATISTICS)), under(*STATISTICS)), **WORK),
     ],
     ids=["fedbn", "statistics only"],

@@ -20,14 +20,14 @@ from fedquilt.core.train import Job, Train
 from fedquilt.methods.cfl import CFL
 from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
 from fedquilt.methods.fedavg import FedAvg, Upload
-from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper import FedPer
 from fedquilt.methods.fedper_grouped import FedPerGrouped
 from fedquilt.methods.flhc import FLHC
 from fedquilt.methods.grouped import Groups
 from fedquilt.methods.hcfl import HCFL, Blended
 from fedquilt.methods.lcfed import LCFed
 from fedquilt.methods.pacfl import PACFL
-from fedquilt.methods.pfedme import pfedme
+from fedquilt.methods.pfedme import PFedMe
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import from_labels
 from fedquilt.pieces.objectives import prox
@@ -243,8 +243,8 @@ def test_o10_pacfl_with_one_cluster_is_fedavg():
 def test_o10_fedper_in_one_cluster_is_fedper_and_with_contexts_cgpfl_is_pfedme():
     """To the bit, with what clients keep."""
     pairs = [
-        (FedPerGrouped(**TRAIN, head=("bias",), n_clusters=1), fedper(**TRAIN, head=("bias",))),
-        (CGPFLMoreau(**TRAIN, n_clusters=1, mu=2.0, aggregate=uniform_mean), pfedme(**TRAIN, lam=2.0)),
+        (FedPerGrouped(**TRAIN, head=("bias",), n_clusters=1), FedPer(**TRAIN, head=("bias",))),
+        (CGPFLMoreau(**TRAIN, n_clusters=1, mu=2.0, aggregate=uniform_mean), PFedMe(**TRAIN, lam=2.0)),
     ]
     for many, single in pairs:
         found, plain = last(many, POINTS, rounds=4), last(single, POINTS, rounds=4)

@@ -10,8 +10,8 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import at_random
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
-from fedquilt.methods.feddyn import feddyn
-from fedquilt.methods.fednova import fednova, pace
+from fedquilt.methods.feddyn import FedDyn
+from fedquilt.methods.fednova import FedNova, pace
 from fedquilt.methods.scaffold import Scaffold
 from fedquilt.pieces.optimizers import SGD, Adam
 from helpers.scalar import DATA, LOSS, START, N, slope, weight
@@ -102,7 +102,7 @@ def alike():
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_fednova(rounds, momentum):
-    method = fednova(LOSS, optimizer=SGD(LR, momentum), epochs=2, batch_size=1)
+    method = FedNova(LOSS, optimizer=SGD(LR, momentum), epochs=2, batch_size=1)
     found = float(last(method, alike(), rounds=rounds).state.shared["w"])
     assert found == pytest.approx(nova_by_hand(rounds, momentum), rel=1e-5)
 
@@ -116,7 +116,7 @@ def test_pace_is_the_sum_of_the_weights_of_the_slopes():
     assert pace(SGD(0.1, 0.9), 7) == pytest.approx((7 - 0.9 * (1 - 0.9**7) / 0.1) / 0.1)
     assert pace(SGD(0.1, 0.5, nesterov=True), 2) == 3.25
     with pytest.raises(InputError, match="FedNova needs SGD"):
-        fednova(LOSS, optimizer=Adam(0.1))
+        FedNova(LOSS, optimizer=Adam(0.1))
 
 
 def feddyn_by_hand(rounds, alpha, count):
@@ -136,7 +136,7 @@ def feddyn_by_hand(rounds, alpha, count):
 
 @pytest.mark.parametrize(("rounds", "alpha", "count"), [(1, 0.5, 3), (4, 0.5, 3), (5, 1.0, 2)])
 def test_feddyn(rounds, alpha, count):
-    state = last(feddyn(LOSS, alpha=alpha, cohort=at_random(count), **WORK), DATA, rounds=rounds).state
+    state = last(FedDyn(LOSS, alpha=alpha, cohort=at_random(count), **WORK), DATA, rounds=rounds).state
     x, h = feddyn_by_hand(rounds, alpha, count)
     assert float(state.shared["w"]) == pytest.approx(x, rel=1e-4)
     assert float(state.h["w"]) == pytest.approx(h, rel=1e-4)

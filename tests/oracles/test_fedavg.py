@@ -13,9 +13,9 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.methods.centralised import Centralised
 from fedquilt.methods.fedavg import FedAvg, Upload
-from fedquilt.methods.fedavg_noise import fedavg_noise
-from fedquilt.methods.fedprox import fedprox
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.fedavg_noise import FedAvgNoise
+from fedquilt.methods.fedprox import FedProx
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.pieces.aggregators import noised, uniform_mean
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import OneWeight, last, points, squared_error
@@ -58,7 +58,7 @@ def test_fedprox_pulls_with_the_squared_distance(mu, expected):
     step 2: slope = (2.5 - 4) + mu (2.5 - 1)    -> w = 2.5 - (-1.5 + 1.5 mu) / 2 = 3.25 - 0.75 mu
     With the distance itself instead of its square, mu = 1 would give 2.5 - (-1.5 + 0.5) / 2 = 3.0.
     """
-    method = fedprox(LOSS, mu=mu, optimizer=SGD(0.5), steps=2)
+    method = FedProx(LOSS, mu=mu, optimizer=SGD(0.5), steps=2)
     assert weight(method, ALONE) == pytest.approx(expected, abs=1e-6)
 
 
@@ -67,12 +67,12 @@ def test_fedprox_pulls_towards_this_round_s_start_not_the_first():
 
     step 1: slope = 2.5 - 4 = -1.5 -> 3.25;  step 2: (3.25 - 4) + (3.25 - 2.5) = 0 -> 3.25
     """
-    assert weight(fedprox(LOSS, mu=1.0, optimizer=SGD(0.5), steps=2), ALONE, 2) == pytest.approx(3.25, abs=1e-6)
+    assert weight(FedProx(LOSS, mu=1.0, optimizer=SGD(0.5), steps=2), ALONE, 2) == pytest.approx(3.25, abs=1e-6)
 
 
 def test_local_only_is_each_client_by_itself():
     """Client 0: 1 -> 2.5 -> 3.25 (halfway to 4 each time); client 1: 1 -> 0.5 -> 0.25 (halfway to 0)."""
-    snapshot = last(local_only(LOSS, **ONE_STEP), DATA, rounds=2)
+    snapshot = last(LocalOnly(LOSS, **ONE_STEP), DATA, rounds=2)
     assert snapshot.state.shared == {}
     assert [float(snapshot.personal_model(c)["w"]) for c in (0, 1)] == pytest.approx([3.25, 0.25], abs=1e-6)
 
@@ -92,7 +92,7 @@ def test_noise_is_that_of_the_documented_generator():
     """mean + randn * (scale * std), drawn name by name from Seed(0).fold('up', 'train', 0).fold('noise')."""
     data = points(12, 20)
     plain = last(tiny_fedavg(aggregate=uniform_mean), data, rounds=1).state.shared
-    noisy = last(fedavg_noise(tiny_fedavg().objective, noise=0.3, optimizer=SGD(0.1), batch_size=8), data, rounds=1)
+    noisy = last(FedAvgNoise(tiny_fedavg().objective, noise=0.3, optimizer=SGD(0.1), batch_size=8), data, rounds=1)
     draw = Seed(0).fold("up", "train", 0).fold("noise").torch()
     for name, tensor_ in plain.items():
         expected = tensor_ + torch.randn(tensor_.shape, generator=draw) * (0.3 * tensor_.std(unbiased=True))

@@ -11,7 +11,7 @@ from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.fedetf import fedetf
+from fedquilt.methods.fedetf import FedETF
 from fedquilt.models.small import LogisticRegression
 from fedquilt.pieces.etf import simplex
 from fedquilt.pieces.optimizers import SGD
@@ -41,7 +41,7 @@ def loss_by_hand(w, b, scale, x, y):
 
 def test_one_step_goes_down_the_slope_of_that_loss():
     """Slopes by central differences of the numpy loss; lr 0.1, all rows in one batch, one client."""
-    method, data = fedetf(LINE, scale=2.0, optimizer=SGD(0.1), steps=1, batch_size=9), points(9)
+    method, data = FedETF(LINE, scale=2.0, optimizer=SGD(0.1), steps=1, batch_size=9), points(9)
     rounds = Rounds(method, data, Local(), Seed(0))
     start = rounds.state.shared
     assert set(start) == {"head.projection.weight", "head.projection.bias", "head.scale"}  # the simplex never travels
@@ -65,6 +65,6 @@ def test_one_step_goes_down_the_slope_of_that_loss():
 
 def test_impossible_settings_are_refused():
     with pytest.raises(InputError, match="scale > 0"):
-        fedetf(LINE, scale=0.0)
+        FedETF(LINE, scale=0.0)
     with pytest.raises(InputError, match="linear head"):
-        fedetf(Net.of(torch.nn.Linear, 2, 2)).init_server(Seed(0))
+        FedETF(Net.of(torch.nn.Linear, 2, 2)).init_server(Seed(0))

@@ -17,10 +17,10 @@ from fedquilt.core.table import Batch
 from fedquilt.core.train import Job
 from fedquilt.data import Federation
 from fedquilt.methods.fedavg import Download, Upload
-from fedquilt.methods.fedloge import CountedUpload, Holder, fedloge
+from fedquilt.methods.fedloge import CountedUpload, FedLoGe, Holder
 from fedquilt.models.registry import make
 from fedquilt.models.small import MLP
-from fedquilt.pieces.aggregators import class_wise, mean
+from fedquilt.pieces.aggregators import class_wise, mean, uniform_mean
 from fedquilt.pieces.etf import Frame
 from fedquilt.pieces.objectives import prox
 from fedquilt.pieces.optimizers import SGD
@@ -52,12 +52,12 @@ ROWS = {"x": T([[1.0, 2.0], [2.0, 1.0]]), "y": T([0, 1])}
 
 
 def square(**options):
-    return fedloge(Net(Square), narrow="spread", frame_steps=0, sparsity=0.0, **options)
+    return FedLoGe(Net(Square), narrow="spread", frame_steps=0, sparsity=0.0, **options)
 
 
 def framed(method, vectors):
     """The method with this frame, as if it had been built so."""
-    resident = method.base.net._resident()
+    resident = method.framed.net._resident()
     resident.module.frame.vectors = vectors
     resident._as_built = resident._marks()
     return method
@@ -66,7 +66,7 @@ def framed(method, vectors):
 def test_o5_one_local_step():
     """lr .1, no momentum: losses S 1.020828, G 1.263501, L 1.680270; G and L see the features before the step."""
     method = framed(square(optimizer=SGD(0.1), batch_size=2), S)
-    out = method.base.net(START, Batch(ROWS), train=True)
+    out = method.framed.net(START, Batch(ROWS), train=True)
     for scores, loss in ((out.universal, 1.020828), (out.logits, 1.263501), (out.own, 1.680270)):
         assert float(F.cross_entropy(scores, ROWS["y"])) == pytest.approx(loss, abs=1e-6)
     site = Federation.from_rows(ROWS, {0: {"train": [0, 1]}}, classes=3).site(0, 0)
@@ -100,7 +100,7 @@ def test_a_learned_temperature_by_hand(cosine):
     if not cosine:
         close(upload.delta["features.0.weight"], -0.1 * (3 * wrong @ S).T @ ROWS["x"] / 2)
     heads = method.heads(Download({**shared, "temperature": T(2.5)}), client)
-    close(heads.fixed.weight, 2.5 * method.base.net.full({})["frame.vectors"])
+    close(heads.fixed.weight, 2.5 * method.framed.net.full({})["frame.vectors"])
 
 
 def by_three_optimisers(net, start, batches, momentum):
@@ -126,9 +126,9 @@ def by_three_optimisers(net, start, batches, momentum):
 def test_one_loss_equals_three_optimisers_in_turn():
     """Two epochs with momentum, so that its memory counts."""
     data = digits(clients=2)
-    method = fedloge(Net.of(MLP, 64, 10, hidden=(16,)), norm=1.0, optimizer=SGD(0.1, momentum=0.5), epochs=2,
+    method = FedLoGe(Net.of(MLP, 64, 10, hidden=(16,)), norm=1.0, optimizer=SGD(0.1, momentum=0.5), epochs=2,
                      batch_size=16)  # fmt: skip
-    net, site, turn = method.base.net, data.site(0, 0), Turn(0, 0, Seed(3))
+    net, site, turn = method.framed.net, data.site(0, 0), Turn(0, 0, Seed(3))
     start = net.init(Seed(1))
     batches = list(site.train.batches(16, 2, turn.seed.fold("batches")))
     by_hand = by_three_optimisers(net, start, batches, 0.5)
@@ -144,7 +144,7 @@ def test_one_loss_equals_three_optimisers_in_turn():
 
 def slopes(method, params):
     params = {n: t.clone().requires_grad_() for n, t in params.items()}
-    loss = method.base.loss(params, {"pace": 1.0}, Batch(ROWS))
+    loss = method.framed.loss(params, {"pace": 1.0}, Batch(ROWS))
     return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
 
 
@@ -188,7 +188,7 @@ def test_o10_prox():
 
 
 def small(**options):
-    return fedloge(Net.of(MLP, 64, 10, hidden=(16,)), norm=1.0, optimizer=SGD(0.1), batch_size=16, **options)
+    return FedLoGe(Net.of(MLP, 64, 10, hidden=(16,)), norm=1.0, optimizer=SGD(0.1), batch_size=16, **options)
 
 
 def test_what_travels_and_what_stays():
@@ -202,7 +202,7 @@ def test_what_travels_and_what_stays():
     assert upload.delta.keys() == snapshot.state.shared.keys()
     private = {pack({"t": t}) for t in tensors_in(client)}
     assert private.isdisjoint(pack({"t": t}) for t in tensors_in(upload))
-    assert torch.equal(method.base.net.full({})["frame.vectors"], Frame(10, 16, norm=1.0).build())
+    assert torch.equal(method.framed.net.full({})["frame.vectors"], Frame(10, 16, norm=1.0).build())
     heads = method.heads(train.down(snapshot.state, 0), snapshot.client_state(0))
     close(method.personal_model(train.down(snapshot.state, 0), snapshot.client_state(0))["head.weight"],
           Realign().own(heads.general, heads.own).weight)  # fmt: skip
@@ -224,9 +224,11 @@ def test_models_in_use():
     assert torch.equal(method.global_model(state)["head.weight"], frame)
     fresh = method.init_client(Seed(0))
     assert fresh.counts is None
-    assert torch.equal(method.personal_model(method.base.down(state, 0), fresh)["head.weight"], frame)  # never visited
+    assert torch.equal(
+        method.personal_model(method.framed.down(state, 0), fresh)["head.weight"], frame
+    )  # never visited
     known = Holder(fresh.private, T([0, 1, 0, 2, 0, 0, 0, 0, 0, 9]))
-    model = method.personal_model(method.base.down(state, 0), known)
+    model = method.personal_model(method.framed.down(state, 0), known)
     answers = method.predict(model, Batch({"x": torch.randn(200, 1, 8, 8, generator=Seed(0).torch())})).argmax(1)
     assert set(answers.tolist()) <= {1, 3, 9}
 
@@ -234,7 +236,7 @@ def test_models_in_use():
 def test_batch_norm_travels_with_the_body():
     """Its statistics are averaged, and plain models hold them."""
     net = Net(make("resnet10", (1, 8, 8), 10, width=2, norm="batch"))
-    method = fedloge(net, norm=1.0, optimizer=SGD(0.1), batch_size=64)
+    method = FedLoGe(net, norm=1.0, optimizer=SGD(0.1), batch_size=64)
     snapshot = last(method, digits(clients=2), rounds=1)
     statistics = [n for n in snapshot.state.shared if n.endswith("running_mean")]
     assert statistics
@@ -245,7 +247,7 @@ def test_norm_goes_down_by_equal_factors():
     method = small(warm_norm=4.0, warm_rounds=2)
     assert [method.pace(r) * method.norm for r in range(4)] == pytest.approx([4.0, 2.0, 1.0, 1.0])
     job = method.start(
-        method.base.down(method.init_server(Seed(0)), 0), method.init_client(Seed(0)), None, Turn(1, 0, Seed(0))
+        method.framed.down(method.init_server(Seed(0)), 0), method.init_client(Seed(0)), None, Turn(1, 0, Seed(0))
     )
     assert isinstance(job, Job)
     assert job.fixed["pace"] == pytest.approx(2.0)
@@ -261,7 +263,7 @@ def test_one_client_is_centralised_training():
     for round in range(2):
         seed = Seed(0).fold("work", "train", round, client)
         batches = list(data.site(client, round).train.batches(16, 1, seed.fold("batches")))
-        now = by_three_optimisers(method.base.net, now, batches, 0.0)
+        now = by_three_optimisers(method.framed.net, now, batches, 0.0)
     for name, tensor in {**alone.state.shared, **alone.client_state(client).private}.items():
         close(tensor, now[name], 1e-5)
 
@@ -271,7 +273,7 @@ def test_one_client_is_centralised_training():
     [({"serve": "best"}, "serve"), ({"warm_norm": 2.0}, "go together"), ({"temperature": 0.0}, "above 0"),
      ({"temperature": float("inf")}, "finite"), ({"warm_norm": float("nan"), "warm_rounds": 2}, "go together"),
      ({"frame_lr": float("nan")}, "lr"),
-     ({"sparsity": 1.0}, "sparsity"), ({"by_class": True, "aggregate": mean}, "leave aggregate out")],
+     ({"sparsity": 1.0}, "sparsity"), ({"by_class": True, "aggregate": uniform_mean}, "leave aggregate out")],
 )  # fmt: skip
 def test_impossible_settings(options, message):
     with pytest.raises(InputError, match=message):

@@ -11,7 +11,7 @@ import torch
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
-from fedquilt.methods.fedopt import fedadagrad, fedadam, fedavgm, fedyogi
+from fedquilt.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import LOSS, START, N, descend, mean, weight
 from helpers.toy import Normed, digits, last
@@ -50,7 +50,7 @@ def adagrad(v, dd):
 @pytest.mark.parametrize("rounds", [1, 2, 5])
 @pytest.mark.parametrize(
     ("method", "second"),
-    [(partial(fedadam, beta2=B2), adam), (partial(fedyogi, beta2=B2), yogi), (fedadagrad, adagrad)],
+    [(partial(FedAdam, beta2=B2), adam), (partial(FedYogi, beta2=B2), yogi), (FedAdagrad, adagrad)],
     ids=["adam", "yogi", "adagrad"],
 )
 def test_adaptive_servers(method, second, rounds):
@@ -69,22 +69,22 @@ def test_server_momentum(rounds):
     for _ in range(rounds):
         v = 0.7 * v + change(x)
         x = x + 0.5 * v
-    assert weight(fedavgm(LOSS, server_lr=0.5, beta=0.7, **WORK), rounds) == pytest.approx(x, rel=1e-5)
+    assert weight(FedAvgM(LOSS, server_lr=0.5, beta=0.7, **WORK), rounds) == pytest.approx(x, rel=1e-5)
 
 
 def test_the_optimiser_leaves_batch_norm_statistics_to_the_mean():
     """With an enormous lr only trained weights fly off; the running statistics equal FedAvg's after one round."""
     net, work = Net(partial(Normed, width=8)), {"optimizer": SGD(0.1), "steps": 1}
-    far = last(fedadam(net, server_lr=100.0, **work), digits(), rounds=1).state
-    near = last(fedavgm(net, beta=0.0, **work), digits(), rounds=1).state
+    far = last(FedAdam(net, server_lr=100.0, **work), digits(), rounds=1).state
+    near = last(FedAvgM(net, beta=0.0, **work), digits(), rounds=1).state
     for name in ("bn.running_mean", "bn.running_var", "bn.num_batches_tracked"):
         assert torch.equal(far.shared[name], near.shared[name])
         assert name not in far.memory[0]
     assert not torch.equal(far.shared["bn.weight"], near.shared["bn.weight"])
-    assert set(fedadam(net).init_server(Seed(0)).memory[1]) == set(net.trainable)
+    assert set(FedAdam(net).init_server(Seed(0)).memory[1]) == set(net.trainable)
 
 
 @pytest.mark.parametrize("wrong", [{"server_lr": 0.0}, {"beta1": 1.0}, {"beta2": -0.1}, {"tau": 0.0}])
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong)).removeprefix("server_")):
-        fedadam(LOSS, **wrong)
+        FedAdam(LOSS, **wrong)

@@ -25,8 +25,8 @@ from fedquilt.engines.client_side import ClientSide, Task
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.localize_stitch import LocalizeStitch, localize_stitch, stitch_once
-from fedquilt.methods.once import single_model
+from fedquilt.methods.localize_stitch import LocalizeStitch, StitchOnce
+from fedquilt.methods.once import SingleModel
 from fedquilt.methods.scaffold import Scaffold
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
@@ -78,16 +78,16 @@ def close(a: Params, b: Params, within: float) -> None:
 
 def test_c_keeping_everything_is_unweighted_fedavg() -> None:
     fedavg = final(FedAvg(objective=NET, aggregate=uniform_mean, **WORK))
-    close(final(localize_stitch(NET, keep=1.0, **WORK)), fedavg, 1e-6)
+    close(final(LocalizeStitch(NET, keep=1.0, **WORK)), fedavg, 1e-6)
     weighted = final(FedAvg(objective=NET, **WORK))
-    close(final(localize_stitch(NET, keep=1.0, by_examples=True, **WORK)), weighted, 1e-6)
+    close(final(LocalizeStitch(NET, keep=1.0, by_examples=True, **WORK)), weighted, 1e-6)
     assert not torch.allclose(weighted["head.weight"], fedavg["head.weight"], atol=1e-4)
 
 
 def test_buffers_are_averaged_and_counters_stay() -> None:
     """2.8: running statistics as FedAvg's whatever K is, the batch counter as it began."""
     net = Net(partial(Normed, width=16))
-    found = final(localize_stitch(net, keep=0.2, optimizer=SGD(1e-9), batch_size=17), rounds=1)
+    found = final(LocalizeStitch(net, keep=0.2, optimizer=SGD(1e-9), batch_size=17), rounds=1)
     plain = final(FedAvg(objective=net, aggregate=uniform_mean, optimizer=SGD(1e-9), batch_size=17), rounds=1)
     for name in ("bn.running_mean", "bn.running_var"):
         torch.testing.assert_close(found[name], plain[name])
@@ -96,7 +96,7 @@ def test_buffers_are_averaged_and_counters_stay() -> None:
 
 
 def test_the_accuracy_is_the_clients_held_out_one_and_steers_the_next_density() -> None:
-    method = localize_stitch(NET, mu=1.0, **WORK)
+    method = LocalizeStitch(NET, mu=1.0, **WORK)
     orders = []
     for snapshot in run(method, TOY, rounds=2, engine="local", score=classify):
         assert snapshot.state.accuracy == snapshot.metrics["global_valid_accuracy_pooled"]
@@ -123,7 +123,7 @@ def test_l_no_data_in_any_message() -> None:
     """An upload holds one number per chosen weight and where it is; four times the rows do not make it longer."""
     keep, count = 0.1, sum(t.numel() for t in NET.init(Seed(0)).values())
     for federation in (TOY, digits(clients=1)):
-        state, sent, frame, vote = visit(localize_stitch(NET, keep=keep, **WORK), federation, federation.ids[0])
+        state, sent, frame, vote = visit(LocalizeStitch(NET, keep=keep, **WORK), federation, federation.ids[0])
         kept = sum(int(m.sum()) for m in chosen(vote.inner.delta).values())
         assert kept == int(keep * count)
         assert len(frame) < 4 * kept + count / 8 + 700
@@ -142,7 +142,7 @@ def test_k_the_split_is_a_function_of_the_seed_and_covers_everything_once(seed: 
 
 def test_error_feedback_sends_later_what_was_not_sent() -> None:
     """What was chosen in round 1 and what is owed afterwards add up to the whole change of round 1."""
-    method = localize_stitch(NET, keep=0.1, error_feedback=True, **WORK)
+    method = LocalizeStitch(NET, keep=0.1, error_feedback=True, **WORK)
     plain = FedAvg(objective=NET, **WORK)
     side = ClientSide(method, TOY, Seed(0))
     state = method.init_server(Seed(0).fold("server"))
@@ -155,18 +155,18 @@ def test_error_feedback_sends_later_what_was_not_sent() -> None:
     close({n: got[n] + owed[n] for n in got}, whole, 1e-7)
     assert method.stitch.divide == "clients"
     with pytest.raises(InputError, match="error_feedback with unseen_classes_vote"):
-        localize_stitch(NET, error_feedback=True, unseen_classes_vote=False, **WORK)
+        LocalizeStitch(NET, error_feedback=True, unseen_classes_vote=False, **WORK)
 
 
 def test_feedback_at_full_density_is_fedavg() -> None:
     fedavg = final(FedAvg(objective=NET, aggregate=uniform_mean, **WORK))
-    close(final(localize_stitch(NET, keep=1.0, error_feedback=True, **WORK)), fedavg, 1e-6)
+    close(final(LocalizeStitch(NET, keep=1.0, error_feedback=True, **WORK)), fedavg, 1e-6)
 
 
 def test_classes_never_seen_do_not_vote() -> None:
     """A client without a class leaves that class's row of the head to others, even at K = 1."""
     skewed = Federation.from_source("digits", partition=Dirichlet(0.05), clients=4, seed=3)
-    method = localize_stitch(NET, keep=1.0, unseen_classes_vote=False, **WORK)
+    method = LocalizeStitch(NET, keep=1.0, unseen_classes_vote=False, **WORK)
     state, _, _, vote = visit(method, skewed)
     lacking = (~vote.seen).nonzero().flatten().tolist()
     assert lacking
@@ -189,7 +189,7 @@ def _reply(vote: Any) -> Any:
 
 def test_a_client_joins_and_leaves_without_the_others() -> None:
     """Three of four clients and then the fourth are all four; all four without the fourth are the three."""
-    method = localize_stitch(NET, keep=0.2, remember=True, **WORK)
+    method = LocalizeStitch(NET, keep=0.2, remember=True, **WORK)
     state = method.init_server(Seed(0).fold("server"))
     votes = [visit(method, TOY, c)[3] for c in TOY.ids]
     replies = [replace(_reply(v), client=c) for c, v in zip(TOY.ids, votes, strict=True)]
@@ -202,7 +202,7 @@ def test_a_client_joins_and_leaves_without_the_others() -> None:
     with pytest.raises(InputError, match="No merge is remembered"):
         method.joined(state, votes[0].inner.delta)
     with pytest.raises(InputError, match="masked mean"):
-        localize_stitch(NET, remember=True, conflicts="elect", **WORK)
+        LocalizeStitch(NET, remember=True, conflicts="elect", **WORK)
 
 
 def test_a_trained_mask_keeps_what_the_loss_needs() -> None:
@@ -220,7 +220,7 @@ def test_a_trained_mask_keeps_what_the_loss_needs() -> None:
     strict = TrainedMask(shots=4, epochs=200, batch_size=4, lr=0.0, l1=10.0)
     assert strict(loss, start, delta, 1.0, rows, Seed(0))["w"].tolist() == [False, False]
     with pytest.raises(InputError, match="do not go with them"):
-        localize_stitch(NET, trained_masks=True, error_feedback=True, **WORK)
+        LocalizeStitch(NET, trained_masks=True, error_feedback=True, **WORK)
 
 
 def test_a_few_rows_of_each_class() -> None:
@@ -233,11 +233,11 @@ def test_a_few_rows_of_each_class() -> None:
 
 def test_once_is_once() -> None:
     """Later rounds ask nobody and change nothing."""
-    shots = list(run(stitch_once(NET, keep=0.3, epochs_first=2, **WORK), TOY, rounds=3, engine="local"))
+    shots = list(run(StitchOnce(NET, keep=0.3, epochs_first=2, **WORK), TOY, rounds=3, engine="local"))
     assert [len(s.log.visits) for s in shots] == [4, 0, 0]
     assert all(torch.equal(shots[0].state.shared[n], shots[2].state.shared[n]) for n in NET.names)
     assert [s.metrics["bytes_up"] > 0 for s in shots] == [True, False, False]
-    alone = list(run(single_model(NET, epochs_first=2, **WORK), TOY, rounds=2, engine="local"))
+    alone = list(run(SingleModel(NET, epochs_first=2, **WORK), TOY, rounds=2, engine="local"))
     assert [len(s.log.visits) for s in alone] == [1, 0]
 
 
@@ -253,7 +253,7 @@ def test_more_passes_in_the_first_round() -> None:
 def test_any_base() -> None:
     """Around SCAFFOLD at K = 1 it is SCAFFOLD with its own aggregator; private parts stay home."""
     base = Scaffold(NET, **WORK)
-    found = last(LocalizeStitch(base=base, density=Density(fixed=1.0)), TOY).state.inner
+    found = last(LocalizeStitch(base=base, keep=1.0), TOY).state.inner
     plain = last(base, TOY).state
     close(found.shared, plain.shared, 1e-6)
     close(found.control, plain.control, 1e-6)
@@ -269,14 +269,14 @@ def test_same_start_as_the_baselines() -> None:
     """Every method of one comparison begins at the same model."""
     seed = Seed(5).fold("server")
     first = FedAvg(objective=NET, **WORK).init_server(seed).shared
-    for method in (localize_stitch(NET, **WORK), stitch_once(NET, **WORK), single_model(NET, **WORK)):
+    for method in (LocalizeStitch(NET, **WORK), StitchOnce(NET, **WORK), SingleModel(NET, **WORK)):
         other = method.init_server(seed).shared
         assert all(torch.equal(first[n], other[n]) for n in first)
 
 
 def test_the_density_that_was_asked_for_and_the_real_one_are_told() -> None:
     """K_t = 1 - mu * accuracy of the round before."""
-    method = localize_stitch(NET, k_init=0.5, mu=1.0, **WORK)
+    method = LocalizeStitch(NET, k_init=0.5, mu=1.0, **WORK)
     rounds = Rounds(method, TOY, Local(), Seed(0))
     assert method.told(rounds.state) == {"stitch_keep": 0.5}
     rounds.play()

@@ -13,7 +13,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.methods.moon import moon
+from fedquilt.methods.moon import Moon
 from fedquilt.models.small import MLP
 from fedquilt.pieces.objectives import contrast
 from fedquilt.pieces.optimizers import SGD
@@ -46,7 +46,7 @@ def test_the_first_visit_has_no_contrast():
     """Global = previous makes the term the constant mu log 2, so one round equals FedAvg's; the second does not."""
     net, work = Net.of(MLP, features=64, classes=10, hidden=(8,)), {"optimizer": SGD(0.1), "batch_size": 32}
     for rounds, equal in ((1, True), (2, False)):
-        ours = last(moon(net, mu=5.0, **work), digits(), rounds=rounds).state.shared
+        ours = last(Moon(net, mu=5.0, **work), digits(), rounds=rounds).state.shared
         plain = last(fedavg(objective=net, **work), digits(), rounds=rounds).state.shared
         close = all(torch.allclose(ours[n], plain[n], atol=1e-6) for n in plain)
         assert close is equal
@@ -102,7 +102,7 @@ def test_rounds_of_moon():
             for b, p in zip(rows, previous, strict=True)
         ]
         x = sum(n * w for n, w in zip(sizes, previous, strict=True)) / sum(sizes)
-    method = moon(replace(SMALL, build=partial(_from, start)), mu=10.0, optimizer=SGD(0.2), steps=steps, batch_size=100)
+    method = Moon(replace(SMALL, build=partial(_from, start)), mu=10.0, optimizer=SGD(0.2), steps=steps, batch_size=100)
     found = last(method, points(*sizes), rounds=rounds).state.shared
     ours = np.concatenate([found[n].double().numpy().ravel() for n in SHAPES])
     assert ours == pytest.approx(x, abs=2e-5)
@@ -116,6 +116,6 @@ def _from(start):
 
 def test_a_network_in_one_piece_is_refused():
     with pytest.raises(Exception, match="not in two parts"):
-        last(moon(linear()), points(6, 8), rounds=1)
+        last(Moon(linear()), points(6, 8), rounds=1)
     with pytest.raises(InputError, match="tau > 0"):
-        moon(NET, tau=0.0)
+        Moon(NET, tau=0.0)

@@ -7,9 +7,9 @@ import torch
 
 from fedquilt.core.errors import InputError
 from fedquilt.data import Federation
-from fedquilt.methods.apfl import apfl
-from fedquilt.methods.perfedavg import perfedavg, perfedavg_hf
-from fedquilt.methods.pfedme import pfedme
+from fedquilt.methods.apfl import APFL
+from fedquilt.methods.perfedavg import PerFedAvg, PerFedAvgHF
+from fedquilt.methods.pfedme import PFedMe
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import DATA, LOSS, START, N, mean, slope
 from helpers.toy import last
@@ -41,7 +41,7 @@ def apfl_by_hand(rounds, rate):
 
 @pytest.mark.parametrize(("rounds", "rate"), [(1, 1.0), (4, 1.0), (4, 0.0), (6, 40.0)])
 def test_apfl(rounds, rate):
-    snapshot = last(apfl(LOSS, alpha_rate=rate, **WORK), DATA, rounds=rounds)
+    snapshot = last(APFL(LOSS, alpha_rate=rate, **WORK), DATA, rounds=rounds)
     x, alpha, models = apfl_by_hand(rounds, rate)
     assert float(snapshot.state.shared["w"]) == pytest.approx(x, rel=1e-5)
     assert own(snapshot) == pytest.approx(models, rel=1e-4)
@@ -70,7 +70,7 @@ def pfedme_by_hand(rounds, lam, lr, steps, beta):
 
 @pytest.mark.parametrize(("rounds", "beta"), [(1, 1.0), (3, 1.0), (3, 0.5)])
 def test_pfedme(rounds, beta):
-    method = pfedme(LOSS, lam=2.0, inner_lr=0.2, inner_steps=4, beta=beta, **WORK)
+    method = PFedMe(LOSS, lam=2.0, inner_lr=0.2, inner_steps=4, beta=beta, **WORK)
     snapshot = last(method, DATA, rounds=rounds)
     x, models = pfedme_by_hand(rounds, 2.0, 0.2, 4, beta)
     assert float(snapshot.state.shared["w"]) == pytest.approx(x, rel=1e-5)
@@ -100,7 +100,7 @@ def meta_by_hand(rounds, alpha, hessian):
     return x, [x - alpha * a * (x - TARGET[k]) for k, a in CURVE.items()]
 
 
-@pytest.mark.parametrize(("method", "hessian"), [(perfedavg, 0), (perfedavg_hf, 1)], ids=["FO", "HF"])
+@pytest.mark.parametrize(("method", "hessian"), [(PerFedAvg, 0), (PerFedAvgHF, 1)], ids=["FO", "HF"])
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_perfedavg(method, hessian, rounds):
     snapshot = last(method(LOSS, alpha=0.3, **{**WORK, "batch_size": 6}), ALIKE, rounds=rounds)
@@ -111,8 +111,8 @@ def test_perfedavg(method, hessian, rounds):
 
 def test_impossible_settings_are_refused():
     for method, wrong in (
-        (apfl, {"alpha": 1.1}), (pfedme, {"lam": 0.0}), (pfedme, {"beta": 0.0}), (perfedavg, {"alpha": 0.0}),
-        (perfedavg_hf, {"delta": 0.0}),
+        (APFL, {"alpha": 1.1}), (PFedMe, {"lam": 0.0}), (PFedMe, {"beta": 0.0}), (PerFedAvg, {"alpha": 0.0}),
+        (PerFedAvgHF, {"delta": 0.0}),
     ):  # fmt: skip
         with pytest.raises(InputError, match=next(iter(wrong))):
             method(LOSS, **wrong)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.methods.ditto import ditto
-from fedquilt.methods.fedbabu import fedbabu
-from fedquilt.methods.fedbn import fedbn
-from fedquilt.methods.fedper import fedper
-from fedquilt.methods.fedrep import fedrep
-from fedquilt.methods.finetune import fedavg_finetune
+from fedquilt.methods.ditto import Ditto
+from fedquilt.methods.fedbabu import FedBABU
+from fedquilt.methods.fedbn import FedBN
+from fedquilt.methods.fedper import FedPer
+from fedquilt.methods.fedrep import FedRep
+from fedquilt.methods.finetune import FedAvgFineTune
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import DATA, LOSS, START, N, descend, mean, slope
 from helpers.toy import Normed, digits, fedavg, last, squared_error
@@ -63,7 +63,7 @@ def test_fedper(rounds):
             db, dh = slopes(k, body, heads[k])
             bodies[k], heads[k] = body - LR * db, heads[k] - LR * dh
         body = mean(bodies)
-    got = found(last(fedper(CHAIN, **WORK), DATA, rounds=rounds))
+    got = found(last(FedPer(CHAIN, **WORK), DATA, rounds=rounds))
     assert np.allclose(got, [(body, heads[k]) for k in N], rtol=1e-5)
 
 
@@ -80,7 +80,7 @@ def test_fedrep(rounds):
             for _ in range(2):
                 bodies[k] -= LR * slopes(k, bodies[k], heads[k])[0]
         body = mean(bodies)
-    got = found(last(fedrep(CHAIN, head_epochs=3, epochs=2, **WORK), DATA, rounds=rounds))
+    got = found(last(FedRep(CHAIN, head_epochs=3, epochs=2, **WORK), DATA, rounds=rounds))
     assert np.allclose(got, [(body, heads[k]) for k in N], rtol=1e-5)
 
 
@@ -97,7 +97,7 @@ def test_fedbabu(tune):
             db, dh = slopes(k, b, h)
             b, h = b - LR * db * (tune != "head"), h - LR * dh * (tune != "body")
         expected.append((b, h))
-    snapshot = last(fedbabu(CHAIN, tune=tune, tune_epochs=2, **WORK), DATA, rounds=2)
+    snapshot = last(FedBABU(CHAIN, tune=tune, tune_epochs=2, **WORK), DATA, rounds=2)
     assert np.allclose(found(snapshot), expected, rtol=1e-5)
     assert float(snapshot.state.shared["head"]) == 2.0
     assert float(snapshot.state.shared["body"]) == pytest.approx(body, rel=1e-5)
@@ -108,7 +108,7 @@ def test_fine_tuning_leaves_the_global_model_alone():
     w = START
     for _ in range(2):
         w = mean({k: descend(k, w, LR, 1) for k in N})
-    snapshot = last(fedavg_finetune(LOSS, tune_epochs=3, **WORK), DATA, rounds=2)
+    snapshot = last(FedAvgFineTune(LOSS, tune_epochs=3, **WORK), DATA, rounds=2)
     assert float(snapshot.state.shared["w"]) == pytest.approx(w, rel=1e-5)
     got = [float(snapshot.personal_model(k)["w"]) for k in N]
     assert got == pytest.approx([descend(k, w, LR, 3) for k in N], rel=1e-5)
@@ -126,7 +126,7 @@ def ditto_by_hand(rounds, lam, steps):
 
 @pytest.mark.parametrize(("rounds", "lam", "own"), [(1, 0.5, None), (3, 0.5, None), (3, 2.0, 4)])
 def test_ditto(rounds, lam, own):
-    snapshot = last(ditto(LOSS, lam=lam, own_epochs=own, epochs=2, **WORK), DATA, rounds=rounds)
+    snapshot = last(Ditto(LOSS, lam=lam, own_epochs=own, epochs=2, **WORK), DATA, rounds=rounds)
     w, v = ditto_by_hand(rounds, lam, own or 2)
     assert float(snapshot.state.shared["w"]) == pytest.approx(w, rel=1e-5)
     assert [float(snapshot.personal_model(k)["w"]) for k in N] == pytest.approx(list(v.values()), rel=1e-5)
@@ -135,13 +135,13 @@ def test_ditto(rounds, lam, own):
 def test_ditto_has_the_global_model_of_fedavg_to_the_bit():
     net = Net(partial(Normed, width=8))
     ours, plain = (
-        last(m, digits(), rounds=2).state.shared for m in (ditto(net, **PLAIN), fedavg(objective=net, **PLAIN))
+        last(m, digits(), rounds=2).state.shared for m in (Ditto(net, **PLAIN), fedavg(objective=net, **PLAIN))
     )
     assert all(torch.equal(ours[n], plain[n]) for n in plain)
 
 
 def test_fedbn_keeps_all_four_tensors_of_each_layer_and_the_counter():
-    method = fedbn(Net(partial(Normed, width=8)), **PLAIN)
+    method = FedBN(Net(partial(Normed, width=8)), **PLAIN)
     snapshot = last(method, digits(), rounds=2)
     home = {f"bn.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
     assert not home & snapshot.state.shared.keys()
@@ -150,10 +150,10 @@ def test_fedbn_keeps_all_four_tensors_of_each_layer_and_the_counter():
     assert not torch.equal(a["bn.running_mean"], b["bn.running_mean"])
     assert torch.equal(a["first.weight"], b["first.weight"])
     with pytest.raises(InputError, match="has none"):
-        fedbn(LOSS)
+        FedBN(LOSS)
 
 
 def test_a_head_that_is_not_there_is_refused():
-    for method in (fedper, fedrep, fedbabu):
+    for method in (FedPer, FedRep, FedBABU):
         with pytest.raises(InputError, match="no part 'top'; its parts are w"):
             method(LOSS, head=("top",))

@@ -12,10 +12,10 @@ from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Table
 from fedquilt.data import Federation
-from fedquilt.methods.creff import creff
+from fedquilt.methods.creff import CReFF
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedrod_hyper import fedrod_hyper
-from fedquilt.methods.ratio_loss import ratio_loss, ratios
+from fedquilt.methods.fedrod_hyper import FedRoDHyper
+from fedquilt.methods.ratio_loss import RatioLoss, ratios
 from fedquilt.models.small import LogisticRegression
 from fedquilt.pieces.class_slopes import BIAS, WEIGHT, ClassSlopes, SlopedUpload, class_slopes, head_of
 from fedquilt.pieces.objectives import class_weighted
@@ -97,7 +97,7 @@ def creff_by_hand(w, b, features, wanted, fresh_w, fresh_b):
 def test_creff_s_server_step():
     """Clients hold classes {0, 1} and {1, 2}: class 1's slopes are averaged evenly; class 3's features stay."""
     options = {"features": 2, "match_steps": 2, "match_lr": 0.1, "retrain_epochs": 3, "retrain_lr": 0.2}
-    method = creff(LINE, **options, **STEPS)
+    method = CReFF(LINE, **options, **STEPS)
     state = method.init_server(Seed(0))
     w, b = array(state.head[WEIGHT]), array(state.head[BIAS])
     clients = [TWO.site(c, 0).train for c in (0, 1)]
@@ -117,7 +117,7 @@ def test_creff_s_server_step():
 
 
 def test_creff_trains_as_fedavg_and_serves_the_other_head():
-    method = creff(LINE, features=2, match_steps=1, retrain_epochs=1, **STEPS)
+    method = CReFF(LINE, features=2, match_steps=1, retrain_epochs=1, **STEPS)
     found, plain = last(method, TWO), last(FedAvg(objective=LINE, **STEPS), TWO)
     assert all(torch.equal(found.state.shared[n], t) for n, t in plain.state.shared.items())
     assert torch.equal(method.global_model(found.state)[WEIGHT], found.state.head[WEIGHT])
@@ -157,7 +157,7 @@ def test_class_weights_multiply_the_loss_of_a_row():
 
 def test_ratio_loss_begins_as_fedavg_and_then_weighs():
     """Round 1 is FedAvg; the weights made of it are alpha + beta R, and class 3, which nobody has, keeps 1."""
-    method = ratio_loss(LINE, alpha=0.7, beta=0.2, **STEPS)
+    method = RatioLoss(LINE, alpha=0.7, beta=0.2, **STEPS)
     first, plain = last(method, TWO, rounds=1), last(FedAvg(objective=LINE, **STEPS), TWO, rounds=1)
     assert all(torch.allclose(first.state.shared[n], t, atol=1e-7) for n, t in plain.state.shared.items())
     w, b = (array(method.init_server(Seed(0).fold("server")).shared[n]) for n in (WEIGHT, BIAS))
@@ -170,7 +170,7 @@ def test_ratio_loss_begins_as_fedavg_and_then_weighs():
 
 
 def test_slopes_that_do_not_fit_are_refused():
-    method = ratio_loss(LINE, **STEPS)
+    method = RatioLoss(LINE, **STEPS)
     state, _, _ = server(method)
     zeros = {n: torch.zeros_like(t) for n, t in state.shared.items()}
     good = {WEIGHT: torch.zeros(4, 4, 3), BIAS: torch.zeros(4, 4)}
@@ -183,17 +183,17 @@ def test_slopes_that_do_not_fit_are_refused():
 
 def test_impossible_settings_are_refused():
     with pytest.raises(InputError, match="at least 1"):
-        creff(LINE, features=0)
+        CReFF(LINE, features=0)
     with pytest.raises(InputError, match="alpha > 0"):
-        ratio_loss(LINE, alpha=0.0)
+        RatioLoss(LINE, alpha=0.0)
     with pytest.raises(InputError, match="linear layer called head"):
-        creff(Net.of(torch.nn.Linear, 3, 4)).init_server(Seed(0))
+        CReFF(Net.of(torch.nn.Linear, 3, 4)).init_server(Seed(0))
 
 
 def test_fedrod_hyper_learns_a_matrix_that_makes_heads_from_shares():
     """P = H a with a = (7, 3, 2, 0)/12: the slope along H is (slope along P) a'; G as in FedRoD."""
     alone = Federation.from_rows(ROWS, {0: {"train": range(12)}}, classes=4)
-    method, ones = fedrod_hyper(LINE, **STEPS), np.hstack([X, np.ones((12, 1))])
+    method, ones = FedRoDHyper(LINE, **STEPS), np.hstack([X, np.ones((12, 1))])
     start = method.init_server(Seed(0).fold("server")).shared
     g = np.hstack([array(start[WEIGHT]), array(start[BIAS])[:, None]])
     h, a, hot = np.zeros((16, 4)), np.array([7, 3, 2, 0]) / 12, np.eye(4)[Y]

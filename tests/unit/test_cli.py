@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedquilt as package
-from fedquilt.runs.registry import METHODS
+from fedquilt.registry import METHODS
 from helpers.command import fedquilt, lines, small
 
 SOURCE = str(Path(package.__file__).parents[1])

@@ -19,7 +19,7 @@ from fedquilt.core.train import InTurn, Train
 from fedquilt.methods.hgls import HGLS
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.codecs import on
-from fedquilt.runs.registry import lookup
+from fedquilt.registry import lookup
 
 Change = Callable[[Any, Seed], Any]
 KNOWN = {
@@ -157,7 +157,7 @@ def searching(method: Any) -> HGLS | None:
 def _with_slopes(method: Any, changes: tuple[Change, ...], codec: Codec | None, options: dict[str, Any]) -> Any:
     if not isinstance(method, HGLS):
         return replace(method, base=_with_slopes(method.base, changes, codec, options))
-    return replace(method, codec=Guarded(changes, method.codec if codec is None else codec), **options)
+    return replace(method, codec=Guarded(changes, method.coding if codec is None else codec), **options)
 
 
 @dataclass(frozen=True)

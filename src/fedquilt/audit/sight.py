@@ -116,7 +116,7 @@ def _slope(method: Any, net: Net, wire: Any) -> Params:
         raise InputError(f"{type(method).__name__} sends slopes of a kind that is not known here.")
     names = (WEIGHT,) if search.drop_bias else (WEIGHT, BIAS)
     like = {n: torch.zeros_like(t) for n, t in net.init(Seed(0)).items() if n in names}
-    decoded: Params = search.codec.decode(wire, like)
+    decoded: Params = search.coding.decode(wire, like)
     return decoded
 
 

@@ -17,27 +17,45 @@ def methods(
 
     Example: [bold]fedquilt methods podfcssv[/bold]
     """
+    _tell("method", name, as_json)
+
+
+def codecs(
+    name: Annotated[str | None, typer.Argument(help="A codec, to see its options.", metavar="NAME")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the codecs, or look at one. Example: [bold]fedquilt codecs top_k[/bold]"""
+    _tell("codec", name, as_json)
+
+
+def partitions(
+    name: Annotated[str | None, typer.Argument(help="A partition, to see its options.", metavar="NAME")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the ways to divide rows among clients, or look at one.
+
+    Example: [bold]fedquilt partitions dirichlet[/bold]
+    """
+    _tell("partition", name, as_json)
+
+
+def _tell(kind: str, name: str | None, as_json: bool) -> None:
+    """A list of what there is, or one of it with its options."""
     if name is None:
-        from fedquilt.runs.registry import entries
+        from fedquilt.registry import entries
 
-        rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("method").values()]
-        listing(rows, as_json, "methods")
+        rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries(kind).values()]
+        listing(rows, as_json, f"{kind}s")
         return
-    from fedquilt.runs.methods import detail, lines
+    from fedquilt.runs.described import detail, lines
 
-    found = detail(name)
+    found = detail(kind, name)
     if as_json:
         echo(found)
-    else:
-        listing(lines(found), False, f"{name}: {found['about']}")
-
-
-def codecs(as_json: AsJson = False) -> None:
-    """List the codecs. Example: [bold]fedquilt codecs[/bold]"""
-    from fedquilt.runs.registry import entries
-
-    rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries("codec").values()]
-    listing(rows, as_json, "codecs")
+        return
+    listing(lines(found), False, f"{name}: {found['about']}")
+    if found["reference"]:
+        typer.echo(found["reference"])
 
 
 def models(
@@ -47,17 +65,20 @@ def models(
     classes: Annotated[int | None, typer.Option(help="The number of classes.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the models, or look at one: its size, and what one row costs.
+    """List the models, or look at one: its size, what one row costs, and its options.
 
     Example: [bold]fedquilt models resnet18 norm=batch --shape 3,32,32 --classes 100[/bold]
     """
+    from fedquilt.runs.described import lines
     from fedquilt.runs.models import detail, in_words, overview
 
     found = overview() if name is None else detail(name, shape, classes, options or [])
     if as_json:
         echo(found)
-    else:
-        listing(in_words(found), False, name or "models")
+        return
+    listing(in_words(found), False, name or "models")
+    if isinstance(found, dict):
+        listing(lines(found), False, "options")
 
 
 def datasets(name: Annotated[str | None, typer.Argument(help="One data set.", metavar="NAME")] = None,

@@ -155,7 +155,12 @@ class OwnTails:
 
 
 def own_tails(factor: float, profile: Literal["exponential", "step"] = "exponential") -> OwnTails:
-    """The same by plain options."""
+    """The same by plain options.
+
+    Args:
+        factor: How many times as many rows the largest class of a client has as the smallest.
+        profile: Sizes fall exponentially, or in one step: half of the classes are rare.
+    """
     return OwnTails(ExponentialTail(factor) if profile == "exponential" else StepTail(factor))
 
 

@@ -102,7 +102,10 @@ class DirichletPerClient(Concentrated):
 class Shards:
     """Few classes per client: rows sorted by label are cut into equal shards, and each client is dealt some.
 
-    McMahan et al. 2017, arXiv:1602.05629 (200 shards of 300 rows, two for each of 100 clients).
+    Args:
+        per_client: Shards for each client.
+
+    Reference: McMahan et al. 2017, arXiv:1602.05629 (200 shards of 300 rows, two for each of 100 clients).
     """
 
     per_client: int = 2

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from fedquilt import registry
 from fedquilt.core.errors import InputError
 from fedquilt.data.catalogue import Entry
 
-GROUP = "fedquilt.datasets"
 
-
-def brought() -> dict[str, EntryPoint]:
+def brought() -> dict[str, registry.Entry]:
     """Names of data sets and what brings them, in the order of names. Imports nothing."""
-    return {point.name: point for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+    return dict(sorted(registry.entries("dataset").items()))
 
 
-def entry(point: EntryPoint) -> Entry:
-    """The catalogue entry behind an entry point: itself, or made of a function without arguments that reads."""
+def entry(known: registry.Entry) -> Entry:
+    """The catalogue entry that a package brings: itself, or made of a function without arguments that reads."""
+    name, package = known.name, known.package
     try:
-        found: Any = point.load()
+        found: Any = known.load()
     except Exception as error:  # whatever another package does while it is imported
-        raise InputError(f"The data set {point.name!r} of {package(point)} cannot be imported: {error}.") from error
+        reason = error.__cause__ if isinstance(error, InputError) and error.__cause__ else error
+        raise InputError(f"The data set {name!r} of {package} cannot be imported: {reason}.") from error
     if isinstance(found, Entry):
-        return replace(found, name=point.name)
+        return replace(found, name=name)
     if not callable(found):
         raise InputError(
-            f"The data set {point.name!r} of {package(point)} is {type(found).__name__}. It must be a function that "
+            f"The data set {name!r} of {package} is {type(found).__name__}. It must be a function that "
             "gives fedquilt.data.Arrays, or a fedquilt.data.Entry."
         )
-    return Entry(point.name, "not stated", package(point), read=found, npz=None, needs=point.value.partition(":")[0])
-
-
-def package(point: EntryPoint) -> str:
-    """What to call the package that brings it."""
-    return point.dist.name if point.dist is not None else point.value
+    return Entry(name, "not stated", package, read=found, npz=None, needs=known.where.partition(":")[0])

@@ -61,8 +61,8 @@ def find(name: str) -> Entry | None:
     """What is known of this name: by this package, or by an installed one."""
     if name in KNOWN:
         return KNOWN[name]
-    point = plugins.brought().get(name)
-    return None if point is None else plugins.entry(point)
+    known = plugins.brought().get(name)
+    return None if known is None else plugins.entry(known)
 
 
 def fetch(name: str, via: str = "official", report: Report | None = None) -> list[Path]:
@@ -168,11 +168,11 @@ def _describe(entry: Entry) -> dict[str, Any]:
 
 def _describe_brought(name: str) -> dict[str, Any]:
     """What a package brings; if it cannot be imported, why."""
-    point = plugins.brought()[name]
+    known = plugins.brought()[name]
     try:
-        return _describe(plugins.entry(point))
+        return _describe(plugins.entry(known))
     except InputError as error:
-        broken = Entry(name, "not stated", plugins.package(point), npz=None)
+        broken = Entry(name, "not stated", known.package, npz=None)
         return {**_describe(broken), "present": False, "where": str(error)}
 
 

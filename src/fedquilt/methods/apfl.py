@@ -12,7 +12,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective, OnLoss
+from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
@@ -55,7 +55,7 @@ class Blend(OnLoss):
         return self.loss(w, fixed, batch) + self.loss(mixed, fixed, batch)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class APFL(OnBase):
     """Steps, on the same batch: w <- w - lr grad f(w);  v <- v - lr grad_v f(alpha v + (1 - alpha) w).
 
@@ -115,8 +115,3 @@ class APFL(OnBase):
         """The mixture of v with the present w."""
         whole = self.base.personal_model(download, client)
         return mixture(self.base.net, client.own, whole, client.alpha) if client.own else whole
-
-
-def apfl(objective: Objective | Net, alpha: float = 0.5, alpha_rate: float = 1.0, **rest: Any) -> APFL:
-    """APFL on FedAvg."""
-    return APFL(base=FedAvg(objective=objective, **rest), alpha=alpha, alpha_rate=alpha_rate)

@@ -13,6 +13,8 @@ class Centralised(FedAvg):
 
     ``pools_data`` asks the runner to train on ``federation.pooled()``, a source with one client; models are still
     scored client by client. One round is ``epochs`` passes over everything.
+
+    Reference: none; it is no federated method.
     """
 
     pools_data = True

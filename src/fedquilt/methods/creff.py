@@ -11,13 +11,10 @@ from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table
-from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.with_slopes import WithSlopes
 from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of, head_slope
 
@@ -39,7 +36,7 @@ class WithHead:
     head: Params
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class CReFF(WithSlopes):
     """FedAvg, whose head is replaced for use (not for training) by one trained on federated features.
 
@@ -126,14 +123,3 @@ class CReFF(WithSlopes):
 def apart(one: Params, other: Params) -> Tensor:
     """The sum over rows of each tensor, the last axis being a row, of 1 - cosine."""
     return torch.stack([(1 - F.cosine_similarity(one[n], t, dim=-1)).sum() for n, t in other.items()]).sum()
-
-
-def creff(
-    objective: Objective | Net, features: int = 100, match_steps: int = 100, match_lr: float = 0.1,
-    retrain_epochs: int = 300, retrain_lr: float = 0.01, **rest: Any,
-) -> CReFF:  # fmt: skip
-    """CReFF on FedAvg."""
-    return CReFF(
-        base=FedAvg(objective=objective, **rest), features=features, match_steps=match_steps, match_lr=match_lr,
-        retrain_epochs=retrain_epochs, retrain_lr=retrain_lr,
-    )  # fmt: skip

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.exchange import Exchange, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
@@ -17,7 +15,7 @@ from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.objectives import prox
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class Ditto(OnBase):
     """A visit: the base's work on the global model w, then v_k <- v_k - lr (grad f_k(v_k) + lam (v_k - w)).
 
@@ -62,8 +60,3 @@ class Ditto(OnBase):
     def personal_model(self, download: Any, client: Owner) -> Params:
         """The client's own, once there is one."""
         return client.own or self.base.personal_model(download, client)
-
-
-def ditto(objective: Objective | Net, lam: float = 0.1, own_epochs: int | None = None, **rest: Any) -> Ditto:
-    """Ditto on FedAvg."""
-    return Ditto(base=FedAvg(objective=objective, **rest), lam=lam, own_epochs=own_epochs)

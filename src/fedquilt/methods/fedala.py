@@ -11,8 +11,6 @@ import torch
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
@@ -33,7 +31,7 @@ class Blender:
     takes: Params
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedALA(OnBase):
     """Train from w = w_own + (w_global - w_own) * A, where A is learned for the last ``top`` tensors and 1 elsewhere.
 
@@ -121,10 +119,3 @@ class FedALA(OnBase):
 
 def _mixed(own: Params, whole: Params, takes: Params) -> Params:
     return {n: own[n] + (whole[n] - own[n]) * take for n, take in takes.items()}
-
-
-def fedala(
-    objective: Objective | Net, rate: float = 1.0, share: float = 0.8, top: int = 2, steady: float = 0.1, **rest: Any
-) -> FedALA:
-    """FedALA on FedAvg."""
-    return FedALA(base=FedAvg(objective=objective, **rest), rate=rate, share=share, top=top, steady=steady)

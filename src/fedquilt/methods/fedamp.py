@@ -9,8 +9,6 @@ from typing import Any
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, add, dot, sub, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
@@ -29,7 +27,7 @@ class Cloud:
     models: dict[ClientId, Params]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedAMP(OnBase):
     """Client i trains f_i(w) + lam/(2 alpha) |w - u_i|^2 from u_i to w_i, with u_i = sum_j xi_ij w_j,
 
@@ -114,10 +112,3 @@ class FedAMP(OnBase):
     def personal_model(self, download: Any, client: Owner) -> Params:
         """w_i, once there is one."""
         return client.own or self.base.personal_model(download, client)
-
-
-def fedamp(
-    objective: Objective | Net, alpha: float = 0.1, sigma: float = 10.0, lam: float = 0.01, **rest: Any
-) -> FedAMP:
-    """FedAMP on FedAvg's local work."""
-    return FedAMP(base=FedAvg(objective=objective, **rest), alpha=alpha, sigma=sigma, lam=lam)

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
+from fedquilt.core.exchange import Reply, Turn
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.pieces.aggregators import noised, uniform_mean
+from fedquilt.pieces.aggregators import Aggregator, noised, uniform_mean
 
 
-def fedavg_noise(objective: Objective | Net, noise: float = 0.04, **rest: Any) -> FedAvg:
+@dataclass(frozen=True, kw_only=True)
+class FedAvgNoise(FedAvg):
     """The unweighted mean of the clients' models, then N(0, (noise * std(tensor))^2) on every tensor.
 
     The noised model is what clients train on next. Nothing is clipped and nothing accounted for: it is NOT
     differential privacy, whatever plots of it are called.
 
     Args:
-        objective: The network, or an objective.
         noise: Multiple of each tensor's own standard deviation, >= 0.
-        rest: As for :class:`FedAvg`.
+
+    Reference: He et al., Localize-and-Stitch, 2025, a baseline of its project.
     """
-    return FedAvg(objective=objective, aggregate=noised(noise, uniform_mean), **rest)
+
+    noise: float = 0.04
+    aggregate: Aggregator = uniform_mean
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        noised(self.noise)  # checks it
+
+    def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+        """Merge the changes, add the noise."""
+        return replace(state, shared=noised(self.noise, self.aggregate)(state.shared, replies, turn))

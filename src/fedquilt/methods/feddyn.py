@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, add, scale, sub, zeros_like
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
@@ -37,7 +35,7 @@ class SlopedClient:
     slope: Params
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedDyn(OnBase):
     """Client k trains f_k(w) - <g_k, w> + alpha/2 |w - x|^2 from x to x_k, then g_k <- g_k - alpha (x_k - x).
 
@@ -52,6 +50,7 @@ class FedDyn(OnBase):
 
     base: FedAvg
     alpha: float = 0.01
+    defaults: ClassVar = {"aggregate": uniform_mean}
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
@@ -94,8 +93,3 @@ class FedDyn(OnBase):
         change = sub(self.base.trained(merged), state.shared)
         h = add(state.h, change, -self.alpha * len(heard) / turn.clients)
         return Balanced({**merged, **add(self.base.trained(merged), h, -1 / self.alpha)}, h)
-
-
-def feddyn(objective: Objective | Net, alpha: float = 0.01, **rest: Any) -> FedDyn:
-    """FedDyn on FedAvg."""
-    return FedDyn(base=FedAvg(objective=objective, aggregate=uniform_mean, **rest), alpha=alpha)

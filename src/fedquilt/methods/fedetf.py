@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.long_tail import WithCounts, rebuilt, two_parts
+from fedquilt.methods.long_tail import FedAvgBalanced, rebuilt, two_parts
 from fedquilt.pieces.etf import simplex
 from fedquilt.pieces.objectives import balanced_softmax
 
@@ -48,20 +47,28 @@ class WithSimplex(nn.Module):
         return scores
 
 
-def fedetf(objective: Objective | Net, scale: float = 1.0, **rest: Any) -> WithCounts:
+@dataclass(frozen=True, kw_only=True)
+class FedETF(FedAvgBalanced):
     """FedAvg with a simplex classifier and balanced softmax: -log( n_y e^(b v_y z) / sum_c n_c e^(b v_c z) ).
 
     z is the normalised projection of the features, v_c the fixed class vectors, b the temperature, which is trained and
     averaged like any weight; n_c are the client's rows of class c.
 
     Args:
-        objective: The network, in two parts.
         scale: The temperature b at first, > 0.
-        rest: As for :class:`FedAvg`.
 
     Reference: Li et al., No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning, 2023.
     """
-    if not scale > 0:
-        raise InputError(f"FedETF needs scale > 0, got {scale}.")
-    loss = Objective(rebuilt(objective, WithSimplex, scale), (balanced_softmax,))
-    return WithCounts(base=FedAvg(objective=loss, **rest))
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.scale > 0:
+            raise InputError(f"FedETF needs scale > 0, got {self.scale}.")
+        self.loss  # noqa: B018 - checks the network
+
+    @cached_property
+    def loss(self) -> Objective:
+        """Balanced softmax of the network with the simplex."""
+        return Objective(rebuilt(self.objective, WithSimplex, self.scale), (balanced_softmax,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -21,11 +21,11 @@ from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.fedavg import FedAvg, Upload, net_of
+from fedquilt.methods.fedavg import FedAvg, Upload
 from fedquilt.methods.framed import Framed, own_loss, universal_loss
 from fedquilt.methods.long_tail import rebuilt
 from fedquilt.methods.on_base import OnBase
-from fedquilt.pieces.aggregators import class_wise
+from fedquilt.pieces.aggregators import class_wise, mean
 from fedquilt.pieces.etf import Frame
 from fedquilt.pieces.objectives import class_counts, cross_entropy
 from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads, Personal, Realign, masked, with_head
@@ -59,7 +59,7 @@ class CountedUpload:
     counts: Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedLoGe(OnBase):
     """Loss: CE(f S') + CE(sg(f) G' + b_G) + CE(sg(f) L_k' + b_k), sg(f) the features, not moved by these terms.
 
@@ -68,15 +68,30 @@ class FedLoGe(OnBase):
     use are realigned views (:class:`Realign`), plain networks of the given kind.
 
     Args:
-        base: FedAvg of a :class:`Framed`, whose ``own`` is private.
-        plain: The network as given, which all models in use belong to.
-        realign: How heads are made for use.
+        base: FedAvg of a network in two parts, features and a linear head.
+        sparsity: Share of zeros in the frame, from 0 to 0.9.
+        norm: Length of the frame's vectors, above 0.
+        per_class: Whether every class has the same number of zeros, instead of the frame as a whole.
+        frame_by: How the frame's other entries are found: "projection" (fast), or "descent", the published Adam.
+        frame_steps: Steps of the descent; 10,000 at 1e-4 is published, 2,000 at 1e-3 do for up to 64 features.
+        frame_lr: Learning rate of the descent.
+        narrow: What to do when there are more classes than features: "refuse", or "spread" (as far apart as descent
+            gets them).
+        frame_seed: For the frame and the places of its zeros.
+        temperature: A learned factor on the frame's scores that starts here; none if not given.
+        cosine: Whether the frame sees features of length 1; give a temperature then.
+        warm_norm: If set, the length of the frame's vectors begins here and goes to ``norm`` by equal factors.
+        warm_rounds: In how many rounds it goes there.
+        kappa: Norm that every row of the global head gets when it is realigned, above 0.
+        tau: How far rows are brought there: 1 sets all norms to kappa, 0 changes nothing.
+        scale_bias: Whether the bias of a class is multiplied by the same factor as its row.
+        personal: Which head a client uses, with the realigned local head: "readme" adds the global head, "code" the
+            local one; "sum" is local plus global head, nothing realigned.
         serve: What the global model is: the frame ("universal"), the realigned global head, or the plain one. "auto"
             takes the one that is most accurate on validation rows, anew after each evaluation: those of the server if
             it has any, otherwise the mean over clients. Where nobody holds validation rows it is the frame.
         mask: Whether a client never answers a class that it has no training row of.
-        norm: Length of the frame's vectors.
-        warm_norm, warm_rounds: If set, the length begins there and goes to ``norm`` by equal factors.
+        by_class: Average the global head class by class, clients weighing n_k c_kc: their class counts then travel.
 
     Reference: Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, 2024.
     """
@@ -85,13 +100,25 @@ class FedLoGe(OnBase):
     mode_names: ClassVar[tuple[str, ...]] = MODES
 
     base: FedAvg
-    plain: Net
-    realign: Realign = Realign()  # noqa: RUF009 - frozen, so it can be shared
-    serve: Mode | Literal["auto"] = "auto"
-    mask: bool = False
+    sparsity: float = 0.6
     norm: float = 0.1
+    per_class: bool = False
+    frame_by: Literal["projection", "descent"] = "projection"
+    frame_steps: int = 10_000
+    frame_lr: float = 1e-4
+    narrow: Literal["refuse", "spread"] = "refuse"
+    frame_seed: int = 0
+    temperature: float | None = None
+    cosine: bool = False
     warm_norm: float | None = None
     warm_rounds: int = 0
+    kappa: float = 1.7
+    tau: float = 1.0
+    scale_bias: bool = False
+    personal: Personal = "readme"
+    serve: Mode | Literal["auto"] = "auto"
+    mask: bool = False
+    by_class: bool = False
 
     def __post_init__(self) -> None:
         if self.serve not in ("auto", *MODES):
@@ -102,12 +129,35 @@ class FedLoGe(OnBase):
                 "warm_norm (above 0) and warm_rounds (1 or more) go together; "
                 f"got {self.warm_norm} and {self.warm_rounds}."
             )
-        assert self.base.net.names  # builds it, so that a frame that cannot be is refused at once
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise InputError(f"The temperature must be finite and start above 0, got {self.temperature}.")
+        if self.by_class and self.base.aggregate is not mean:
+            raise InputError("by_class is a way to average of its own; leave aggregate out.")
+        self.realign  # noqa: B018 - checks its options
+        assert self.framed.net.names  # builds it, so that a frame that cannot be is refused at once
 
     @property
-    def net(self) -> Net:
-        """The network that models in use belong to."""
-        return self.plain
+    def plain(self) -> Net:
+        """The network as given, which all models in use belong to."""
+        return self.base.net
+
+    @cached_property
+    def realign(self) -> Realign:
+        """How heads are made for use."""
+        return Realign(self.kappa, self.tau, self.scale_bias, self.personal)
+
+    @cached_property
+    def framed(self) -> FedAvg:
+        """The base, whose network has a frame and a local head of its own (:class:`Framed`)."""
+        frame = partial(
+            Frame, sparsity=self.sparsity, norm=self.norm, per_class=self.per_class, by=self.frame_by,
+            steps=self.frame_steps, lr=self.frame_lr, narrow=self.narrow, seed=self.frame_seed,
+        )  # fmt: skip
+        net = rebuilt(self.plain, Framed, frame, self.temperature, self.cosine)
+        net = replace(net, frozen=either(net.frozen, under("frame")))
+        loss = Objective(net, (universal_loss, cross_entropy, own_loss))
+        aggregate = class_wise(under("head")) if self.by_class else self.base.aggregate
+        return replace(self.base, objective=loss, parts=at_home(under("own")), aggregate=aggregate)
 
     def pace(self, round: int) -> float:
         """The length of the frame's vectors in this round, as a multiple of ``norm``."""
@@ -117,22 +167,22 @@ class FedLoGe(OnBase):
 
     def init_server(self, seed: Seed) -> Any:
         """As the base; where the mode is chosen, also which one is in use."""
-        fresh = self.base.init_server(seed)
+        fresh = self.framed.init_server(seed)
         return Serving(fresh.shared, MODES[0]) if self.serve == "auto" else fresh
 
     def init_client(self, seed: Seed) -> Holder:
         """A fresh local head."""
-        return Holder(self.base.init_client(seed).private, None)
+        return Holder(self.framed.init_client(seed).private, None)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's trip."""
-        (train,) = self.base.exchanges()
+        (train,) = self.framed.exchanges()
         trip = train.training(start=self.start, finish=self.finish)
         return (replace(trip, down=self.down, check=self.check),)
 
     def down(self, state: Any, client_id: ClientId) -> Any:
         """As the base; where the mode is chosen, also its name, for clients that were never visited."""
-        return Serving(state.shared, self.served(state)) if self.serve == "auto" else self.base.down(state, client_id)
+        return Serving(state.shared, self.served(state)) if self.serve == "auto" else self.framed.down(state, client_id)
 
     def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
         """Hear how accurate each mode is on validation rows, and serve the best."""
@@ -144,27 +194,27 @@ class FedLoGe(OnBase):
 
     def start(self, download: Any, client: Holder, site: Site, turn: Turn) -> Job:
         """As the base."""
-        job = self.base.start(download, client, site, turn)
+        job = self.framed.start(download, client, site, turn)
         return replace(job, fixed={**job.fixed, "pace": self.pace(turn.round)})
 
     def finish(self, job: Job, trained: Trained, client: Holder, site: Site, turn: Turn) -> tuple[Holder, Any]:
         """Keep the local head and the counts."""
         classes = len(job.params[BIAS])
         counts = F.pad(found := class_counts(site.train), (0, classes - len(found)))
-        kept, upload = self.base.finish(job, trained, client, site, turn)
+        kept, upload = self.framed.finish(job, trained, client, site, turn)
         sent = CountedUpload(upload.delta, counts) if self._by_class else upload
         return replace(kept, counts=counts), sent
 
     @property
     def _by_class(self) -> bool:
-        return isinstance(self.base.aggregate, class_wise)
+        return isinstance(self.framed.aggregate, class_wise)
 
     def check(self, state: Any, upload: Any) -> None:
         """As the base; counts are counts."""
         wanted = CountedUpload if self._by_class else Upload
         if not isinstance(upload, wanted):
             raise InputError(f"upload: expected {wanted.__name__}, got {type(upload).__name__}.")
-        self.base.check(state, upload)
+        self.framed.check(state, upload)
         if isinstance(upload, CountedUpload):
             counts, classes = upload.counts, len(state.shared[BIAS])
             if counts.shape != (classes,) or counts.dtype != torch.int64 or bool((counts < 0).any()):
@@ -175,7 +225,7 @@ class FedLoGe(OnBase):
     def heads(self, download: Any, client: Holder) -> Heads:
         """Body and heads as trained; ``own`` is None for a client that was never visited."""
         shared = download.shared
-        vectors = self.base.net.full({})["frame.vectors"]
+        vectors = self.framed.net.full({})["frame.vectors"]
         scaled = vectors * shared["temperature"] if "temperature" in shared else vectors
         body = {n: shared[n] for n in self.plain.names if not under("head")(n)}
         mine = None if client.counts is None else Head(client.private["own.weight"], client.private["own.bias"])
@@ -209,48 +259,3 @@ class FedLoGe(OnBase):
     def predict(self, params: Params, batch: Batch) -> Tensor:
         """The plain network's scores; those of masked classes are -inf."""
         return masked(logits_of(self.plain(params, batch)), params.get(MASK))
-
-
-def fedloge(
-    objective: Objective | Net, sparsity: float = 0.6, norm: float = 0.1, per_class: bool = False,
-    frame_by: Literal["projection", "descent"] = "projection", frame_steps: int = 10_000, frame_lr: float = 1e-4,
-    narrow: Literal["refuse", "spread"] = "refuse", frame_seed: int = 0, temperature: float | None = None,
-    cosine: bool = False, warm_norm: float | None = None, warm_rounds: int = 0, kappa: float = 1.7, tau: float = 1.0,
-    scale_bias: bool = False, personal: Personal = "readme",
-    serve: Mode | Literal["auto"] = "auto", mask: bool = False, by_class: bool = False, **rest: Any,
-) -> FedLoGe:  # fmt: skip
-    """FedLoGe on a network in two parts, features and a linear head.
-
-    Args:
-        objective: The network.
-        sparsity, norm, per_class: See :class:`Frame`.
-        frame_by, frame_steps, frame_lr, frame_seed: How the frame is found; see ``by``, ``steps``, ``lr``, ``seed``
-            of :class:`Frame`.
-        narrow: What to do when there are more classes than features.
-        temperature: A learned factor on the frame's scores that starts here.
-        cosine: Whether the frame sees features of length 1; give a temperature then.
-        warm_norm, warm_rounds: A schedule for ``norm``; see :class:`FedLoGe`.
-        kappa, tau, scale_bias, personal: See :class:`Realign`.
-        serve, mask: See :class:`FedLoGe`.
-        by_class: Average the global head class by class, clients weighing n_k c_kc: their class counts then travel.
-        rest: As for :class:`FedAvg`.
-    """
-    if temperature is not None and not 0 < temperature < math.inf:
-        raise InputError(f"The temperature must be finite and start above 0, got {temperature}.")
-    plain = net_of(objective)
-    frame = partial(
-        Frame, sparsity=sparsity, norm=norm, per_class=per_class, by=frame_by, steps=frame_steps, lr=frame_lr,
-        narrow=narrow, seed=frame_seed,
-    )  # fmt: skip
-    net = rebuilt(plain, Framed, frame, temperature, cosine)
-    net = replace(net, frozen=either(net.frozen, under("frame")))
-    if by_class:
-        if "aggregate" in rest:
-            raise InputError("by_class is a way to average of its own; leave aggregate out.")
-        rest = {**rest, "aggregate": class_wise(under("head"))}
-    loss = Objective(net, (universal_loss, cross_entropy, own_loss))
-    return FedLoGe(
-        base=FedAvg(objective=loss, parts=at_home(under("own")), **rest), plain=plain,
-        realign=Realign(kappa, tau, scale_bias, personal), serve=serve, mask=mask, norm=norm, warm_norm=warm_norm,
-        warm_rounds=warm_rounds,
-    )  # fmt: skip

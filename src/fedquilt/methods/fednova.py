@@ -8,8 +8,6 @@ from typing import Any
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Mean, Params, add, scale
 from fedquilt.core.record import record
 from fedquilt.core.table import Site
@@ -27,12 +25,15 @@ class PacedUpload:
     pace: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedNova(OnBase):
     """x <- x + (sum p_i |a_i|_1) * sum p_i (x_i - x) / |a_i|_1, with p_i = n_i / sum n over the cohort.
 
     a_i holds the weight of each local gradient in x - x_i, divided by the learning rate: all ones for plain SGD
     (|a_i|_1 is the number of steps), (1 - m^(t-k)) / (1 - m) with momentum m. Buffers take the plain mean.
+
+    Args:
+        base: FedAvg with SGD, with or without momentum.
 
     Reference: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, 2020.
     """
@@ -84,8 +85,3 @@ def pace(optimizer: SGD, steps: int) -> float:
         velocity = optimizer.momentum * velocity + 1
         total += 1 + optimizer.momentum * velocity if optimizer.nesterov else velocity
     return total
-
-
-def fednova(objective: Objective | Net, **rest: Any) -> FedNova:
-    """FedNova on FedAvg."""
-    return FedNova(base=FedAvg(objective=objective, **rest))

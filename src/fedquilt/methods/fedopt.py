@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, add, sub
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
@@ -25,19 +24,25 @@ class Steered:
     memory: Kept
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedOpt(OnBase):
+@dataclass(frozen=True, init=False)
+class FedOpt(OnBase, ABC):
     """The base, with x <- x + server step(d) where the base would do x <- x + d; buffers still take d.
 
     Args:
         base: How clients train and how their changes are merged into d.
-        server: The server's optimiser.
 
     Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithms 1 and 2.
     """
 
     base: FedAvg
-    server: ServerOptimizer
+
+    def __post_init__(self) -> None:
+        self.server  # noqa: B018 - checks the options
+
+    @property
+    @abstractmethod
+    def server(self) -> ServerOptimizer:
+        """The server's optimiser."""
 
     def init_server(self, seed: Seed) -> Steered:
         """The base's model, and fresh memory."""
@@ -59,38 +64,97 @@ class FedOpt(OnBase):
         return Steered({**merged, **add(before, move)}, memory)
 
 
-def fedavgm(objective: Objective | Net, server_lr: float = 1.0, beta: float = 0.9, **rest: Any) -> FedOpt:
-    """Server momentum: v <- beta v + d;  x <- x + server_lr v.
+@dataclass(frozen=True, init=False)
+class FedAvgM(FedOpt):
+    """Server momentum: v <- beta v + d;  x <- x + server_lr v, where d is the clients' mean change.
 
     Args:
-        objective: The network, or an objective.
+        base: How clients train and how their changes are merged into d.
         server_lr: The server's learning rate; with 1 and beta = 0 this is FedAvg.
         beta: Momentum, in [0, 1).
-        rest: As for :class:`FedAvg`.
 
     Reference: Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019.
     """
-    return FedOpt(base=FedAvg(objective=objective, **rest), server=Momentum(server_lr, beta))
+
+    server_lr: float = 1.0
+    beta: float = 0.9
+
+    @property
+    def server(self) -> Momentum:
+        """Momentum."""
+        return Momentum(self.server_lr, self.beta)
 
 
-def fedadam(
-    objective: Objective | Net, server_lr: float = 0.1, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3,
-    **rest: Any,
-) -> FedOpt:  # fmt: skip
-    """v <- beta2 v + (1 - beta2) d^2; see :class:`fedquilt.pieces.server_optimizers.Adaptive` for the rest."""
-    return FedOpt(base=FedAvg(objective=objective, **rest), server=Adaptive(averaged(beta2), server_lr, beta1, tau))
+@dataclass(frozen=True, init=False)
+class FedAdam(FedOpt):
+    """m <- beta1 m + (1 - beta1) d;  v <- beta2 v + (1 - beta2) d^2;  x <- x + server_lr m / (sqrt(v) + tau).
+
+    d is the clients' mean change; see :class:`fedquilt.pieces.server_optimizers.Adaptive` for how m and v begin.
+
+    Args:
+        base: How clients train and how their changes are merged into d.
+        server_lr: The server's learning rate.
+        beta1: Momentum, in [0, 1).
+        beta2: How slowly the second moment v follows, in [0, 1).
+        tau: Added to the square root of v, > 0: the larger, the less adaptive.
+
+    Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
+    """
+
+    server_lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    @property
+    def server(self) -> Adaptive:
+        """Adam."""
+        return Adaptive(averaged(self.beta2), self.server_lr, self.beta1, self.tau)
 
 
-def fedyogi(
-    objective: Objective | Net, server_lr: float = 0.1, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3,
-    **rest: Any,
-) -> FedOpt:  # fmt: skip
-    """v <- v - (1 - beta2) d^2 sign(v - d^2); the rest as FedAdam."""
-    return FedOpt(base=FedAvg(objective=objective, **rest), server=Adaptive(signed(beta2), server_lr, beta1, tau))
+@dataclass(frozen=True, init=False)
+class FedYogi(FedOpt):
+    """v <- v - (1 - beta2) d^2 sign(v - d^2); the rest as :class:`FedAdam`.
+
+    Args:
+        base: How clients train and how their changes are merged into d.
+        server_lr: The server's learning rate.
+        beta1: Momentum, in [0, 1).
+        beta2: How slowly the second moment v follows, in [0, 1).
+        tau: Added to the square root of v, > 0: the larger, the less adaptive.
+
+    Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
+    """
+
+    server_lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    @property
+    def server(self) -> Adaptive:
+        """Yogi."""
+        return Adaptive(signed(self.beta2), self.server_lr, self.beta1, self.tau)
 
 
-def fedadagrad(
-    objective: Objective | Net, server_lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3, **rest: Any
-) -> FedOpt:
-    """v <- v + d^2; the rest as FedAdam, by default without momentum (as in the paper's experiments)."""
-    return FedOpt(base=FedAvg(objective=objective, **rest), server=Adaptive(summed, server_lr, beta1, tau))
+@dataclass(frozen=True, init=False)
+class FedAdagrad(FedOpt):
+    """v <- v + d^2; the rest as :class:`FedAdam`, by default without momentum (as in the paper's experiments).
+
+    Args:
+        base: How clients train and how their changes are merged into d.
+        server_lr: The server's learning rate.
+        beta1: Momentum, in [0, 1).
+        tau: Added to the square root of v, > 0: the larger, the less adaptive.
+
+    Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
+    """
+
+    server_lr: float = 0.1
+    beta1: float = 0.0
+    tau: float = 1e-3
+
+    @property
+    def server(self) -> Adaptive:
+        """Adagrad."""
+        return Adaptive(summed, self.server_lr, self.beta1, self.tau)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
-from fedquilt.core.params import at_home
-from fedquilt.methods.fedavg import FedAvg, net_of
+from fedquilt.core.params import Names, Parts, at_home, either, nothing
+from fedquilt.methods.fedavg import FedAvg
 
 
-def fedper(objective: Objective | Net, head: tuple[str, ...] = ("head",), **rest: Any) -> FedAvg:
+@dataclass(frozen=True, kw_only=True)
+class FedPer(FedAvg):
     """FedAvg in which the head is private; body and head are trained together.
 
     Args:
-        objective: The network, or an objective.
         head: The parts of the network that stay home.
-        rest: As for :class:`FedAvg`.
 
     Reference: Arivazhagan et al., Federated Learning with Personalization Layers, 2019.
     """
-    return FedAvg(objective=objective, parts=at_home(net_of(objective).under(*head)), **rest)
+
+    head: tuple[str, ...] = ("head",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "parts", staying(self.parts, self.net.under(*self.head), self.net.names))
+
+
+def staying(parts: Parts, home: Names, names: tuple[str, ...]) -> Parts:
+    """The same parts with these names at home too."""
+    if all(parts.private(name) for name in names if home(name)):
+        return parts
+    return at_home(home if parts.private is nothing else either(parts.private, home))

@@ -19,7 +19,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Client, FedAvg
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.objectives import weighted_mean
 
@@ -46,7 +46,7 @@ class near_prototypes:
         return self.lam * weighted_mean(apart, batch.weight)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedProto(OnBase):
     """Local loss: the base's + lam * distance of features to the global prototypes. Models never travel.
 
@@ -63,6 +63,10 @@ class FedProto(OnBase):
 
     base: FedAvg
     lam: float = 1.0
+
+    def around(self, objective: Objective | Net, **settings: Any) -> LocalOnly:
+        """Local training."""
+        return LocalOnly(objective, **settings)
 
     def __post_init__(self) -> None:
         if self.lam < 0:
@@ -136,8 +140,3 @@ class FedProto(OnBase):
             return out.logits
         apart = (out.features.flatten(1)[:, None] - params[MEANS]).square().sum(2)
         return torch.where(params[ROWS] > 0, -apart, torch.full_like(apart, NEVER))
-
-
-def fedproto(objective: Objective | Net, lam: float = 1.0, **rest: Any) -> FedProto:
-    """FedProto on local training."""
-    return FedProto(base=local_only(objective, **rest), lam=lam)

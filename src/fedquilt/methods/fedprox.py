@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.pieces.objectives import cross_entropy, prox
+from fedquilt.pieces.objectives import prox
 
 
-def fedprox(objective: Objective | Net, mu: float = 0.01, **rest: Any) -> FedAvg:
+@dataclass(frozen=True, kw_only=True)
+class FedProx(FedAvg):
     """FedAvg whose local loss gains mu/2 |w - w_start|^2.
 
     Args:
-        objective: The network, or an objective to extend.
         mu: Strength of the pull, >= 0; 0 is FedAvg.
-        rest: As for :class:`FedAvg`.
 
     Reference: Li et al., Federated Optimization in Heterogeneous Networks, 2020.
     """
-    loss = Objective(objective, (cross_entropy,)) if isinstance(objective, Net) else objective
-    return FedAvg(objective=loss.plus(prox(mu)), **rest)
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        prox(self.mu)  # checks it
+
+    @property
+    def loss(self) -> Objective:
+        """With the pull."""
+        return super().loss.plus(prox(self.mu))

@@ -9,26 +9,33 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.core.params import at_home, pick
+from fedquilt.core.params import pick
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained, in_turn
-from fedquilt.methods.fedavg import Client, FedAvg, net_of
+from fedquilt.methods.fedavg import Client, FedAvg
+from fedquilt.methods.fedper import FedPer
 from fedquilt.methods.on_base import OnBase
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class FedRep(OnBase):
     """A visit: ``head_epochs`` on the private part with the body as received, then the base's work on the body alone.
 
     Args:
         base: FedAvg with a private part.
+        head: The parts of the network that are a client's own, if a network is given and not a base.
         head_epochs: Passes over the client's rows that train the head, >= 1.
 
     Reference: Collins et al., Exploiting Shared Representations for Personalized Federated Learning, 2021.
     """
 
     base: FedAvg
+    head: tuple[str, ...] = ("head",)
     head_epochs: int = 10
+
+    def around(self, objective: Objective | Net, **settings: Any) -> FedPer:
+        """FedPer with this head."""
+        return FedPer(objective, head=self.head, **settings)
 
     def __post_init__(self) -> None:
         if self.head_epochs < 1:
@@ -39,8 +46,7 @@ class FedRep(OnBase):
                 raise InputError(
                     f"FedRep trains a {what} of its own, but the base has none: of {len(trained)} trained tensors "
                     f"({', '.join(trained[:3])}{', ...' * (len(trained) > 3)}) none is {part} (what is "
-                    "frozen is not trained). Name the head: fedrep(objective, head=('head',)), or "
-                    "FedRep(base=FedAvg(..., parts=at_home(under('head'))))."
+                    "frozen is not trained). Name the head: FedRep(objective, head=('head',))."
                 )
 
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -54,9 +60,3 @@ class FedRep(OnBase):
     def keep(self, job: Job, trained: Trained, client: Client, site: Site, turn: Turn) -> tuple[Client, None]:
         """The new head, for the body to be trained with; nothing to send yet."""
         return replace(client, private=pick(self.base.parts.private, trained.params)), None
-
-
-def fedrep(objective: Objective | Net, head: tuple[str, ...] = ("head",), head_epochs: int = 10, **rest: Any) -> FedRep:
-    """FedRep whose head are these parts of the network."""
-    parts = at_home(net_of(objective).under(*head))
-    return FedRep(base=FedAvg(objective=objective, parts=parts, **rest), head_epochs=head_epochs)

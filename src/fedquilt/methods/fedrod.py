@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.net import Net
+from fedquilt.core.exchange import Turn
 from fedquilt.core.objective import Objective
-from fedquilt.core.params import Params, at_home, under, zeros_like
+from fedquilt.core.params import Params, Parts, at_home, under, zeros_like
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import Batch
+from fedquilt.core.table import Batch, Site
+from fedquilt.core.train import Job
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.long_tail import WithCounts, rebuilt, two_parts
+from fedquilt.methods.long_tail import rebuilt, two_parts, with_counts
 from fedquilt.pieces.objectives import balanced_softmax, cross_entropy
 from fedquilt.pieces.realign import BIAS, WEIGHT, Head, Heads
 
@@ -50,33 +51,35 @@ def generic_loss(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batc
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRoD(WithCounts):
+class FedRoD(FedAvg):
     """Loss: balanced_softmax(G(z)) + cross_entropy(G(z) + P(z)), where the second term moves P only.
 
     z are the body's features, G the generic head (averaged with the body), P the client's own (private). A client uses
     G + P, a stranger G.
 
-    Args:
-        base: FedAvg of a :class:`Twin`, whose ``own`` is private.
-
     Reference: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, 2022.
     """
 
+    parts: Parts = at_home(under("own"))  # noqa: RUF009 - frozen, so it can be shared
     newcomer_head: ClassVar[tuple[str, ...]] = ("own",)  # the generic head is not tuned by anyone alone
-    private_part: ClassVar[str] = "own"
-    recipe: ClassVar[str] = "fedrod"
+    module: ClassVar[Callable[..., nn.Module]] = Twin
 
     def __post_init__(self) -> None:
-        mine, private = under(self.private_part), self.base.parts.private
-        if not any(mine(name) and private(name) for name in self.base.net.names):
-            raise InputError(
-                f"{type(self).__name__} needs a base whose network has a private part '{self.private_part}', and this "
-                f"one has {', '.join(self.base.net.names[:3])}, ... Let {self.recipe}(net, ...) make it."
-            )
+        super().__post_init__()
+        self.loss  # noqa: B018 - checks the network
+
+    @cached_property
+    def loss(self) -> Objective:
+        """Both losses of the network with a second head."""
+        return Objective(rebuilt(self.objective, type(self).module), (generic_loss, cross_entropy))
+
+    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+        """As FedAvg, with the counts of the client's classes, which never leave it."""
+        return with_counts(super().start(download, client, site, turn), site)
 
     def global_model(self, state: Any) -> Params:
         """The generic model: a private part of zeros changes nothing."""
-        own = self.base.init_client(Seed(0)).private
+        own = self.init_client(Seed(0)).private
         return {**state.shared, **zeros_like(own)}
 
     def heads(self, download: Any, client: Any) -> Heads | None:
@@ -86,16 +89,3 @@ class FedRoD(WithCounts):
         generic = Head(download.shared[WEIGHT], download.shared[BIAS])
         own = Head(client.private["own.weight"], client.private["own.bias"])
         return Heads(body, generic, own.plus(generic))
-
-
-def doubled(
-    objective: Objective | Net, module: Callable[..., nn.Module], private: str, rest: Mapping[str, Any]
-) -> FedAvg:
-    """FedAvg of a network with a second head, for both losses."""
-    loss = Objective(rebuilt(objective, module), (generic_loss, cross_entropy))
-    return FedAvg(objective=loss, parts=at_home(under(private)), **rest)
-
-
-def fedrod(objective: Objective | Net, **rest: Any) -> FedRoD:
-    """FedRoD whose own heads are linear; ``fedrod_hyper`` makes them from class shares."""
-    return FedRoD(base=doubled(objective, Twin, "own", rest))

@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedquilt.core.exchange import Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
-from fedquilt.core.params import Params
+from fedquilt.core.params import Params, Parts, at_home, under
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job
-from fedquilt.methods.fedrod import Both, FedRoD, doubled
+from fedquilt.methods.fedrod import Both, FedRoD
 from fedquilt.methods.long_tail import two_parts
 
 
@@ -48,13 +46,12 @@ class Hyper(nn.Module):
 class FedRoDHyper(FedRoD):
     """As FedRoD, with P = H a: H is averaged with the body, and only the client's class shares a are private.
 
-    Args:
-        base: FedAvg of a :class:`Hyper`, whose ``shares`` are private.
+    Reference: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, 2022.
     """
 
+    parts: Parts = at_home(under("shares"))  # noqa: RUF009 - frozen, so it can be shared
     newcomer_head: ClassVar[tuple[str, ...]] = ("hyper",)
-    private_part: ClassVar[str] = "shares"
-    recipe: ClassVar[str] = "fedrod_hyper"
+    module: ClassVar[Callable[..., nn.Module]] = Hyper
 
     def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
         """As FedRoD, with the client's class shares."""
@@ -70,8 +67,3 @@ class FedRoDHyper(FedRoD):
     def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
         """The hypernetwork makes a newcomer's head from its class shares, without any training."""
         return self.start(download, client, site, turn).params
-
-
-def fedrod_hyper(objective: Objective | Net, **rest: Any) -> FedRoDHyper:
-    """FedRoD whose own heads come from a linear hypernetwork."""
-    return FedRoDHyper(base=doubled(objective, Hyper, "shares", rest))

@@ -5,24 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Codec, Exchange, Reply, Turn, plain
-from fedquilt.core.params import Mean, Params, finite, pick, same_names, zeros_like
+from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
+from fedquilt.core.params import Mean, Params, at_home, finite, pick, same_names, under, zeros_like
 from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import InTurn, Job, Train, Trained
+from fedquilt.methods.fedavg import FedAvg, net_of
+from fedquilt.methods.fedper import FedPer
+from fedquilt.methods.fedprox import FedProx
+from fedquilt.methods.fedrep import FedRep
 from fedquilt.methods.hgls_records import HeadUpload, Invite, Others, Peer, SearchClient, SearchServer, Tally, inside
 from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
+from fedquilt.methods.scaffold import Scaffold
+from fedquilt.pieces.codecs import hgc, hgc_legacy, hgc_rc
 from fedquilt.pieces.head_search import Found, HeadSearch, Rows, cosine_step, head_gradient
 
+Base = Literal["fedavg", "fedper", "fedprox", "fedrep", "scaffold"]
+_CODECS: dict[str, Callable[..., Codec]] = {"hgc": hgc, "hgc_rc": hgc_rc, "hgc_legacy": hgc_legacy}
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, init=False)
 class HGLS(OnBase):
     """Two trips a round: train as the base, with a private head; then each client tries all head slopes on its head.
 
@@ -30,11 +41,22 @@ class HGLS(OnBase):
     the client's own way, <g_j, G_i> > 0, is a candidate; see :class:`fedquilt.pieces.head_search.HeadSearch`.
 
     Args:
-        base: FedAvg, or a method of one trip built on it; its head is made private if it is not.
-        search: How candidates are tried.
+        base: How models are trained and averaged: FedAvg, or a method of one trip built on it, whose head is made
+            private if it is not; or, if a network is given, the name of one.
+        mu: Strength of the pull, where the base is "fedprox" by name.
+        head_epochs: Passes over the head, where the base is "fedrep" by name.
+        search: How slopes are tried: "greedy", one after the other; "joint", all together; "off", not at all, which is
+            the base alone. See :class:`fedquilt.pieces.head_search.HeadSearch`.
+        step: How far a greedy step goes: "cosine", "exact" or "backtracking".
+        order: In which order greedy steps are tried: "random", or the most "aligned" first.
+        ridge: What moving the head costs in a joint search, >= 0.
+        least: A step is taken only if the loss falls by more than this, >= 0.
         gradient: "full": over all of the client's rows at its final model; "last_batch": of the last training step.
         search_base: "aggregated": on the new common body; "local": on the body the client has just trained.
-        codec: How slopes travel, up and down again.
+        slopes: How slopes travel, up and down again: as they are ("plain"), or by a codec of this name.
+        num_bins: Of that codec: into how many bins norms fall.
+        lossless: Of that codec: how its integers are packed.
+        codec: How slopes travel, instead of a codec by name.
         peers: How many slopes a client is sent: those that point most nearly its own way, its own counting. None: all.
         max_age: Slopes of clients that were not asked count for so many more rounds.
         own_only: No slopes travel; each client has only its own. A control.
@@ -44,27 +66,59 @@ class HGLS(OnBase):
         held_out: How large that part is.
         mean_head: Heads are sent to the server too, and those who never trained begin with their mean. Without it, the
             default, heads never leave, and everyone begins with a random one.
+        norms: If a network is given: BatchNorm layers are averaged with the body, statistics too ("average"), or stay
+            home ("personal").
 
     Reference: CEHGLS, the project's README and code.
     """
 
-    base: Any
-    search: HeadSearch = HeadSearch()  # noqa: RUF009 - frozen, so it can be shared
+    base: Annotated[Any, Base] = "fedavg"
+    mu: float = 0.01
+    head_epochs: int = 10
     gradient: Literal["full", "last_batch"] = "full"
     search_base: Literal["aggregated", "local"] = "aggregated"
-    codec: Codec = plain
+    search: Literal["greedy", "joint", "off"] = "greedy"
+    step: Literal["cosine", "exact", "backtracking"] = "cosine"
+    order: Literal["random", "aligned"] = "random"
+    ridge: float = 0.01
+    least: float = 0.0
+    accept: Literal["train", "held_out", "valid"] = "train"
+    held_out: float = 0.25
     peers: int | None = None
     max_age: int = 0
     own_only: bool = False
     drop_bias: bool = False
-    accept: Literal["train", "held_out", "valid"] = "train"
-    held_out: float = 0.25
     mean_head: bool = False
+    norms: Literal["average", "personal"] = "average"
+    slopes: Literal["plain", "hgc", "hgc_rc", "hgc_legacy"] = "plain"
+    num_bins: int = 16
+    lossless: Literal["none", "deflate", "gaps", "adaptive", "smallest"] = "none"
+    codec: Codec | None = None
+
+    def around(self, objective: Objective | Net, **settings: Any) -> Any:
+        """The base of this name."""
+        found = net_of(objective).norms if self.norms == "personal" else ()
+        home = ("head", *found)
+        if self.norms == "personal":
+            if not found:
+                raise InputError("norms = 'personal' needs a network with BatchNorm; this one has none. Leave it out.")
+            settings["parts"] = at_home(under(*home))
+        if self.base == "fedprox":
+            return FedProx(objective, mu=self.mu, **settings)
+        if self.base == "scaffold":
+            return Scaffold(objective, **settings)
+        if self.base == "fedrep":
+            return FedRep(objective, head=home, head_epochs=self.head_epochs, **settings)
+        if self.base == "fedper":
+            return FedPer(objective, head=home, **settings)
+        if self.base == "fedavg":
+            return FedAvg(objective, **settings)
+        raise InputError(f"base must be one of {', '.join(get_args(Base))}, or a method, got {self.base!r}.")
 
     def __post_init__(self) -> None:
         choices = {
             "gradient": ("full", "last_batch"), "search_base": ("aggregated", "local"),
-            "accept": ("train", "held_out", "valid"),
+            "accept": ("train", "held_out", "valid"), "slopes": ("plain", *_CODECS),
         }  # fmt: skip
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -74,7 +128,27 @@ class HGLS(OnBase):
                 "HGLS needs peers >= 1 (or None), max_age >= 0 and held_out between 0 and 1, "
                 f"got {self.peers}, {self.max_age}, {self.held_out}."
             )
-        object.__setattr__(self, "base", self._checked())
+        if self.search != "off":
+            self.tries, self.coding  # noqa: B018 - checks their options
+            object.__setattr__(self, "base", self._checked())
+
+    @cached_property
+    def tries(self) -> HeadSearch:
+        """How slopes are tried."""
+        if self.search == "off":
+            raise InputError("A search that is off tries nothing.")
+        return HeadSearch(self.search, self.step, self.order, self.ridge, self.least)
+
+    @cached_property
+    def coding(self) -> Codec:
+        """How slopes travel."""
+        if self.codec is not None:
+            return self.codec
+        if self.slopes == "plain":
+            return plain
+        if self.slopes == "hgc_legacy":
+            return hgc_legacy(num_bins=self.num_bins)
+        return _CODECS[self.slopes](num_bins=self.num_bins, lossless=self.lossless)
 
     def _checked(self) -> Any:
         base = with_own_heads(self.base, "HGLS")
@@ -86,17 +160,23 @@ class HGLS(OnBase):
 
     # States
 
-    def init_server(self, seed: Seed) -> SearchServer:
+    def init_server(self, seed: Seed) -> Any:
         """No slopes yet; the head of a stranger is a fresh one."""
+        if self.search == "off":
+            return super().init_server(seed)
         head = pick(is_head, self.net.init(seed))
         return SearchServer(self.base.init_server(seed), head, (), {}, (), (), Tally())
 
-    def init_client(self, seed: Seed) -> SearchClient:
+    def init_client(self, seed: Seed) -> Any:
         """As the base."""
+        if self.search == "off":
+            return super().init_client(seed)
         return SearchClient(self.base.init_client(seed), {}, None, None)
 
-    def observe(self, state: SearchServer, metrics: Mapping[str, float]) -> SearchServer:
+    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
         """As the base; if that changes what it sends, nobody holds it."""
+        if self.search == "off":
+            return super().observe(state, metrics)
         base = self.base.observe(state.base, metrics)
         return state if base is state.base else replace(state, base=base, holders=())
 
@@ -115,6 +195,8 @@ class HGLS(OnBase):
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """Train, then search; the same clients."""
+        if self.search == "off":
+            return super().exchanges()
         train = self._train
         work: Any = train.work
         works: tuple[Train, ...] = work.works if isinstance(work, InTurn) else (work,)
@@ -160,7 +242,7 @@ class HGLS(OnBase):
             slope = self._sent_part(as_params(head_gradient(as_matrix(head), rows), head))
         wire, memory = None, client.memory
         if not self.own_only:
-            wire, memory = self.codec.encode(slope, zeros_like(slope), memory, turn.seed.fold("slope"))
+            wire, memory = self.coding.encode(slope, zeros_like(slope), memory, turn.seed.fold("slope"))
         body = {n: t for n, t in trained.params.items() if n not in base.private}
         kept = body if self.search_base == "local" else None
         known = head if self.mean_head else {}
@@ -171,7 +253,7 @@ class HGLS(OnBase):
         same_names(state.head if self.mean_head else {}, upload.head, "upload.head")
         if not self.own_only:
             like = self._sent_part(state.head)
-            slope = self.codec.decode(upload.slope, like)
+            slope = self.coding.decode(upload.slope, like)
             same_names(like, slope, "upload.slope")
             if not finite(tensors_in(slope)):
                 raise InputError("upload.slope holds non-finite numbers.")
@@ -212,7 +294,7 @@ class HGLS(OnBase):
         if self.peers is None or not peers:
             return {}
         like = self._sent_part(head)
-        known = [as_matrix(self.codec.decode(p.slope, like)) for p in peers]
+        known = [as_matrix(self.coding.decode(p.slope, like)) for p in peers]
         found = {}
         for i, peer in enumerate(peers):
             cosines = [cosine_step(g, known[i]) if i != j else 2.0 for j, g in enumerate(known)]
@@ -234,7 +316,7 @@ class HGLS(OnBase):
         if self.own_only:
             slopes = [client.slope]
         else:
-            slopes = [self.codec.decode(wire, zeros_like(client.slope)) for wire in download.slopes]
+            slopes = [self.coding.decode(wire, zeros_like(client.slope)) for wire in download.slopes]
         if self.search_base == "aggregated":
             model = self.base.personal_model(download.base, client.base)
         else:
@@ -249,7 +331,7 @@ class HGLS(OnBase):
         wide = {n: torch.zeros_like(t) for n, t in head.items()}  # a slope without bias leaves the bias alone
         reference, *candidates = (as_matrix({**wide, **s}) for s in (slope, *slopes))
         fit, judge = self._rows(model, site, turn)
-        return self.search(as_matrix(head), reference, candidates, fit, judge, turn.seed.fold("order"))
+        return self.tries(as_matrix(head), reference, candidates, fit, judge, turn.seed.fold("order"))
 
     def _rows(self, model: Params, site: Site, turn: Turn) -> tuple[Rows, Rows]:
         """The rows that steps are fitted to, and those that judge."""
@@ -274,7 +356,7 @@ class HGLS(OnBase):
 
     def uncoded(self, message: Any) -> Any:
         """A message with its slopes as they were before the codec: of their size, without their numbers."""
-        if self.codec == plain:
+        if self.coding == plain:
             return message
         if isinstance(message, HeadUpload) and message.slope is not None:
             return replace(message, slope=self._size)
@@ -288,20 +370,24 @@ class HGLS(OnBase):
     def told(self, state: SearchServer) -> Mapping[str, float]:
         """What the base tells, and of the last search: slopes that clients were given, that pointed their way, and that
         they took."""
-        if not isinstance(state, SearchServer):  # of a method around this one
-            return {}
+        if not isinstance(state, SearchServer):  # the base's, or of a method around this one
+            return super().told(state) if self.search == "off" else {}
         told = {f"search_{n}": getattr(state.tally, n) for n in ("candidates", "aligned", "taken")}
         return {**super().told(state.base), **told}
 
     # Models
 
-    def global_model(self, state: SearchServer) -> Params | None:
+    def global_model(self, state: Any) -> Params | None:
         """The common body with the mean head, if heads are sent and nothing else is private."""
+        if self.search == "off":
+            return super().global_model(state)
         whole = {**state.base.shared, **state.head}
         return whole if self.mean_head and whole.keys() >= set(self.net.names) else None
 
-    def personal_model(self, download: Invite, client: SearchClient) -> Params:
+    def personal_model(self, download: Any, client: Any) -> Params:
         """The body with the client's own head."""
+        if self.search == "off":
+            return super().personal_model(download, client)
         base = download.base if download.base is not None else client.kept
         model: Params = self.base.personal_model(base, self._with_head(client.base, download.head))
         return model

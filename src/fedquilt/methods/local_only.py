@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Parts, everything, nothing
 from fedquilt.methods.fedavg import FedAvg
 
 
-def local_only(objective: Objective | Net, **rest: Any) -> FedAvg:
+@dataclass(frozen=True, kw_only=True)
+class LocalOnly(FedAvg):
     """FedAvg in which every name is private: the lower frame of every comparison.
 
     Each client starts from its own random model and goes on training it round after round.
+
+    Reference: none; it is no federated method.
     """
-    return FedAvg(objective=objective, parts=Parts(shared=nothing, private=everything), **rest)
+
+    parts: Parts = Parts(shared=nothing, private=everything)  # noqa: RUF009 - frozen, so it can be shared

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import marked
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.on_base import OnBase
-from fedquilt.methods.once import Once
 from fedquilt.methods.votes import Order, Stitched, Vote, seen_classes, without_rows
 from fedquilt.methods.wrapping import aggregating, innermost, rewired
-from fedquilt.pieces.codecs.around import error_feedback
+from fedquilt.pieces.codecs.around import error_feedback as feeding_back
 from fedquilt.pieces.codecs.fields import on
 from fedquilt.pieces.codecs.localized import density, localized
 from fedquilt.pieces.codecs.sparse_values import Values
@@ -34,7 +31,7 @@ from fedquilt.pieces.merging.stitch import Conflicts, Counted
 from fedquilt.pieces.merging.trained import TrainedMask
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class LocalizeStitch(OnBase):
     """A round: train as the base does; send only the changes of size tau_i and more; average each over its senders.
 
@@ -44,44 +41,94 @@ class LocalizeStitch(OnBase):
 
     Args:
         base: Whose exchange 'train' uploads ``delta``, merged by its ``aggregate``.
-        density: K_t, by the rounds and the clients' held-out accuracy (never test rows).
-        stitch: How what was sent is merged.
+        k_init: K_t in the first round, and until the merged model's accuracy is known; in (0, 1].
+        mu: Afterwards K_t = 1 - mu * accuracy, by the clients' held-out rows (never test rows); in [0, 1]. 0.035 gives
+            the densities of the published runs, K from 0.997 to 0.966; 1 really sparsifies.
+        k_min: K_t is never less, in (0, 1].
+        keep: If set, K_t of every round.
         values: How numbers travel: 'fp32', 'fp16', or 'sign' with a size for each tensor.
-        per: One tau over 'all' tensors, or one for each 'tensor'.
+        error_feedback: What was not sent is kept at the client and added to its next change; sums are then divided by
+            all clients.
         threshold_noise: Jitters tau; not private. See :func:`fedquilt.core.select.jittered`.
-        feedback: What was not sent is kept at the client and added to its next change (error feedback).
-        masks: If set, masks are trained on a few rows of the client, instead of read off magnitudes.
-        silent: If set, the names of the head, whose rows of classes that a client never saw do not vote.
+        per: One tau over 'all' tensors, or one for each 'tensor'.
+        count: What the denominator counts: the 'mask', or 'nonzero' changes inside it.
+        conflicts: Where changes have both signs: their 'mean' (in which they cancel), the mean of the side that
+            outweighs the other ('elect'), or their 'median'.
+        by_examples: w_i are examples instead of 1.
+        divide: By the 'votes' for each weight, or by all 'clients' that replied; by votes, with error feedback by
+            clients, unless said otherwise.
         remember: Keep sums and votes of the last merge in the state, so that clients can be added to it
             (:meth:`joined`) or taken out (:meth:`left`) without the others.
+        unseen_classes_vote: If not, the rows of ``head`` of classes that a client has no rows of are not its to change.
+        head: The parts of the network that make up the head.
+        trained_masks: Whether masks are trained on a few rows of the client, instead of read off magnitudes.
+        mask_shots: Rows of each class that train a mask, at most.
+        mask_epochs: Passes over those rows.
+        mask_lr: Learning rate of the loss in training a mask.
+        mask_l1: And of the penalty for what is kept.
 
     Reference: He et al., Localize-and-Stitch, 2025; several rounds and K_t are of the project localize-stitch-modified.
     """
 
     base: Any
-    density: Density = Density()  # noqa: RUF009 - frozen, so it can be shared
-    stitch: stitch_marked = stitch_marked()  # noqa: RUF009
+    k_init: float = 0.95
+    mu: float = 0.035
+    k_min: float = 0.01
+    keep: float | None = None
     values: Values = "fp32"
-    per: Literal["all", "tensor"] = "all"
+    error_feedback: bool = False
     threshold_noise: float = 0.0
-    feedback: bool = False
-    masks: TrainedMask | None = None
-    silent: Names | None = None
+    per: Literal["all", "tensor"] = "all"
+    count: Counted = "mask"
+    conflicts: Conflicts = "mean"
+    by_examples: bool = False
+    divide: Divide | None = None
     remember: bool = False
+    unseen_classes_vote: bool = True
+    head: tuple[str, ...] = ("head",)
+    trained_masks: bool = False
+    mask_shots: int = 64
+    mask_epochs: int = 10
+    mask_lr: float = 1e7
+    mask_l1: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.masks is not None and (self.feedback or self.threshold_noise or self.per != "all"):
+        if self.trained_masks and (self.error_feedback or self.threshold_noise or self.per != "all"):
             raise InputError(
                 "Trained masks choose by the loss: error_feedback, threshold_noise and thresholds per tensor do not "
                 "go with them. Leave those out."
             )
-        if self.silent is not None and self.feedback:
+        if not self.unseen_classes_vote and self.error_feedback:
             raise InputError(
                 "Classes that do not vote owe nothing later: use error_feedback with unseen_classes_vote = true."
             )
         if self.remember and (self.stitch.conflicts != "mean" or self.stitch.divide != "votes"):
             raise InputError("Only a masked mean can be remembered: conflicts = 'mean' and divide = 'votes'.")
-        self._codec()
+        self.density, self.stitch, self.silent, self.masks, self._codec()
+
+    @cached_property
+    def density(self) -> Density:
+        """K_t."""
+        return Density(self.k_init, self.mu, self.k_min, self.keep)
+
+    @cached_property
+    def stitch(self) -> stitch_marked:
+        """How what was sent is merged."""
+        divide = self.divide or ("clients" if self.error_feedback else "votes")
+        return stitch_marked(self.count, self.conflicts, self.by_examples, divide)
+
+    @cached_property
+    def masks(self) -> TrainedMask | None:
+        """How masks are trained, if they are."""
+        if not self.trained_masks:
+            return None
+        size = innermost(self.base).batch_size
+        return TrainedMask(self.mask_shots, self.mask_epochs, size, self.mask_lr, self.mask_l1)
+
+    @cached_property
+    def silent(self) -> Names | None:
+        """The names of the head, if its rows of classes that a client never saw do not vote."""
+        return None if self.unseen_classes_vote else self.base.net.under(*self.head)
 
     def _weights(self) -> Names:
         return under(*(n for n in self.base.net.trainable))
@@ -90,7 +137,7 @@ class LocalizeStitch(OnBase):
         if self.masks is not None:
             return sparse(self.values, only=self._weights())
         chosen = localized(None, self.values, only=self._weights(), per=self.per, noise=self.threshold_noise)
-        return error_feedback(chosen) if self.feedback else chosen
+        return feeding_back(chosen) if self.error_feedback else chosen
 
     def init_server(self, seed: Seed) -> Stitched:
         """As the base; nothing is known of its accuracy."""
@@ -226,40 +273,19 @@ def _ordered(download: Order) -> Any:
     return download.inner
 
 
-def localize_stitch(
-    objective: Objective | Net, k_init: float = 0.95, mu: float = 0.035, k_min: float = 0.01,
-    keep: float | None = None, values: Values = "fp32", error_feedback: bool = False,
-    threshold_noise: float = 0.0, per: Literal["all", "tensor"] = "all", count: Counted = "mask",
-    conflicts: Conflicts = "mean", by_examples: bool = False, divide: Divide | None = None,
-    remember: bool = False, unseen_classes_vote: bool = True, head: tuple[str, ...] = ("head",),
-    trained_masks: bool = False, mask_shots: int = 64, mask_epochs: int = 10, mask_lr: float = 1e7,
-    mask_l1: float = 1.0, **rest: Any,
-) -> LocalizeStitch:  # fmt: skip
-    """Localize-and-Stitch on FedAvg.
+@dataclass(frozen=True, init=False)
+class StitchOnce(LocalizeStitch):
+    """Localize-and-Stitch as first published, without data: K fixed, one round, and no more.
 
     Args:
-        objective: The network, or an objective.
-        k_init, mu, k_min, keep: See :class:`fedquilt.pieces.merging.density.Density`; ``keep`` fixes K.
-        values, threshold_noise, per: See :class:`LocalizeStitch`.
-        error_feedback: What was not sent is added to the client's next change; then sums are divided by all clients.
-        count, conflicts, by_examples, divide: See :class:`fedquilt.pieces.merging.marked.stitch_marked`; ``divide`` is
-            by 'votes', with error feedback by 'clients', unless said otherwise.
-        unseen_classes_vote: If not, the rows of ``head`` of classes that a client has no rows of are not its to change.
-        trained_masks, mask_shots, mask_epochs, mask_lr, mask_l1: See
-            :class:`fedquilt.pieces.merging.trained.TrainedMask`.
-        remember: Keep the last merge open for clients to join and leave; see :class:`LocalizeStitch`.
-        rest: As for :class:`FedAvg`.
+        base: Whose exchange 'train' uploads ``delta``, merged by its ``aggregate``.
+        keep: K, in (0, 1].
+
+    Reference: He et al., Localize-and-Stitch, 2025.
     """
-    base = FedAvg(objective=objective, **rest)
-    return LocalizeStitch(
-        base=base, density=Density(k_init, mu, k_min, keep), values=values, per=per,
-        stitch=stitch_marked(count, conflicts, by_examples, divide or ("clients" if error_feedback else "votes")),
-        threshold_noise=threshold_noise, feedback=error_feedback,
-        masks=TrainedMask(mask_shots, mask_epochs, base.batch_size, mask_lr, mask_l1) if trained_masks else None,
-        silent=None if unseen_classes_vote else base.net.under(*head), remember=remember,
-    )  # fmt: skip
 
+    keep: float | None = 0.05
 
-def stitch_once(objective: Objective | Net, keep: float = 0.05, **rest: Any) -> Once:
-    """Localize-and-Stitch as first published, without data: K fixed, one round, and no more."""
-    return Once(base=localize_stitch(objective, keep=keep, **rest))
+    def plan(self, state: Stitched, round: int) -> tuple[str, ...]:
+        """As the base in the first round, then nothing."""
+        return super().plan(state, round) if round == 0 else ()

@@ -10,31 +10,65 @@ from typing import Any
 from torch import nn
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job
 from fedquilt.methods.fedavg import FedAvg, net_of
-from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.objectives import balanced_softmax, calibrated, class_counts
 
 
+def with_counts(job: Job, site: Site) -> Job:
+    """The same work, whose loss finds the client's rows per class in ``fixed["counts"]``."""
+    return replace(job, fixed={**job.fixed, "counts": class_counts(site.train)})
+
+
 @dataclass(frozen=True, kw_only=True)
-class WithCounts(OnBase):
-    """The base, whose loss finds the client's rows per class in ``fixed["counts"]``. They never leave the client."""
+class FedAvgBalanced(FedAvg):
+    """FedAvg with balanced softmax: -log( n_y e^s_y / sum_c n_c e^s_c ), n_c the client's own rows of class c.
 
-    base: FedAvg
+    These counts never leave the client.
 
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip."""
-        (train,) = self.base.exchanges()
-        return (train.training(start=self.start),)
+    Reference: Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition, 2020.
+    """
+
+    @property
+    def loss(self) -> Objective:
+        """Balanced softmax."""
+        return Objective(net_of(self.objective), (balanced_softmax,))
 
     def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
-        """As the base, with the counts."""
-        job = self.base.start(download, client, site, turn)
-        return replace(job, fixed={**job.fixed, "counts": class_counts(site.train)})
+        """As FedAvg, with the counts."""
+        return with_counts(super().start(download, client, site, turn), site)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedLC(FedAvg):
+    """FedAvg with calibrated logits: cross-entropy of s_c - tau n_c^(-1/4), n_c the client's own rows of class c.
+
+    These counts never leave the client.
+
+    Args:
+        tau: Strength of the calibration, >= 0; 0 is FedAvg.
+
+    Reference: Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, 2022.
+    """
+
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        calibrated(self.tau)  # checks it
+
+    @property
+    def loss(self) -> Objective:
+        """Of calibrated logits."""
+        return Objective(net_of(self.objective), (calibrated(self.tau),))
+
+    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+        """As FedAvg, with the counts."""
+        return with_counts(super().start(download, client, site, turn), site)
 
 
 def rebuilt(objective: Objective | Net, module: Callable[..., nn.Module], *settings: Any) -> Net:
@@ -51,19 +85,3 @@ def two_parts(build: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Linear]:
     if not isinstance(getattr(made, "features", None), nn.Module) or not isinstance(made.head, nn.Linear):
         raise InputError(f"This method needs a module with features and a linear head, got {type(made).__name__}.")
     return made.features, made.head
-
-
-def fedavg_balanced(objective: Objective | Net, **rest: Any) -> WithCounts:
-    """FedAvg with balanced softmax by each client's own counts.
-
-    Reference: Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition, 2020.
-    """
-    return WithCounts(base=FedAvg(objective=Objective(net_of(objective), (balanced_softmax,)), **rest))
-
-
-def fedlc(objective: Objective | Net, tau: float = 1.0, **rest: Any) -> WithCounts:
-    """FedAvg with logits calibrated by tau n_c^(-1/4).
-
-    Reference: Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, 2022.
-    """
-    return WithCounts(base=FedAvg(objective=Objective(net_of(objective), (calibrated(tau),)), **rest))

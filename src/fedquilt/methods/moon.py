@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.exchange import Exchange, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective, scores_and_features
+from fedquilt.core.objective import scores_and_features
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
@@ -26,7 +25,7 @@ class MoonClient:
     previous: Params
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class Moon(OnBase):
     """The base's loss + mu * contrast(features; global, previous); see :class:`fedquilt.pieces.objectives.contrast`.
 
@@ -69,8 +68,3 @@ class Moon(OnBase):
         """As the base, remembering the model."""
         client, upload = self.base.finish(job, trained, client, site, turn)
         return replace(client, previous=trained.params), upload
-
-
-def moon(objective: Objective | Net, mu: float = 1.0, tau: float = 0.5, **rest: Any) -> Moon:
-    """MOON on FedAvg."""
-    return Moon(base=FedAvg(objective=objective, **rest), mu=mu, tau=tau)

@@ -22,14 +22,16 @@ from fedquilt.methods.fedavg import FedAvg
 class _Signature:
     """The signature of a class that leaves its constructor to OnBase: its own options, and FedAvg's."""
 
-    def __get__(self, _: Any, cls: type[Any]) -> Signature:
-        if cls.__init__ is not OnBase.__init__ or not is_dataclass(cls):
+    def __get__(self, _: Any, cls: Any) -> Signature:
+        if cls.__init__ is not OnBase.__init__ or "__dataclass_fields__" not in vars(cls):
             raise AttributeError("__signature__")
         given = [Parameter("objective", Parameter.POSITIONAL_OR_KEYWORD, annotation=Objective | Net)]
+        hints = {**get_type_hints(FedAvg, include_extras=True), **get_type_hints(cls, include_extras=True)}
+        own = _options(cls)
         defaults: Mapping[str, Any] = getattr(cls, "defaults")  # noqa: B009 - mypy takes cls for any dataclass here
-        hints = _hints(cls)
-        for name, value in {**_options(FedAvg), **defaults, **_options(cls)}.items():
-            if name not in ("objective", "base"):
+        common = {name: value for name, value in {**_options(FedAvg), **defaults}.items() if name not in own}
+        for name, value in {**own, **common}.items():
+            if name != "objective" and not (name == "base" and value is Parameter.empty):
                 given.append(Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=hints.get(name)))
         return Signature(given)
 
@@ -38,17 +40,13 @@ def _options(cls: type[Any]) -> dict[str, Any]:
     """The options of a dataclass, with their defaults."""
     return {
         f.name: f.default_factory() if f.default_factory is not MISSING else _or_empty(f.default)
-        for f in fields(cls)
+        for f in (fields(cls) if is_dataclass(cls) else ())
         if f.init
     }
 
 
 def _or_empty(default: Any) -> Any:
     return Parameter.empty if default is MISSING else default
-
-
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return {**get_type_hints(FedAvg, include_extras=True), **get_type_hints(cls, include_extras=True)}
 
 
 class OnBase:
@@ -59,6 +57,7 @@ class OnBase:
     Subclasses marked ``@dataclass(frozen=True, init=False)`` have their own options as fields, check them in
     ``__post_init__``, and are made around ``base``, or from a network and FedAvg's settings:
     ``Scaffold(net, server_lr=0.5, batch_size=10)`` is ``Scaffold(base=FedAvg(net, batch_size=10), server_lr=0.5)``.
+    Others may have their ``base`` as an attribute of the class.
 
     Args:
         objective: The network, or an objective to extend.
@@ -72,12 +71,18 @@ class OnBase:
 
     def __init__(self, objective: Objective | Net | None = None, *, base: Any = None, **options: Any) -> None:
         cls = type(self)
-        own = {name: default for name, default in _options(cls).items() if name != "base"}
+        own = _options(cls)
+        own.pop("base", None)
         for name, default in own.items():
             value = options.pop(name, default)
             if value is Parameter.empty:
                 raise InputError(f"{cls.__name__} needs {name}=...")
             object.__setattr__(self, name, value)
+        if base is None and objective is None:
+            base = getattr(cls, "base", None)
+        if isinstance(base, str):  # a name, which ``around`` knows
+            object.__setattr__(self, "base", base)
+            base = None
         if (base is None) == (objective is None):
             raise InputError(f"{cls.__name__} needs either a network (or an objective), or base=...")
         known = () if base is not None else tuple(_options(FedAvg))
@@ -88,10 +93,9 @@ class OnBase:
         object.__setattr__(self, "base", base if objective is None else self.around(objective, **options))
         self.__post_init__()
 
-    @classmethod
-    def around(cls, objective: Objective | Net, **settings: Any) -> Any:
-        """What the method is around, from a network and FedAvg's settings."""
-        return FedAvg(objective, **{**cls.defaults, **settings})
+    def around(self, objective: Objective | Net, **settings: Any) -> Any:
+        """What the method is around, from a network and FedAvg's settings; the method's own options are known."""
+        return FedAvg(objective, **{**self.defaults, **settings})
 
     def __post_init__(self) -> None:
         """Raise for options that cannot be."""

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Loss, Objective, OnLoss
+from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch
-from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.finetune import FineTune
-from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
 
@@ -82,44 +79,65 @@ class HessianFree(FirstOrder):
         return value - self.alpha * torch.stack(bends).sum()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PerFedAvg(OnBase):
+@dataclass(frozen=True, init=False)
+class PerFedAvg(FineTune):
     """Local steps on F(w) = f(w - alpha grad f(w)); a client uses w - alpha grad f(w), made in a second trip.
 
+    This is Per-FedAvg (FO), without second derivatives: see :class:`FirstOrder`.
+
     Args:
-        base: How models are averaged, and tuned with learning rate alpha.
-        meta: F, in one of its approximations.
+        base: How models are averaged; every client counts the same unless ``aggregate`` says otherwise.
+        alpha: Learning rate of the step that makes a model a client's own, > 0.
+        tune_steps: How many such steps a client makes before it uses the model.
 
     Reference: Fallah et al., Personalized Federated Learning with Theoretical Guarantees, 2020, algorithm 1.
     """
 
-    base: FineTune
-    meta: Loss
+    alpha: float = 0.01
+    tune_steps: int = 1
+    defaults: ClassVar = {"aggregate": uniform_mean}
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise InputError(f"Per-FedAvg needs alpha > 0, got {self.alpha}.")
+
+    @property
+    def meta(self) -> FirstOrder:
+        """F, in one of its approximations."""
+        return FirstOrder(self.base.loss, self.alpha)
+
+    @property
+    def tuning(self) -> Mapping[str, Any]:
+        """Steps of learning rate alpha."""
+        return {"steps": self.tune_steps, "optimizer": SGD(self.alpha)}
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """Train on F, tune on f."""
-        train, tune = self.base.exchanges()
+        train, tune = super().exchanges()
         return train.training(objective=self.meta), tune
 
 
-def _tuned(objective: Objective | Net, alpha: float, tune_steps: int, rest: Mapping[str, Any]) -> FineTune:
-    if not alpha > 0:
-        raise InputError(f"Per-FedAvg needs alpha > 0, got {alpha}.")
-    base = FedAvg(objective=objective, **{"aggregate": uniform_mean, **rest})
-    return FineTune(base=base, steps=tune_steps, optimizer=SGD(alpha))
+@dataclass(frozen=True, init=False)
+class PerFedAvgHF(PerFedAvg):
+    """Per-FedAvg with second derivatives by differences of slopes: see :class:`HessianFree`.
 
+    Args:
+        base: How models are averaged; every client counts the same unless ``aggregate`` says otherwise.
+        alpha: Learning rate of the step that makes a model a client's own, > 0.
+        tune_steps: How many such steps a client makes before it uses the model.
+        delta: How far apart the two slopes are taken, > 0.
 
-def perfedavg(objective: Objective | Net, alpha: float = 0.01, tune_steps: int = 1, **rest: Any) -> PerFedAvg:
-    """Per-FedAvg (FO): without second derivatives."""
-    base = _tuned(objective, alpha, tune_steps, rest)
-    return PerFedAvg(base=base, meta=FirstOrder(base.base.loss, alpha))
+    Reference: Fallah et al., Personalized Federated Learning with Theoretical Guarantees, 2020, algorithm 1.
+    """
 
+    delta: float = 1e-3
 
-def perfedavg_hf(
-    objective: Objective | Net, alpha: float = 0.01, delta: float = 1e-3, tune_steps: int = 1, **rest: Any
-) -> PerFedAvg:
-    """Per-FedAvg (HF): second derivatives by differences of slopes."""
-    if not delta > 0:
-        raise InputError(f"Per-FedAvg (HF) needs delta > 0, got {delta}.")
-    base = _tuned(objective, alpha, tune_steps, rest)
-    return PerFedAvg(base=base, meta=HessianFree(base.base.loss, alpha, delta))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.delta > 0:
+            raise InputError(f"Per-FedAvg (HF) needs delta > 0, got {self.delta}.")
+
+    @property
+    def meta(self) -> HessianFree:
+        """F with the Hessian's share."""
+        return HessianFree(self.base.loss, self.alpha, self.delta)

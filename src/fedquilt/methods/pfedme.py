@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.net import Net
-from fedquilt.core.objective import Objective, OnLoss
+from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params, lerp
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
@@ -68,7 +68,7 @@ class Moreau(OnLoss):
         return self.lam / 2 * torch.stack(pulls).sum()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class PFedMe(OnBase):
     """Local steps w <- w - lr lam (w - theta(w)), each with a fresh batch; server: x <- (1 - beta) x + beta mean w_i.
 
@@ -76,19 +76,30 @@ class PFedMe(OnBase):
 
     Args:
         base: FedAvg in which every client counts the same; its learning rate times ``lam`` should be below 1.
-        envelope: How theta is found.
+        lam: Strength of the pull between w and theta, > 0.
+        inner_lr: Learning rate of the steps that find theta, > 0.
+        inner_steps: How many of these steps there are, >= 1.
         beta: The server's step, > 0.
 
     Reference: Dinh et al., Personalized Federated Learning with Moreau Envelopes, 2020, algorithm 1.
     """
 
     base: FedAvg
-    envelope: Moreau
+    lam: float = 15.0
+    inner_lr: float = 0.05
+    inner_steps: int = 5
     beta: float = 1.0
+    defaults: ClassVar = {"aggregate": uniform_mean}
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
             raise InputError(f"pFedMe needs beta > 0, got {self.beta}.")
+        self.envelope  # noqa: B018 - checks the others
+
+    @cached_property
+    def envelope(self) -> Moreau:
+        """What clients descend."""
+        return Moreau(self.base.loss, self.lam, self.inner_lr, self.inner_steps)
 
     def init_client(self, seed: Seed) -> Owner:
         """No model of its own yet."""
@@ -114,12 +125,3 @@ class PFedMe(OnBase):
     def personal_model(self, download: Any, client: Owner) -> Params:
         """theta, once there is one."""
         return client.own or self.base.personal_model(download, client)
-
-
-def pfedme(
-    objective: Objective | Net, lam: float = 15.0, inner_lr: float = 0.05, inner_steps: int = 5, beta: float = 1.0,
-    **rest: Any,
-) -> PFedMe:  # fmt: skip
-    """pFedMe on FedAvg."""
-    base = FedAvg(objective=objective, aggregate=uniform_mean, **rest)
-    return PFedMe(base=base, envelope=Moreau(base.loss, lam, inner_lr, inner_steps), beta=beta)

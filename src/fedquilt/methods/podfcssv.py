@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,21 +13,28 @@ from torch.nn.functional import normalize
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.params import Params, lerp, pick, same_names, sub
+from fedquilt.core.net import Net
+from fedquilt.core.objective import Objective
+from fedquilt.core.params import Params, Parts, everything, lerp, nothing, pick, same_names, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.anchoring import NOVEL, OWN, TOLD, Anchoring
-from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.masked import all_rows, features, reconstruction, width_of
 from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.podfcssv_records import Anchored, Anchors, Keeper, Learned, Seen
+from fedquilt.pieces.aggregators import Aggregator, mean, uniform_mean
 from fedquilt.pieces.clustering.private import Blur
+from fedquilt.pieces.optimizers import AdamW
 from fedquilt.pieces.prototypes.bank import Arrivals, MergeOrAdd, collapsed, no_prototypes
 from fedquilt.pieces.prototypes.centre import moved, no_rows
+from fedquilt.pieces.prototypes.gpad import GPAD
+from fedquilt.pieces.prototypes.memory import Following, Novelty
 from fedquilt.pieces.prototypes.spherical import Reseed, spherical_kmeans
 
 Begin = Literal["warm", "random", "++"]
+Weighting = Literal["uniform", "samples"]
 
 
 @dataclass(frozen=True)
@@ -83,42 +91,29 @@ class Clustering:
         return rows, counts
 
 
-@dataclass(frozen=True, kw_only=True)
-class PODFCSSV(OnBase):
-    """Federated continual self-supervised vision.
+OPTIMIZER = AdamW(1e-4, weight_decay=0.05)  # as published
 
-    A round: (A) every client gets the adapters and the bank; (B) it trains the adapters to guess hidden patches,
-    anchored to the bank (:class:`Anchoring`), its own prototypes following; (C) it clusters the features of its rows;
-    (D) the server averages the adapters and merges the prototypes into the bank; (E) both are the next round's. The
-    backbone is frozen: neither trained nor sent.
 
-    Args:
-        base: FedAvg over the adapters: who is asked, local work, how changes are averaged.
-        loss: The local loss.
-        clustering: How prototypes are made.
-        merge: How the bank takes them in.
-        center: Subtract a running mean of all clients' features before they are compared. Clients then send means of
-            features as they are, from which the server has the mean at no further cost, and centres what it keeps.
-        center_keep: How much earlier rounds count in that mean, for every round gone by; 1 for as much as the last.
-        server_ema: If set, from the second round on w <- (1 - e) w + e mean instead of the mean.
-        bootstrap_every: If set, every so many rounds (those of a task) one more trip brings prototypes of the new data
-            into the bank before anybody trains on them.
-        pools_data: Train on pooled data: a frame, not a federated method.
+@dataclass(frozen=True, init=False)
+class Adapters(OnBase):
+    """Adapters of a frozen masked autoencoder, which guess hidden patches, without prototypes.
 
-    Reference: the project PODFCSSV 0.1.0; see the method's card for where this departs from its code.
+    Methods with prototypes say how they are made, used and merged.
     """
 
     base: FedAvg
-    loss: Anchoring
-    clustering: Clustering = Clustering()
-    merge: MergeOrAdd = MergeOrAdd()  # noqa: RUF009
-    center: bool = False
-    center_keep: float = 0.5
-    server_ema: float | None = None
-    bootstrap_every: int | None = None
-    pools_data: bool = False
+    defaults: ClassVar = {"optimizer": OPTIMIZER}
+    center: bool = field(default=False, init=False)
+    center_keep: float = field(default=0.5, init=False)
+    server_ema: float | None = field(default=None, init=False)
+    bootstrap_every: int | None = field(default=None, init=False)
 
-    reconstructs = True  # models are scored by what they make of hidden patches, not by class
+    def around(self, objective: Objective | Net, **settings: Any) -> FedAvg:
+        """FedAvg over the names that the network does not freeze."""
+        net = net_of(objective)
+        for name in ("patches", "width"):
+            net.trait(name)  # says what is missing from a network that is no masked autoencoder
+        return FedAvg(net, **{**self.defaults, **settings})
 
     def __post_init__(self) -> None:
         if self.loss.lambda_proto < 0:
@@ -129,6 +124,24 @@ class PODFCSSV(OnBase):
             raise InputError(f"center_keep must be in [0, 1], got {self.center_keep}.")
         if self.bootstrap_every is not None and self.bootstrap_every < 1:
             raise InputError(f"bootstrap_every must be at least 1, got {self.bootstrap_every}.")
+        self.clustering, self.merge  # noqa: B018 - checks their options
+
+    @cached_property
+    def loss(self) -> Anchoring:
+        """The local loss."""
+        return Anchoring(self.base.net, lambda_proto=0.0)
+
+    @cached_property
+    def clustering(self) -> Clustering:
+        """How prototypes are made."""
+        return Clustering(k=0)
+
+    @cached_property
+    def merge(self) -> MergeOrAdd:
+        """How the bank takes them in."""
+        return MergeOrAdd()
+
+    reconstructs = True  # models are scored by what they make of hidden patches, not by class
 
     # The server
 
@@ -263,3 +276,181 @@ class PODFCSSV(OnBase):
     def warned(self, state: Anchors) -> str | None:
         """What should be said about the state, if anything."""
         return collapsed(state.bank, state.arrived)
+
+
+@dataclass(frozen=True, init=False)
+class PODFCSSV(Adapters):
+    """Federated continual self-supervised vision.
+
+    A round: (A) every client gets the adapters and the bank; (B) it trains the adapters to guess hidden patches,
+    anchored to the bank (:class:`Anchoring`), its own prototypes following; (C) it clusters the features of its rows;
+    (D) the server averages the adapters and merges the prototypes into the bank; (E) both are the next round's. The
+    backbone is frozen: neither trained nor sent.
+
+    Args:
+        base: FedAvg over the adapters: who is asked, local work, how changes are averaged.
+        lambda_proto: Weight of the anchoring in the loss, >= 0.
+        k_init_prototypes: How many prototypes a client makes (at most as many as rows); 0 for none.
+        merge_threshold: The least cosine at which the bank merges a prototype into a row, in [-1, 1].
+        server_ema_alpha: How far that row moves, in (0, 1].
+        gpad_base_tau: The similarity at which the gate of the anchoring is half open, in [0, 1].
+        gpad_temp_gate: How soft the gate is, in (0, 1].
+        gpad_lambda_entropy: How much higher the threshold is for rows that no prototype claims clearly, in [0, 0.5].
+        soft_assign_temp: Temperature of the assignment whose entropy counts, > 0.
+        hard_gate: Also shut the gate where the similarity is not above the threshold.
+        gate_grad: Whether gradient flows through the gate.
+        distance: Of a row to its prototype: 'l2', or 'sq', the square of it.
+        anchored_only: Average the anchoring over the rows that are anchored instead of all.
+        client_local_update_threshold: The least cosine at which a row moves an own prototype.
+        client_local_ema_alpha: How far it moves.
+        kmeans_init: Clustering goes on from the prototypes that followed the training ('warm'; 'random' at first), or
+            begins anew: 'random' rows, or '++'.
+        kmeans_max_iters: Iterations of the clustering, at most.
+        kmeans_tol: Clustering stops when centroids move less.
+        reseed: Where an empty cluster begins anew: at a 'random' row, or at the row 'farthest' from its centroid.
+        prototype_mask: Whether features are taken under masks as in training, or with every patch visible.
+        center: Subtract a running mean of all clients' features before they are compared. Clients then send means of
+            features as they are, from which the server has the mean at no further cost, and centres what it keeps.
+        center_keep: How much earlier rounds count in that mean, for every round gone by; 1 for as much as the last.
+        weighting: Clients count the same when adapters are averaged ('uniform'), or by their rows ('samples'); if a
+            network is given and not a base.
+        merge_by_counts: Rows of the bank are means of all that was merged into them, instead of moving by
+            ``server_ema_alpha``.
+        max_prototypes: The most rows of the bank; a full one still merges.
+        evict: Whether a full bank gives a prototype that is like no row the place of the row that was merged into least
+            (then the one longest unused), instead of dropping it.
+        concatenate_first: What comes to an empty bank in one round is added without merging.
+        shuffle: The bank takes a round's prototypes in an order drawn from the seed, instead of by client.
+        novelty_size: If set, so many rows that are near no prototype are collected, and become prototypes of their own.
+        novelty_k: How many prototypes are made of them.
+        live_prototypes: From the second visit on, send the prototypes that followed the training instead of clustering
+            anew.
+        bootstrap_every: If set, every so many rounds (those of a task) one more trip brings prototypes of the new data
+            into the bank before anybody trains on them.
+        server_ema: If set, from the second round on w <- (1 - e) w + e mean instead of the mean.
+        min_cluster: Prototypes of fewer rows are not sent: one of a single row is that image's features.
+        prototype_clip: The greatest length of a prototype that is sent with noise, > 0.
+        prototype_noise: Standard deviation of that noise as a multiple of ``prototype_clip``, >= 0; 0 sends prototypes
+            as they are.
+        secret_noise: Draw the noise from the system's randomness: nobody can subtract it, and no run can be repeated.
+
+    Reference: the project PODFCSSV 0.1.0; see the method's card for where this departs from its code.
+    """
+
+    lambda_proto: float = 1.0
+    k_init_prototypes: int = 5
+    merge_threshold: float = 0.85
+    server_ema_alpha: float = 0.1
+    gpad_base_tau: float = 0.5
+    gpad_temp_gate: float = 0.1
+    gpad_lambda_entropy: float = 0.1
+    soft_assign_temp: float = 0.1
+    hard_gate: bool = False
+    gate_grad: bool = False
+    distance: Literal["l2", "sq"] = "l2"
+    anchored_only: bool = False
+    client_local_update_threshold: float = 0.7
+    client_local_ema_alpha: float = 0.1
+    kmeans_init: Begin = "warm"
+    kmeans_max_iters: int = 100
+    kmeans_tol: float = 1e-4
+    reseed: Reseed = "random"
+    prototype_mask: bool = True
+    center: bool = False
+    center_keep: float = 0.5
+    weighting: Weighting = "uniform"
+    merge_by_counts: bool = False
+    max_prototypes: int | None = None
+    evict: bool = False
+    concatenate_first: bool = False
+    shuffle: bool = False
+    novelty_size: int | None = None
+    novelty_k: int = 10
+    live_prototypes: bool = False
+    bootstrap_every: int | None = None
+    server_ema: float | None = None
+    min_cluster: int = 1
+    prototype_clip: float = 1.0
+    prototype_noise: float = 0.0
+    secret_noise: bool = False
+
+    def around(self, objective: Objective | Net, **settings: Any) -> FedAvg:
+        """FedAvg over the adapters, in which clients count as ``weighting`` says."""
+        return super().around(objective, **{"aggregate": weighed(self.weighting), **settings})
+
+    @cached_property
+    def loss(self) -> Anchoring:
+        """The local loss."""
+        gpad = GPAD(
+            self.gpad_base_tau, self.gpad_temp_gate, self.gpad_lambda_entropy, self.soft_assign_temp, self.hard_gate,
+            self.distance, self.gate_grad, self.anchored_only or self.novelty_size is not None,
+        )  # fmt: skip
+        novelty = None if self.novelty_size is None else Novelty(self.novelty_size, self.novelty_k)
+        follow = Following(self.client_local_update_threshold, self.client_local_ema_alpha)
+        return Anchoring(self.base.net, gpad, self.lambda_proto, follow, novelty)
+
+    @cached_property
+    def clustering(self) -> Clustering:
+        """How prototypes are made."""
+        blur = Blur(self.prototype_clip, self.prototype_noise, self.secret_noise) if self.prototype_noise else None
+        return Clustering(
+            self.k_init_prototypes, self.kmeans_init, self.kmeans_max_iters, self.kmeans_tol, self.reseed,
+            self.prototype_mask, self.min_cluster, self.live_prototypes, blur,
+        )  # fmt: skip
+
+    @cached_property
+    def merge(self) -> MergeOrAdd:
+        """How the bank takes them in."""
+        return MergeOrAdd(
+            self.merge_threshold, self.server_ema_alpha, self.merge_by_counts, self.max_prototypes, self.evict,
+            self.concatenate_first, self.shuffle,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, init=False)
+class FedMAE(Adapters):
+    """Adapters averaged, no prototypes: what PODFCSSV must beat.
+
+    Args:
+        base: FedAvg over the adapters.
+        weighting: Clients count the same when adapters are averaged ('uniform'), or by their rows ('samples'); if a
+            network is given and not a base.
+
+    Reference: none; PODFCSSV without what is new in it.
+    """
+
+    weighting: Weighting = "uniform"
+
+    def around(self, objective: Objective | Net, **settings: Any) -> FedAvg:
+        """FedAvg over the adapters, in which clients count as ``weighting`` says."""
+        return super().around(objective, **{"aggregate": weighed(self.weighting), **settings})
+
+
+@dataclass(frozen=True, init=False)
+class MAEAlone(Adapters):
+    """Every client trains its own adapters on its own stream; nothing is averaged.
+
+    Reference: none; the lower frame of PODFCSSV.
+    """
+
+    defaults: ClassVar = {"optimizer": OPTIMIZER, "parts": Parts(shared=nothing, private=everything)}
+
+
+@dataclass(frozen=True, init=False)
+class MAEPooled(Adapters):
+    """One set of adapters on the pooled rows of all clients; not federated.
+
+    Reference: none; the upper frame of PODFCSSV.
+    """
+
+    @property
+    def pools_data(self) -> bool:
+        """It trains on pooled data."""
+        return True
+
+
+def weighed(weighting: Weighting) -> Aggregator:
+    """The mean that counts clients so."""
+    if weighting not in get_args(Weighting):
+        raise InputError(f"weighting must be 'uniform' or 'samples', got {weighting!r}.")
+    return uniform_mean if weighting == "uniform" else mean

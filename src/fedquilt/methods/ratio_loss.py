@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.errors import InputError
-from fedquilt.core.exchange import Turn
-from fedquilt.core.net import Net
+from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job
-from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.with_slopes import WithSlopes
 from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of
 from fedquilt.pieces.objectives import class_weighted
@@ -49,7 +47,7 @@ def ratios(pushes: Tensor) -> Tensor:
     return torch.where(rest == 0, NOT_MOVED, mine.abs() / rest.abs()).clamp(max=MOST)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class RatioLoss(WithSlopes):
     """Loss of a row: (alpha + beta R_y) times its cross-entropy, R from the round before; in the first round 1 times.
 
@@ -57,7 +55,7 @@ class RatioLoss(WithSlopes):
     averaged over clients; a class that nobody shows in a round keeps its weight.
 
     Args:
-        base: FedAvg of a network in two parts whose loss is :func:`fedquilt.pieces.objectives.class_weighted`.
+        base: FedAvg of a network in two parts, features and a linear head.
         alpha: Weight of every class, > 0.
         beta: How much the ratio adds, >= 0; alpha 1 and beta 0 is FedAvg.
 
@@ -76,6 +74,11 @@ class RatioLoss(WithSlopes):
         shared = self.base.init_server(seed).shared
         return Weighed(shared, torch.ones(len(head_of(shared)[WEIGHT])))
 
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip, with slopes and weights."""
+        (train,) = super().exchanges()
+        return (train.training(objective=Objective(self.base.net, (class_weighted,))),)
+
     def start(self, download: Weighed, client: Any, site: Site, turn: Turn) -> Job:
         """With the weights."""
         job = super().start(download, client, site, turn)
@@ -88,9 +91,3 @@ class RatioLoss(WithSlopes):
             return Weighed(shared, state.weights)
         new = self.alpha + self.beta * ratios(-classes.slopes[WEIGHT][shown].double())
         return Weighed(shared, state.weights.index_copy(0, shown, new.to(state.weights.dtype)))
-
-
-def ratio_loss(objective: Objective | Net, alpha: float = 1.0, beta: float = 0.1, **rest: Any) -> RatioLoss:
-    """Ratio Loss on FedAvg."""
-    loss = Objective(net_of(objective), (class_weighted,))
-    return RatioLoss(base=FedAvg(objective=loss, **rest), alpha=alpha, beta=beta)

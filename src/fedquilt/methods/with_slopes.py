@@ -16,7 +16,7 @@ from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.class_slopes import ClassSlopes, SlopedUpload, check_slopes, class_slopes, head_of, mean_slopes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class WithSlopes(OnBase, ABC):
     """The base; a client also sends the class slopes of its rows at the model it was sent, before it trains.
 

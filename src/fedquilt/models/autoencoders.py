@@ -26,30 +26,47 @@ ADAPTING = ("adapter", "bottleneck", "rank", "alpha", "adapter_dropout", "where"
 def own_autoencoder(
     channels: int, size: int, pretrained: str | None = None, mask_ratio: float | None = None, **options: Any
 ) -> partial[nn.Module]:
-    """A builder of :class:`MaskedAutoencoder` with adapters; its sizes are given, or are those of a pretrained one."""
+    """A builder of :class:`MaskedAutoencoder` with adapters; its sizes are given, or are those of a pretrained one.
+
+    Args:
+        channels, size: Of the square images.
+        pretrained: A folder of ``fedquilt pretrain-mae`` to begin from.
+        mask_ratio: The share of patches that are hidden; by default 0.75, or as in pretraining.
+        options: Sizes of :class:`MaskedAutoencoder`, and what :func:`with_adapters` takes.
+    """
     sizes = {n: options.pop(n) for n in SIZES if n in options}
     if mask_ratio is not None:
         sizes["mask_ratio"] = mask_ratio
     if pretrained is None:
-        return _with_adapters(partial(MaskedAutoencoder, channels=channels, size=size, **sizes), **options)
+        return with_adapters(partial(MaskedAutoencoder, channels=channels, size=size, **sizes), **options)
     saved = settings_of(pretrained)
     for name, wanted in {**sizes, "channels": channels, "size": size}.items():
         if name != "mask_ratio" and saved[name] != wanted:
             raise InputError(f"The autoencoder at '{pretrained}' has {name} {saved[name]}, but {wanted} is wanted.")
     build = with_weights(partial(MaskedAutoencoder, **{**saved, **sizes}), pretrained, rename={})
-    return _with_adapters(build, **options)
+    return with_adapters(build, **options)
 
 
 def library_autoencoder(
     channels: int, size: int, folder: str, content: str | None = None, mask_ratio: float | None = None,
     norm_pixels: bool | None = None, **options: Any,
 ) -> partial[nn.Module]:  # fmt: skip
-    """A builder of transformers' masked autoencoder with adapters."""
+    """A builder of transformers' masked autoencoder with adapters.
+
+    Args:
+        channels, size: Of the square images.
+        folder: A local folder in the form of transformers, or a name on its hub, such as facebook/vit-mae-base.
+        content: A fingerprint of the folder; other weights are refused.
+        mask_ratio: The share of patches that are hidden; by default as the folder says.
+        norm_pixels: Whether the target of each patch is normalised by its own mean and deviation; by default as the
+            folder says.
+        options: What :func:`with_adapters` takes.
+    """
     from fedquilt.models.hf_mae import ViTMAE
 
     given = {"folder": folder, "content": content, "mask_ratio": mask_ratio, "norm_pixels": norm_pixels}
     known: dict[str, Any] = {n: v for n, v in given.items() if v is not None}
-    return _with_adapters(partial(ViTMAE, channels=channels, size=size, **known), **options)
+    return with_adapters(partial(ViTMAE, channels=channels, size=size, **known), **options)
 
 
 def settings_of(folder: str | Path) -> dict[str, Any]:
@@ -69,10 +86,22 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
     return model
 
 
-def _with_adapters(
+def with_adapters(
     build: Callable[[], nn.Module], adapter: str = "bottleneck", bottleneck: int = 64, rank: int = 8,
     alpha: float | None = None, adapter_dropout: float = 0.0, where: str = "all", dtype: str = "float32",
 ) -> partial[nn.Module]:  # fmt: skip
+    """A builder of the same module, frozen, with adapters.
+
+    Args:
+        build: Makes the module.
+        adapter: "bottleneck" after each block, "low_rank" beside linear layers, or "none".
+        bottleneck: Width of a bottleneck.
+        rank: Of a low-rank change.
+        alpha: Scale of a low-rank change, which is divided by its rank; the rank if None.
+        adapter_dropout: In the adapters.
+        where: Adapters are in "all" blocks, or in the "upper" half of them.
+        dtype: Of the module: "float32" or "bfloat16".
+    """
     check_choice("adapter", adapter, ("bottleneck", "low_rank", "none"))
     if adapter == "none":
         return partial(adapted, build, dtype=dtype, kind="none")

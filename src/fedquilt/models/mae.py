@@ -28,8 +28,13 @@ class MaskedAutoencoder(nn.Module):
     Args:
         channels, size: Of the square images.
         patch: Side of a square patch; the image's side must be a multiple of it.
-        width, depth, heads, mlp: Of the encoder; ``mlp`` is 4 x width by default.
-        decoder_width, decoder_depth, decoder_heads: Of the decoder, whose MLPs are 4 x decoder_width.
+        width: Numbers in a patch's vector in the encoder.
+        depth: Blocks of the encoder.
+        heads: Attention heads of the encoder.
+        mlp: Width of the encoder's MLPs; 4 x width by default.
+        decoder_width: Numbers in a patch's vector in the decoder, whose MLPs are 4 times as wide.
+        decoder_depth: Blocks of the decoder.
+        decoder_heads: Attention heads of the decoder.
         mask_ratio: The share of patches that are hidden.
         norm_pixels: The target of each patch is normalised by its own mean and deviation.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.core.errors import FedquiltError, InputError, did_you_mean
 from fedquilt.core.memory import check_bytes
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything_but, nothing, under
-from fedquilt.models.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder
+from fedquilt.models.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder, with_adapters
 from fedquilt.models.counts import Counts, count
 from fedquilt.models.encoder import TextEncoder
 from fedquilt.models.files import fingerprint
@@ -28,6 +28,7 @@ from fedquilt.models.small import MLP, CNNCifar, CNNMnist, FedAvgCNN, LeNet5, Lo
 from fedquilt.models.text import CharRNN, TextCNN
 from fedquilt.models.vit import ViT, ViTCehgls
 from fedquilt.models.weights import with_weights
+from fedquilt.registry import entries, lookup
 
 Shape = tuple[int, ...]
 COMMON = ("weights",)  # options that every model has
@@ -36,11 +37,10 @@ PATHS = ("weights", "pretrained", "folder")  # options that name files
 
 @dataclass(frozen=True)
 class Entry:
-    """A network that can be asked for.
+    """A network that can be asked for; its name and one line about it are in :mod:`fedquilt.registry`.
 
     Args:
         build: Makes it.
-        description: One line about it.
         takes: The shapes it takes, in words.
         fits: Whether it takes a shape.
         arguments: How a shape becomes arguments.
@@ -49,18 +49,19 @@ class Entry:
         classes: And the number of classes.
         needs: Options that must be given; such a model has no size of its own.
         composed: Makes the builder of the arguments and options, where ``build`` alone does not; without classes.
+        described: What else describes options, by its arguments and docstring.
     """
 
     build: Callable[..., nn.Module]
-    description: str
     takes: str
     fits: Callable[[Shape], bool]
-    arguments: Callable[[Shape], dict[str, int]]
+    arguments: Callable[[Shape], dict[str, Any]]
     options: tuple[str, ...] = ()
     reference: Shape = (1, 28, 28)
     classes: int = 10
     needs: tuple[str, ...] = ()
     composed: Callable[..., partial[nn.Module]] | None = None
+    described: tuple[Callable[..., Any], ...] = ()
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -97,6 +98,10 @@ def _text(shape: Shape) -> bool:
     return len(shape) == 1
 
 
+def _whole(shape: Shape) -> dict[str, Any]:
+    return {"shape": shape}
+
+
 def _flat(shape: Shape) -> dict[str, int]:
     return {"features": math.prod(shape)}
 
@@ -120,82 +125,146 @@ _VIT_S = partial(ViT, patch=16, width=384, depth=12, heads=6, mlp=1536)
 
 
 def _resnet(depth: int) -> Entry:
-    about = f"ResNet-{depth} (norm='group' or 'batch', stem='3x3' or '7x7')"
-    takes = "(C, H, H) with H of 8 or more"
-    return Entry(partial(ResNet, depth=depth), about, takes, _images(8), _image, _RESNET, (3, 32, 32))
+    return Entry(
+        partial(ResNet, depth=depth), "(C, H, H) with H of 8 or more", _images(8), _image, _RESNET, (3, 32, 32)
+    )
 
 
 MODELS = {
-    "logistic": Entry(LogisticRegression, "one linear layer", "any shape", _any_shape, _flat),
-    "mlp": Entry(MLP, "linear layers with ReLU (hidden=(200,))", "any shape", _any_shape, _flat, ("hidden",)),
-    "lenet5": Entry(
-        LeNet5, "LeNet-5 with tanh and average pooling", "(C, 28, 28) or (C, 32, 32)", _sides(28, 32), _image
-    ),
+    "logistic": Entry(LogisticRegression, "any shape", _any_shape, _flat),
+    "mlp": Entry(MLP, "any shape", _any_shape, _flat, ("hidden",)),
+    "lenet5": Entry(LeNet5, "(C, 28, 28) or (C, 32, 32)", _sides(28, 32), _image),
     "fedavg_cnn": Entry(
-        FedAvgCNN, "two 5x5 convolutions and a hidden layer (hidden=512)", "(C, H, H) with H of 16 or more",
-        _images(16), _image, ("hidden",),
+        FedAvgCNN,
+        "(C, H, H) with H of 16 or more",
+        _images(16),
+        _image,
+        ("hidden",),
     ),
     "cnn_mnist": Entry(
-        CNNMnist, "two small 5x5 convolutions with dropout (hidden=50)", "(C, H, H) with H of 16 or more",
-        _images(16), _image, ("hidden", "dropout"),
+        CNNMnist,
+        "(C, H, H) with H of 16 or more",
+        _images(16),
+        _image,
+        ("hidden", "dropout"),
     ),
     "cnn_cifar": Entry(
-        CNNCifar, "three 3x3 convolutions and a hidden layer (hidden=512)", "(C, H, H) with H of 8 or more",
-        _images(8), _image, ("hidden",), (3, 32, 32),
+        CNNCifar,
+        "(C, H, H) with H of 8 or more",
+        _images(8),
+        _image,
+        ("hidden",),
+        (3, 32, 32),
     ),
     "resnet10": _resnet(10),
     "resnet18": _resnet(18),
     "resnet34": _resnet(34),
     "vit_tiny": Entry(
-        ViT, "vision transformer with patch 4, width 192, 12 layers; any size by its options",
-        "(C, H, H) with H a multiple of patch", _images(4), _image, _VIT, (3, 32, 32),
+        ViT,
+        "(C, H, H) with H a multiple of patch",
+        _images(4),
+        _image,
+        _VIT,
+        (3, 32, 32),
     ),
     "vit_small_patch16_224": Entry(
-        _VIT_S, "ViT-S/16: width 384, 12 layers", "(C, 224, 224)", _sides(224), _image, ("dropout", "frozen"),
-        (3, 224, 224), 1000,
+        _VIT_S,
+        "(C, 224, 224)",
+        _sides(224),
+        _image,
+        ("dropout", "frozen"),
+        (3, 224, 224),
+        1000,
     ),
     "vit_cehgls": Entry(
-        ViTCehgls, "ViT of CEHGLS: width 512, 6 layers, dropout 0.5, zero head",
-        "(C, H, H) with H of 28, 32, 64 or 224", _sides(28, 32, 64, 224), _image, ("dropout",), (3, 32, 32),
+        ViTCehgls,
+        "(C, H, H) with H of 28, 32, 64 or 224",
+        _sides(28, 32, 64, 224),
+        _image,
+        ("dropout",),
+        (3, 32, 32),
     ),
     "text_cnn": Entry(
-        TextCNN, "convolutions over 3, 4 and 5 tokens (vocab=25000)", "token ids (L,) with L of 5 or more", _text,
-        _length, ("vocab", "width", "maps", "spans", "dropout"), (128,), 4,
+        TextCNN,
+        "token ids (L,) with L of 5 or more",
+        _text,
+        _length,
+        ("vocab", "width", "maps", "spans", "dropout"),
+        (128,),
+        4,
     ),
     "char_lstm": Entry(
-        CharRNN, "next character by two LSTM layers of 256 (vocab: as many as classes)", "token ids (L,)", _text,
-        _length, _CHARS, (80,), 80,
+        CharRNN,
+        "token ids (L,)",
+        _text,
+        _length,
+        _CHARS,
+        (80,),
+        80,
     ),
     "char_gru": Entry(
-        partial(CharRNN, cell="gru"), "next character by two GRU layers of 256 (vocab: as many as classes)",
-        "token ids (L,)", _text, _length, _CHARS, (80,), 80,
+        partial(CharRNN, cell="gru"),
+        "token ids (L,)",
+        _text,
+        _length,
+        _CHARS,
+        (80,),
+        80,
     ),
     "signal_cnn": Entry(
-        SignalCNN, "two convolutions along time for sensor windows (span=9, hidden=128)",
-        "(C, L) with L of 28 or more", _window, _signal, ("span", "hidden"), (9, 128), 6,
+        SignalCNN,
+        "(C, L) with L of 28 or more",
+        _window,
+        _signal,
+        ("span", "hidden"),
+        (9, 128),
+        6,
     ),
     "text_encoder": Entry(
-        TextEncoder, "a transformers encoder, frozen or not, and a head (folder=...)", "token ids (L,)", _text,
-        _length, ("folder", "frozen", "pad"), (64,), 2, ("folder",),
+        TextEncoder,
+        "token ids (L,)",
+        _text,
+        _length,
+        ("folder", "frozen", "pad"),
+        (64,),
+        2,
+        ("folder",),
     ),
     "mae": Entry(
-        MaskedAutoencoder, "masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
-        "(C, H, H) with H a multiple of patch", _images(4), _image, (*SIZES, "mask_ratio", "pretrained", *ADAPTING),
-        (3, 32, 32), composed=own_autoencoder,
+        MaskedAutoencoder,
+        "(C, H, H) with H a multiple of patch",
+        _images(4),
+        _image,
+        (*SIZES, "mask_ratio", "pretrained", *ADAPTING),
+        (3, 32, 32),
+        composed=own_autoencoder,
+        described=(own_autoencoder, with_adapters),
     ),
     "hf_mae": Entry(
-        nn.Module, "a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
-        "(C, H, H) as its folder says", _images(4), _image, ("folder", "mask_ratio", "norm_pixels", *ADAPTING),
-        (3, 224, 224), needs=("folder",), composed=library_autoencoder,
+        nn.Module,
+        "(C, H, H) as its folder says",
+        _images(4),
+        _image,
+        ("folder", "mask_ratio", "norm_pixels", *ADAPTING),
+        (3, 224, 224),
+        needs=("folder",),
+        composed=library_autoencoder,
+        described=(library_autoencoder, with_adapters),
     ),
-}  # fmt: skip
+}
 
 
-def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> partial[nn.Module]:
+def make(
+    name: str, shape: Sequence[int], classes: int, *, weights: str | Path | None = None, **options: Any
+) -> partial[nn.Module]:
     """A builder without arguments for inputs of this shape, (C, H, W), (C, L) or (F,): what ``Net`` takes.
 
-    Every model takes ``weights``, a safetensors file or a folder to start from
-    (:func:`fedquilt.models.weights.with_weights`).
+    Args:
+        name: Of the model.
+        shape: Of one input.
+        classes: How many there are.
+        weights: A safetensors file or a folder to start from; see :func:`fedquilt.models.weights.with_weights`.
+        options: Those of the model.
 
     Example:
         >>> build = make("fedavg_cnn", (1, 28, 28), 10)
@@ -203,11 +272,13 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
         'FedAvgCNN'
     """
     entry = find(name)
+    if weights is not None:
+        options["weights"] = weights
     for option in options:
         if option not in entry.known:
             raise InputError(
-                f"The model {name} has no option {option!r}.{_hint(option, entry.known)} "
-                f"Its options are: {', '.join(entry.known)}."
+                f"The model {name} has no option {option!r}{did_you_mean(option, entry.known)} "
+                f"(its options: {', '.join(entry.known)})"
             )
     for option in entry.needs:
         if option not in options:
@@ -216,7 +287,7 @@ def make(name: str, shape: Sequence[int], classes: int, **options: Any) -> parti
         place = options.get(option)
         if place is not None and (not isinstance(place, str | Path) or not str(place)):
             raise InputError(f"{option} should be the path of a file or a folder, got {place!r}.")
-    given, weights = _pinned(options), options.get("weights")
+    given = _pinned(options)
     sizes = entry_arguments(name, entry, shape)
     if entry.composed is not None:
         builder = entry.composed(**sizes, **given)
@@ -253,14 +324,24 @@ def net(name: str, shape: Sequence[int], classes: int, **options: Any) -> Net:
 
 
 def find(name: str) -> Entry:
-    """The entry of a name; an unknown one is an error that says what was perhaps meant."""
-    entry = MODELS.get(name)
-    if entry is None:
-        raise InputError(f"There is no model called {name!r}.{_hint(name, MODELS)} There are: {', '.join(MODELS)}.")
-    return entry
+    """What is known of a model; an unknown name is an error that says what was perhaps meant.
+
+    A package may bring such an entry, or what makes a network from ``shape``, ``classes`` and options.
+    """
+    return _entry(lookup("model", name).load())
 
 
-def entry_arguments(name: str, entry: Entry, shape: Sequence[int]) -> dict[str, int]:
+@cache
+def _entry(found: Any) -> Entry:
+    if isinstance(found, Entry):
+        return found
+    taken = inspect.signature(found).parameters
+    options = tuple(n for n in taken if n not in ("shape", "classes"))
+    needs = tuple(n for n in options if taken[n].default is inspect.Parameter.empty)
+    return Entry(found, "what it says", _any_shape, _whole, options, needs=needs)
+
+
+def entry_arguments(name: str, entry: Entry, shape: Sequence[int]) -> dict[str, Any]:
     """The arguments that follow from the shape; refused when the network cannot take it."""
     wanted = tuple(int(s) for s in shape)
     if not wanted or min(wanted) < 1:
@@ -277,7 +358,8 @@ def available() -> list[dict[str, Any]]:
     A model that must be given something first, such as a folder, has no size here.
     """
     rows = []
-    for name, entry in MODELS.items():
+    for name, known in entries("model").items():
+        entry = find(name)
         counts = None if entry.needs else _counts(name)
         rows.append(
             {
@@ -287,7 +369,7 @@ def available() -> list[dict[str, Any]]:
                 "classes": entry.classes,
                 "parameters": None if counts is None else counts.parameters,
                 "mflops": None if counts is None else round(counts.flops / 1e6, 2),
-                "description": entry.description,
+                "description": known.about,
             }
         )
     return rows
@@ -295,7 +377,7 @@ def available() -> list[dict[str, Any]]:
 
 @cache
 def _counts(name: str) -> Counts:
-    entry = MODELS[name]
+    entry = find(name)
     return count(make(name, entry.reference, entry.classes), entry.reference)
 
 
@@ -312,8 +394,3 @@ def _pinned(options: dict[str, Any]) -> dict[str, Any]:
     if isinstance(folder, str) and Path(folder).is_dir():
         given |= {"folder": str(Path(folder).resolve()), "content": fingerprint(folder)}
     return given
-
-
-def _hint(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name), list(names), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""

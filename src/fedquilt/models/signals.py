@@ -12,6 +12,10 @@ class SignalCNN(Split):
     """Two convolutions along time (32 and 64 maps) with ReLU and max pooling by 2, and one hidden layer.
 
     For windows such as those of smartphone activity data (HAR: 9 channels of 128 samples; HAPT: 6).
+
+    Args:
+        span: Samples that a convolution sees.
+        hidden: Width of the hidden layer.
     """
 
     def __init__(

@@ -20,7 +20,11 @@ class LogisticRegression(Flat):
 
 
 class MLP(Flat):
-    """Linear layers with ReLU between them; the last hidden layer is the feature vector."""
+    """Linear layers with ReLU between them; the last hidden layer is the feature vector.
+
+    Args:
+        hidden: Width of each hidden layer.
+    """
 
     def __init__(self, features: int, classes: int, hidden: Sequence[int] = (200,)) -> None:
         if not isinstance(hidden, Sequence):
@@ -57,6 +61,9 @@ class FedAvgCNN(Split):
 
     Two 5x5 convolutions (32 and 64 maps) with ReLU and 2x2 max pooling, one hidden layer, one head. McMahan et
     al. 2017, arXiv:1602.05629; unpadded as in most later personalisation code.
+
+    Args:
+        hidden: Width of the hidden layer.
     """
 
     def __init__(self, classes: int = 10, channels: int = 1, size: int = 28, hidden: int = 512) -> None:
@@ -77,6 +84,10 @@ class CNNMnist(Split):
 
     The small MNIST network of many federated studies. Theirs ends in a log-softmax; here it ends in scores, which
     is the same to cross-entropy: log-softmax of a log-softmax changes nothing.
+
+    Args:
+        hidden: Width of the hidden layer.
+        dropout: After the second convolution and the hidden layer.
     """
 
     def __init__(
@@ -99,6 +110,9 @@ class CNNCifar(Split):
     """Three padded 3x3 convolutions (64, 128, 256 maps), each with ReLU and 2x2 max pooling, and 512 hidden units.
 
     2,473,610 parameters for 3x32x32 and 10 classes; used in studies of clustered federations.
+
+    Args:
+        hidden: Width of the hidden layer.
     """
 
     def __init__(self, classes: int = 10, channels: int = 3, size: int = 32, hidden: int = 512) -> None:

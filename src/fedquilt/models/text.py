@@ -31,6 +31,13 @@ class TextCNN(Split):
 
     Kim 2014, arXiv:1408.5882. Id 0 is padding: its vector is zero and stays so. 3,355,104 parameters for a vocabulary
     of 25,000 and 4 classes.
+
+    Args:
+        vocab: How many token ids there are.
+        width: Numbers in a token's vector.
+        maps: Of each convolution.
+        spans: How many tokens each convolution sees.
+        dropout: Before the head.
     """
 
     ids = True
@@ -68,6 +75,12 @@ class CharRNN(Split):
 
     The Shakespeare model of LEAF (Caldas et al. 2018, arXiv:1812.01097): 819,920 parameters for 80 characters; torch
     has two bias vectors in each recurrent layer. ``cell="gru"`` takes gated recurrent units instead.
+
+    Args:
+        vocab: How many token ids there are; as many as classes by default.
+        width: Numbers in a token's vector.
+        hidden: Width of the recurrent layers.
+        layers: How many recurrent layers there are.
     """
 
     ids = True

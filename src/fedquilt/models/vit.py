@@ -17,7 +17,10 @@ class ViT(Split):
 
     Args:
         patch: Side of a square patch; the image's side must be a multiple of it.
-        width, depth, heads, mlp: Sizes; each head has width / heads numbers.
+        width: Numbers in a patch's vector.
+        depth: How many blocks there are.
+        heads: Attention heads, each of width / heads numbers.
+        mlp: Width of the MLPs.
         dropout: After the embedding, on attention weights, and after both parts of a block.
         class_token: The feature vector is that of a token of its own; otherwise the mean over patches.
         zero_head: The head starts at zero, so every class is equally likely before training.

@@ -14,6 +14,7 @@ from fedquilt.core.train import constant
 from fedquilt.engines.engine import Engine
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
+from fedquilt.registry import lookup
 from fedquilt.runs.codecs import check_codecs, with_codecs
 from fedquilt.runs.config import Config, check_options, dump, flat
 from fedquilt.runs.data import federation_of as federation_of
@@ -22,7 +23,6 @@ from fedquilt.runs.energy import OFF
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.finished import result_of
 from fedquilt.runs.preparation import agreed
-from fedquilt.runs.registry import lookup
 from fedquilt.runs.runner import Run, make_engine
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.trackers import RunInfo, Trackers

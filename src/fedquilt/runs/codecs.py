@@ -15,8 +15,8 @@ from fedquilt.core.table import Site, Table
 from fedquilt.core.train import Train
 from fedquilt.methods.compressed import Compressed
 from fedquilt.pieces.codecs import chain, error_feedback, on, together
+from fedquilt.registry import lookup
 from fedquilt.runs.options import check_options
-from fedquilt.runs.registry import lookup
 from fedquilt.runs.settings import CodecChoice, Config
 
 

@@ -189,12 +189,13 @@ def _check_model(asked: Any) -> list[str]:
     given = named(asked)
     if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
         return []
-    from fedquilt.models.registry import MODELS
+    from fedquilt.models.registry import find
 
     kind = given["kind"]
-    if kind not in MODELS:
-        return [f"model.kind: unknown model {kind!r}{did_you_mean(kind, MODELS)} (known: {', '.join(sorted(MODELS))})"]
-    takes = MODELS[kind].known
+    try:
+        takes = find(kind).known
+    except InputError as error:
+        return [f"model.kind: {error}"]
     odd = [name for name in given if name != "kind" and name not in takes]
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
 

@@ -28,8 +28,8 @@ from fedquilt.data import (
 )
 from fedquilt.data.checks import pair_columns
 from fedquilt.data.tabular import fit, scope_of
+from fedquilt.registry import lookup
 from fedquilt.runs.config import Config, Data, Kinded, check_options
-from fedquilt.runs.registry import lookup
 from fedquilt.runs.set_aside import set_aside
 from fedquilt.runs.texts import asked, columns_of_text, source_of_texts
 

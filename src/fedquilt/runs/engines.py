@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Sequence
 
@@ -13,40 +14,67 @@ from fedquilt.engines.engine import Engine
 from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
+from fedquilt.registry import lookup
 
 log = logging.getLogger("fedquilt")
 _told: set[str] = set()  # what this process, or the one it was forked from, has said
+
+
+_WHOSE = {"nodes": "flower-simulation", "width": "lanes", "exact": "auto"}  # settings of one kind
 
 
 def make_engine(
     engine: str | Engine, processes: int | None = None, devices: Sequence[str] = (), nodes: int | None = None,
     width: int | None = None, exact: bool = True,
 ) -> Engine:  # fmt: skip
-    """An engine by name: 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'; 'auto' that need not be ``exact``
-    may choose lanes."""
+    """An engine by name: 'auto', 'local', 'workers', 'lanes', 'flower-simulation', or one of an installed package,
+    called with those of ``processes``, ``devices``, ``nodes``, ``width`` and ``exact`` that it takes.
+
+    'auto' that need not be ``exact`` may choose lanes.
+    """
     if not isinstance(engine, str):
         return engine
-    if engine == "flower-simulation":
-        return _simulation(nodes, processes, devices)
-    if nodes is not None:
-        raise InputError(f"engine.nodes is for kind = 'flower-simulation', not {engine!r}. Leave it out.")
-    if width is not None and engine != "lanes":
-        raise InputError(f"engine.width is for kind = 'lanes', not {engine!r}. Leave it out.")
-    if not exact and engine != "auto":
-        raise InputError(f"engine.exact = false is for kind = 'auto', not {engine!r}. Leave it out.")
+    maker = lookup("engine", engine).load()
+    takes = inspect.signature(maker).parameters
+    settings = {"processes": processes, "devices": devices, "nodes": nodes, "width": width, "exact": exact}
+    for name, whose in _WHOSE.items():
+        if name not in takes and settings[name] != (True if name == "exact" else None):
+            given = "engine.exact = false" if name == "exact" else f"engine.{name}"
+            raise InputError(f"{given} is for kind = {whose!r}, not {engine!r}. Leave it out.")
+    made: Engine = maker(**{name: value for name, value in settings.items() if name in takes})
+    return made
+
+
+def auto(processes: int | None, devices: Sequence[str], exact: bool) -> Engine:
+    """In this process first; on devices that are named, workers."""
+    usable(devices)
+    return Workers(processes, devices, 1 if exact else None) if devices else Auto(processes, exact)
+
+
+def local(devices: Sequence[str]) -> Engine:
+    """One client after the other in this process."""
+    usable(devices)
+    return Local(devices[0] if devices else None)
+
+
+def workers(processes: int | None, devices: Sequence[str]) -> Engine:
+    """Worker processes."""
+    usable(devices)
+    return Workers(processes, devices, 1)
+
+
+def lanes(processes: int | None, devices: Sequence[str], width: int | None) -> Engine:
+    """Several clients at once, in this process or in workers."""
+    usable(devices)
+    alone = (processes or 1) == 1 and len(devices) < 2
+    return Lanes(width, devices[0] if devices else None) if alone else Workers(processes, devices, width)
+
+
+def usable(devices: Sequence[str]) -> None:
+    """Raise for devices that cannot be used; tell of those that nobody asked for."""
     for device in devices:
         _check_device(device)
     tell_unused(devices)
-    if engine == "lanes":
-        alone = (processes or 1) == 1 and len(devices) < 2
-        return Lanes(width, devices[0] if devices else None) if alone else Workers(processes, devices, width)
-    if engine == "auto" and not devices:
-        return Auto(processes, exact)
-    if engine == "local":
-        return Local(devices[0] if devices else None)
-    if engine in ("workers", "auto"):
-        return Workers(processes, devices, 1 if exact else None)
-    raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'.")
 
 
 def tell_unused(devices: Sequence[str]) -> None:
@@ -61,7 +89,8 @@ def tell_unused(devices: Sequence[str]) -> None:
         log.warning("note: %s", text)
 
 
-def _simulation(nodes: int | None, processes: int | None, devices: Sequence[str]) -> Engine:
+def flower_simulation(nodes: int | None, processes: int | None, devices: Sequence[str]) -> Engine:
+    """Flower's simulation runtime."""
     if devices:
         raise InputError("engine.devices is for 'local' and 'workers'; a simulation runs on the CPU.")
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from fedquilt.core.errors import ConfigError, InputError
 from fedquilt.models.counts import count
 from fedquilt.models.registry import available, bare, find, make
+from fedquilt.runs import described
 from fedquilt.runs.config import apply
 
 
@@ -19,7 +20,7 @@ def overview() -> list[dict[str, Any]]:
 
 def detail(name: str, shape: str | None, classes: int | None, options: Sequence[str]) -> dict[str, Any]:
     """One model for this shape and these classes: counts, and the parameters of its two parts."""
-    entry = find(name)
+    entry, told = find(name), described.detail("model", name)
     given, problems = apply({}, options)
     if problems:
         raise ConfigError(problems, "models")
@@ -30,7 +31,8 @@ def detail(name: str, shape: str | None, classes: int | None, options: Sequence[
     head = sum(p.numel() for n, p in named.items() if n.startswith("head."))
     counts = count(builder, wanted)
     return {
-        "name": name, "description": entry.description, "takes": entry.takes, "options": list(entry.known),
+        "name": name, "description": told["about"], "reference": told["reference"], "takes": entry.takes,
+        "options": told["options"],
         "shape": list(wanted), "classes": many, **asdict(counts), "features": counts.parameters - head, "head": head,
     }  # fmt: skip
 
@@ -38,7 +40,7 @@ def detail(name: str, shape: str | None, classes: int | None, options: Sequence[
 def in_words(found: list[dict[str, Any]] | dict[str, Any]) -> list[dict[str, str]]:
     """The same for people: a table for a list of models, one line for each number of a single one."""
     if isinstance(found, dict):
-        return [{"what": key, "value": _said(key, value)} for key, value in found.items()]
+        return [{"what": key, "value": _said(value)} for key, value in found.items() if key != "options"]
     return [
         {
             "name": row["name"],
@@ -54,12 +56,12 @@ def in_words(found: list[dict[str, Any]] | dict[str, Any]) -> list[dict[str, str
 def _about(row: dict[str, Any]) -> str:
     if row["parameters"] is None:
         return str(row["description"])
-    return f"{row['description']}; counted for {_said('input', row['input'])} and {row['classes']} classes"
+    return f"{row['description']}; counted for {_said(row['input'])} and {row['classes']} classes"
 
 
-def _said(key: str, value: Any) -> str:
+def _said(value: Any) -> str:
     if isinstance(value, list):
-        return (", " if key == "options" else "x").join(map(str, value))
+        return "x".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from fedquilt.core.errors import InputError, did_you_mean
-from fedquilt.runs.registry import Entry, lookup
+from fedquilt.registry import Entry, lookup
 from fedquilt.runs.settings import Config
 
 
@@ -85,20 +85,27 @@ def _schema_of(table: str, entry: Entry, maker: Any) -> type[BaseModel]:
     taken: dict[str, Any] = {}
     parameters = inspect.signature(maker).parameters
     for name, parameter in parameters.items():
-        kind_of = hints.get(name, parameter.annotation)
+        kind_of = _named(hints.get(name, parameter.annotation))
         if (table == "method" and name in COMMON) or not _is_plain(kind_of):
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         taken[name] = (kind_of, default)
+    shared = taken.pop("shared_start", None)
     if table == "method" and "aggregate" not in entry.fixed:
         taken["aggregate"] = (str | dict[str, Any], "mean")
-    if table == "method" and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        taken["shared_start"] = (bool, False)  # what a method hands down to FedAvg
+    if table == "method" and (shared or any(p.kind is p.VAR_KEYWORD for p in parameters.values())):
+        taken["shared_start"] = (bool, False)  # FedAvg's, or what a function hands down to it
     settings = ConfigDict(extra="forbid", allow_inf_nan=False)
     return create_model(f"{entry.name} options", __config__=settings, **taken)
 
 
 COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
+
+
+def _named(hint: Any) -> Any:
+    """What a recipe may give: of an option that takes any object, the names that are annotated."""
+    parts = typing.get_args(hint)
+    return parts[1] if typing.get_origin(hint) is Annotated and parts[0] is Any else hint
 
 
 def _is_plain(hint: Any) -> bool:

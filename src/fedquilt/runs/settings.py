@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from fedquilt.core.errors import InputError
 from fedquilt.metrics import PRIMARY
+from fedquilt.registry import lookup
 from fedquilt.runs.links import Network
 from fedquilt.runs.sweeping.space import Sweep, different
 from fedquilt.runs.training import resolved
@@ -194,12 +195,17 @@ class Participation(_Section):
         return self
 
 
+def _engine(kind: str) -> str:
+    lookup("engine", kind)
+    return kind
+
+
 class EngineChoice(_Section):
     """Where clients' work runs. Results do not depend on it, but for rounding with 'lanes', and with 'auto' when
     ``exact`` is false: then it may choose lanes. ``at_once``: runs of a comparison or sweep that are played side by
     side; by default, with 'auto', one per core. ``capture``: whether steps are captured, as ``Net`` has it."""
 
-    kind: Literal["auto", "local", "workers", "lanes", "flower-simulation"] = "auto"
+    kind: Annotated[str, AfterValidator(_engine)] = "auto"
     exact: bool = True
     processes: Positive | None = None
     devices: list[str] = []

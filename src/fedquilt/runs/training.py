@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.errors import InputError
-from fedquilt.runs.registry import entries, lookup
+from fedquilt.registry import entries, lookup
 
 if TYPE_CHECKING:
     from fedquilt.runs.settings import Training

@@ -15,9 +15,9 @@ from fedquilt.core.exchange import Turn, at_random
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
-from fedquilt.methods.ditto import ditto
+from fedquilt.methods.ditto import Ditto
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.fedrep import FedRep
 from fedquilt.models import MLP
 from fedquilt.runs.runner import run
 from helpers.command import small
@@ -82,7 +82,7 @@ def test_slow_clients_do_fewer_epochs(epochs, most):
 
 def test_slow_clients_of_methods_with_two_trainings():
     net = Net.of(MLP, 64, 10)
-    for base in (fedrep(net, head_epochs=4, epochs=4), ditto(net, epochs=4)):
+    for base in (FedRep(net, head_epochs=4, epochs=4), Ditto(net, epochs=4)):
         slow = last(Practical(base=base, slow=tuple(digits().ids)), digits(), rounds=1)
         assert slow.digest() != last(base, digits(), rounds=1).digest()
 

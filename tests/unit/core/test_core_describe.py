@@ -18,8 +18,8 @@ from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.methods.centralised import Centralised
-from fedquilt.methods.fedavg_noise import fedavg_noise
-from fedquilt.methods.fedprox import fedprox
+from fedquilt.methods.fedavg_noise import FedAvgNoise
+from fedquilt.methods.fedprox import FedProx
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.pieces.schedules import cosine
@@ -52,8 +52,8 @@ def through_the_wire(value: Any) -> Any:
 HEAD = Parts(shared=everything_but(under("head")), private=under("head"))
 METHODS = {
     "fedavg": fedavg(parts=HEAD, optimizer=AdamW(0.1), schedule=cosine(5), cohort=fraction(0.5), clip=1.0),
-    "fedprox": fedprox(linear(), mu=0.3, steps=4),
-    "noise": fedavg_noise(linear(), noise=0.1, cohort=at_random(2)),
+    "fedprox": FedProx(linear(), mu=0.3, steps=4),
+    "noise": FedAvgNoise(linear(), noise=0.1, cohort=at_random(2)),
     "centralised": Centralised(objective=linear(), epochs=3),
     "ifca": IFCA(base=fedavg(), clusters=3),
 }

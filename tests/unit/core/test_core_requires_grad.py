@@ -20,9 +20,9 @@ from fedquilt.data import Dirichlet, Federation
 from fedquilt.data.sources import read
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.pieces.optimizers import SGD
-from fedquilt.runs.registry import METHODS, lookup
+from fedquilt.registry import METHODS, lookup
 from fedquilt.runs.runner import run
 from helpers.engines import Counting
 from helpers.partly import WIDTH, Drifting, Partly
@@ -63,7 +63,7 @@ def test_other_processes_have_the_same_frozen_values(one_worker):
 
 
 def test_clients_keep_what_is_trainable_only():
-    rounds = Rounds(local_only(NET, **WORK), FEW, Counting(), Seed(0))
+    rounds = Rounds(LocalOnly(NET, **WORK), FEW, Counting(), Seed(0))
     rounds.play()
     slots = [rounds.slots.get(client) for client in FEW.ids]
     assert all(slot is not None and len(slot) < 2 * WEIGH for slot in slots)

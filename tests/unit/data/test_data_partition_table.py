@@ -26,7 +26,7 @@ from fedquilt.data import (
     TruncatedPerClient,
     read,
 )
-from fedquilt.runs.registry import PARTITIONS
+from fedquilt.registry import PARTITIONS
 
 DIGITS = np.tile(read("digits").y, 4)  # 7188 real labels
 MNIST = ClassGroups(((0, 1, 2, 3, 4), (4, 5, 6, 7), (7, 8, 9)), overlap=True, noise_ratio=0.1)

@@ -6,8 +6,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
+from fedquilt import registry
 from fedquilt.core.errors import InputError
-from fedquilt.data import Federation, available, plugins, read
+from fedquilt.data import Federation, available, read
 from helpers.command import fedquilt, small
 from helpers.plugged import picture_bytes
 
@@ -18,11 +19,13 @@ def brings(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
 
     def make(**values):
-        points = [EntryPoint(name, value, plugins.GROUP) for name, value in values.items()]
-        monkeypatch.setattr(plugins, "entry_points", lambda group: points if group == "fedquilt.datasets" else [])
+        points = [EntryPoint(name, value, "fedquilt.datasets") for name, value in values.items()]
+        monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "fedquilt.datasets" else [])
+        registry._installed.cache_clear()
         return tmp_path
 
-    return make
+    yield make
+    registry._installed.cache_clear()
 
 
 def row(name):

@@ -22,7 +22,7 @@ from fedquilt.engines.rounds import Rounds
 from fedquilt.engines.scale import Scale, Unsound
 from fedquilt.engines.trip import needed
 from fedquilt.methods.fedavg import Server
-from fedquilt.methods.finetune import FineTune
+from fedquilt.methods.finetune import FedAvgFineTune
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.runs.runner import run
 from helpers.engines import Counting, Tampering
@@ -277,7 +277,7 @@ def test_a_round_that_counts_ends_a_row_of_void_ones():
 @pytest.mark.filterwarnings("ignore:round . is void")
 def test_models_are_made_ready_for_scores_also_in_a_void_round():
     """FedAvg with tuning, scored after the last round alone, which is void: clients tune the last good model."""
-    tuned = FineTune(base=fedavg())
+    tuned = FedAvgFineTune(base=fedavg())
     train, tune = tuned.exchanges()
 
     class Ends(Wraps):

@@ -20,8 +20,8 @@ from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Quarantine, RoundLog, Rounds
-from fedquilt.methods.hgls_recipe import hgls
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.hgls import HGLS
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.methods.on_base import OnBase
 from fedquilt.models.registry import make
 from helpers.engines import Counting, Tampering, with_examples
@@ -113,7 +113,7 @@ def test_an_upload_is_as_long_as_its_exchange_allows():
 def test_who_holds_the_model_already_may_upload_one(monkeypatch: pytest.MonkeyPatch):
     """HGLS sends nearly nothing to clients that hold the newest body, and they answer with a whole one."""
     monkeypatch.setattr("fedquilt.core.limits.FLOOR", 0)  # as if the model were far above 64 MiB
-    rounds = rounds_of(hgls(Net(make("mlp", (2,), 2))))
+    rounds = rounds_of(HGLS(Net(make("mlp", (2,), 2))))
     for log in (rounds.play(), rounds.play()):
         assert not log.quarantined
     assert max(v.up.wire / v.down.raw for v in log.visits) > 16
@@ -235,7 +235,7 @@ def test_equal_downloads_are_packed_once(special, frames, monkeypatch):
     assert [unpack(t.down)[1] for t in engine.tasks] == [c == special for c in TOY.ids]
 
 
-@pytest.mark.parametrize("method", [fedavg(), local_only(linear())], ids=["shared", "private"])
+@pytest.mark.parametrize("method", [fedavg(), LocalOnly(linear())], ids=["shared", "private"])
 def test_a_client_s_state_is_kept_only_when_it_has_one(method):
     rounds = rounds_of(method)
     rounds.play()

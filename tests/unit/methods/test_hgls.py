@@ -22,34 +22,32 @@ from fedquilt.engines.client_side import Slot, one_thread
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.compressed import Compressed
-from fedquilt.methods.ditto import ditto
-from fedquilt.methods.fedala import fedala
+from fedquilt.methods.ditto import Ditto
+from fedquilt.methods.fedala import FedALA
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedbabu import fedbabu
-from fedquilt.methods.fedopt import fedavgm
-from fedquilt.methods.fedper import fedper
-from fedquilt.methods.fedper_finetune import HeadTuning, fedper_finetune
-from fedquilt.methods.fedprox import fedprox
-from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.fedbabu import FedBABU
+from fedquilt.methods.fedopt import FedAvgM
+from fedquilt.methods.fedper import FedPer
+from fedquilt.methods.fedper_finetune import FedPerFineTune
+from fedquilt.methods.fedprox import FedProx
+from fedquilt.methods.fedrep import FedRep
 from fedquilt.methods.hgls import HGLS
-from fedquilt.methods.hgls_recipe import hgls
 from fedquilt.methods.own_heads import BIAS, WEIGHT
 from fedquilt.methods.scaffold import Scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.codecs import half, hgc, on
-from fedquilt.pieces.head_search import HeadSearch
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import Normed, last
 
 HEAD = under("head")
-NEVER = HeadSearch(least=1e9)  # accepts nothing
+NEVER: dict[str, Any] = {"least": 1e9}  # accepts nothing
 PLAIN: dict[str, Any] = {**WORK, "optimizer": SGD(0.3)}
 BASES = {
-    "fedavg": fedper(NET, **WORK),
-    "fedprox": fedprox(NET, mu=0.1, parts=fedper(NET).parts, **WORK),
-    "fedrep": fedrep(NET, head_epochs=1, **WORK),
+    "fedavg": FedPer(NET, **WORK),
+    "fedprox": FedProx(NET, mu=0.1, parts=FedPer(NET).parts, **WORK),
+    "fedrep": FedRep(NET, head_epochs=1, **WORK),
     "scaffold": HGLS(base=Scaffold(NET, **PLAIN)).base,
-    "fedavgm": HGLS(base=fedavgm(NET, **WORK)).base,
+    "fedavgm": HGLS(base=FedAvgM(NET, **WORK)).base,
 }
 
 
@@ -77,20 +75,20 @@ def equal(one: Params, other: Params) -> bool:
 @pytest.mark.parametrize("search_base", ["aggregated", "local"])
 def test_a_search_that_takes_nothing_is_the_base_bit_for_bit(name: str, search_base: Any):
     plain = played(BASES[name])
-    ours = played(HGLS(base=BASES[name], search=NEVER, search_base=search_base))
+    ours = played(HGLS(base=BASES[name], search_base=search_base, **NEVER))
     assert pack(ours.state.base) == pack(plain.state)
     mine, theirs = clients(ours), clients(plain)
     assert all(pack(mine[c].base) == pack(theirs[c]) for c in TOY.ids)
 
 
 def test_off_is_fedavg_bit_for_bit():
-    assert hgls(NET, base="fedper", search="off", **WORK) == fedper(NET, **WORK)
-    assert last(hgls(NET, search="off", **WORK), TOY).digest() == last(fedavg(), TOY).digest()
+    assert HGLS(NET, base="fedper", search="off", **WORK).base == FedPer(NET, **WORK)
+    assert last(HGLS(NET, search="off", **WORK), TOY).digest() == last(fedavg(), TOY).digest()
 
 
 def test_the_search_changes_heads_and_nothing_else():
     """After one round the body is the base's; heads differ, and never for the worse on the rows that judge."""
-    base = fedper(NET, **WORK)
+    base = FedPer(NET, **WORK)
     plain, ours = played(base, 1), played(HGLS(base=base), 1)
     assert equal(ours.state.base.shared, plain.state.shared)
     before, after = clients(plain), clients(ours)
@@ -107,8 +105,8 @@ def test_the_search_changes_heads_and_nothing_else():
 
 def by_hand(gradient: str, search_base: str) -> tuple[dict[Any, Params], int]:
     """One round in plain Python: whole forward passes for every candidate, gradients by autograd."""
-    (alone,) = fedper(NET, **WORK).exchanges()
-    base, state = fedper(NET, **WORK), fedper(NET, **WORK).init_server(Seed(0).fold("server"))
+    (alone,) = FedPer(NET, **WORK).exchanges()
+    base, state = FedPer(NET, **WORK), FedPer(NET, **WORK).init_server(Seed(0).fold("server"))
     trained, slopes, replies = {}, {}, []
     for client in TOY.ids:
         turn = Turn(0, client, Seed(0).fold("work", "train", 0, client))
@@ -154,7 +152,7 @@ def by_hand(gradient: str, search_base: str) -> tuple[dict[Any, Params], int]:
 @pytest.mark.parametrize("gradient", ["full", "last_batch"])
 @pytest.mark.parametrize("search_base", ["aggregated", "local"])
 def test_a_round_by_hand(gradient: Any, search_base: Any):
-    ours = played(HGLS(base=fedper(NET, **WORK), gradient=gradient, search_base=search_base), 1)
+    ours = played(HGLS(base=FedPer(NET, **WORK), gradient=gradient, search_base=search_base), 1)
     heads, taken = by_hand(gradient, search_base)
     assert ours.state.tally.taken == taken
     for client, mine in clients(ours).items():
@@ -225,7 +223,7 @@ def test_never_asked_clients_and_strangers_begin_with_the_mean_head():
 
 def test_the_mean_head_is_weighed_by_examples():
     heads = {}
-    run = Rounds(HGLS(base=fedavg(), search=NEVER, mean_head=True), TOY, Local(), Seed(0))
+    run = Rounds(HGLS(base=fedavg(), mean_head=True, **NEVER), TOY, Local(), Seed(0))
     run.play()
     heads = {c: m.base.private[WEIGHT].double() for c, m in clients(run).items()}
     total = sum(TOY.size(c) for c in TOY.ids)
@@ -268,14 +266,14 @@ def test_peers_are_the_most_aligned_and_unnamed():
 def test_slopes_without_bias():
     run = played(HGLS(base=fedavg(), drop_bias=True), 1)
     assert all(set(p.slope) == {WEIGHT} for p in run.state.peers)
-    before, after = clients(played(HGLS(base=fedavg(), drop_bias=True, search=NEVER), 1)), clients(run)
+    before, after = clients(played(HGLS(base=fedavg(), drop_bias=True, **NEVER), 1)), clients(run)
     assert all(torch.equal(before[c].base.private[BIAS], after[c].base.private[BIAS]) for c in TOY.ids)
     assert any(not torch.equal(before[c].base.private[WEIGHT], after[c].base.private[WEIGHT]) for c in TOY.ids)
 
 
 def test_heads_stay_at_home_unless_they_are_asked_for():
     """With the defaults a head is in no message; a slope by hgc then is most of what HGLS adds to an upload."""
-    for method in (HGLS(base=fedavg()), hgls(NET, slopes="hgc", **WORK)):
+    for method in (HGLS(base=fedavg()), HGLS(NET, slopes="hgc", **WORK)):
         log = Rounds(method, TOY, Local(), Seed(0)).play()
         assert not any(part.startswith("head") for v in log.visits for part in v.up.parts)
     asked = Rounds(HGLS(base=fedavg(), mean_head=True), TOY, Local(), Seed(0)).play()
@@ -285,7 +283,7 @@ def test_heads_stay_at_home_unless_they_are_asked_for():
 def test_slopes_are_counted_as_they_were_before_the_codec():
     """hgc sends a bit for each number of a slope that fp32 needs 32 for, and a few bytes; so the account says about 20
     times, up and down, and the same raw bytes as without a codec."""
-    plain, coded = (Rounds(hgls(NET, slopes=s, **WORK), TOY, Local(), Seed(0)).play() for s in ("plain", "hgc"))
+    plain, coded = (Rounds(HGLS(NET, slopes=s, **WORK), TOY, Local(), Seed(0)).play() for s in ("plain", "hgc"))
     for one, other in zip(plain.visits, coded.visits, strict=True):
         way = ("up", "down")[one.exchange == "search"]
         before, after = getattr(one, way), getattr(other, way)
@@ -314,7 +312,7 @@ def test_with_only_its_own_slope_nothing_of_it_travels():
 def test_slopes_travel_coded_up_and_down():
     """The server passes on what it got: fewer bytes, and candidates that are the decoded payloads."""
     codec = hgc(num_bins=16)
-    plain, coded = (played(HGLS(base=fedavg(), codec=c, mean_head=False), 1) for c in (HGLS.codec, codec))
+    plain, coded = (played(HGLS(base=fedavg(), codec=c, mean_head=False), 1) for c in (None, codec))
     sizes = [len(pack(HGLS(base=fedavg()).exchanges()[1].down(r.state, 0).slopes)) for r in (plain, coded)]
     assert sizes[1] < sizes[0] / 3
     like = {n: torch.zeros_like(plain.state.head[n]) for n in (WEIGHT, BIAS)}
@@ -326,9 +324,9 @@ def test_slopes_travel_coded_up_and_down():
 
 @pytest.mark.parametrize("slopes", ["hgc", "hgc_rc", "hgc_legacy"])
 def test_slopes_by_the_names_of_codecs(slopes: Any):
-    run = played(hgls(NET, slopes=slopes, num_bins=32, **WORK), 1)
-    assert type(run.method.codec).__name__ == slopes
-    assert run.method.codec.num_bins == 32
+    run = played(HGLS(NET, slopes=slopes, num_bins=32, **WORK), 1)
+    assert type(run.method.coding).__name__ == slopes
+    assert run.method.coding.num_bins == 32
     assert run.state.tally.candidates == 16
 
 
@@ -405,19 +403,19 @@ class NormedParts(nn.Module):
 
 def test_statistics_of_batches_are_averaged_or_stay_home():
     net, work = Net(NormedParts), {**WORK, "batch_size": 17}
-    shared = played(hgls(net, **work), 2)
+    shared = played(HGLS(net, **work), 2)
     assert "features.2.running_mean" in shared.state.base.shared
     assert shared.state.tally.taken > 0
     for base in ("fedrep", "fedper"):
         assert not any(
-            n.startswith("features.2.") for n in hgls(net, base=base, norms="personal").init_server(Seed(0)).base.shared
+            n.startswith("features.2.") for n in HGLS(net, base=base, norms="personal").init_server(Seed(0)).base.shared
         )
-    home = played(hgls(net, norms="personal", **work), 2)
+    home = played(HGLS(net, norms="personal", **work), 2)
     assert not any(n.startswith("features.2.") for n in home.state.base.shared)
     assert {"features.2.running_var", WEIGHT} <= clients(home)[0].base.private.keys()
     assert home.method.global_model(home.state) is None
     with pytest.raises(InputError, match="needs a network with BatchNorm"):
-        hgls(NET, norms="personal", **WORK)
+        HGLS(NET, norms="personal", **WORK)
 
 
 class DeepHead(nn.Module):
@@ -435,9 +433,9 @@ class DeepHead(nn.Module):
         (lambda: FedAvg(objective=Net(partial(Normed, width=16))), r"head\(features\(x\)\)"),
         (lambda: FedAvg(objective=Net(DeepHead)), "torch.nn.Linear"),
         (lambda: FedAvg(objective=Net(make("mlp", (1, 8, 8), 10), frozen=HEAD)), "that is trained"),
-        (lambda: fedbabu(NET, **WORK), "one trip, but FineTune has train, tune"),
-        (lambda: ditto(NET, **WORK), "cannot stand on Ditto"),
-        (lambda: fedala(NET, **WORK), "cannot stand on FedALA"),
+        (lambda: FedBABU(NET, **WORK), "one trip, but FedBABU has train, tune"),
+        (lambda: Ditto(NET, **WORK), "cannot stand on Ditto"),
+        (lambda: FedALA(NET, **WORK), "cannot stand on FedALA"),
         (lambda: fedavg(only=under("features")), "trains the head locally"),
     ],
 )
@@ -465,9 +463,9 @@ def test_wrong_options_are_refused(options: dict[str, Any]):
 
 def test_tuning_the_head_goes_on_from_the_new_body():
     """The body is FedPer's after one round; the head is trained on it, and the next round begins with it."""
-    plain, tuned = played(fedper(NET, **WORK), 1), played(fedper_finetune(NET, **WORK), 1)
+    plain, tuned = played(FedPer(NET, **WORK), 1), played(FedPerFineTune(NET, **WORK), 1)
     assert equal(tuned.state.shared, plain.state.shared)
-    (train,) = fedper(NET, **WORK).exchanges()
+    (train,) = FedPer(NET, **WORK).exchanges()
     alone = train.training(only=HEAD, epochs=2).work
     for client, before in clients(plain).items():
         turn = Turn(0, client, Seed(0).fold("work", "tune", 0, client))
@@ -475,6 +473,6 @@ def test_tuning_the_head_goes_on_from_the_new_body():
             after = alone.run(train.down(plain.state, client), before, TOY.site(client, 0), turn)[3].params
         assert equal(clients(tuned)[client].private, {n: t for n, t in after.items() if HEAD(n)})
     with pytest.raises(InputError, match="at least 1"):
-        fedper_finetune(NET, tune_epochs=0)
+        FedPerFineTune(NET, tune_epochs=0)
     with pytest.raises(InputError, match="private part"):
-        HeadTuning(base=fedavg())
+        FedPerFineTune(base=fedavg())

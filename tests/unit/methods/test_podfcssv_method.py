@@ -13,8 +13,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, without_labels
-from fedquilt.methods.podfcssv import PODFCSSV
-from fedquilt.methods.podfcssv_recipe import fedmae, mae_alone, podfcssv
+from fedquilt.methods.podfcssv import PODFCSSV, FedMAE, MAEAlone
 from fedquilt.methods.podfcssv_records import Learned
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.runs.runner import run
@@ -122,7 +121,7 @@ def test_without_weight_the_bank_changes_nothing_that_is_learned():
     work = {"optimizer": AdamW(1e-3), "batch_size": 64}
     ends = [
         list(run(m, tasks(), rounds=3, engine="local"))[-1].state.shared
-        for m in (fedmae(autoencoder(), **work), method(lambda_proto=0.0), method(lambda_proto=1.0))
+        for m in (FedMAE(autoencoder(), **work), method(lambda_proto=0.0), method(lambda_proto=1.0))
     ]
     assert pack(ends[0]) == pack(ends[1])
     assert pack(ends[0]) != pack(ends[2])
@@ -130,7 +129,7 @@ def test_without_weight_the_bank_changes_nothing_that_is_learned():
 
 def test_alone_nothing_travels_and_everybody_differs():
     work = {"optimizer": AdamW(1e-3), "batch_size": 64}
-    end = list(run(mae_alone(autoencoder(), **work), tasks(), rounds=2, engine="local"))[-1]
+    end = list(run(MAEAlone(autoencoder(), **work), tasks(), rounds=2, engine="local"))[-1]
     models = [end.personal_model(c) for c in tasks().ids]
     assert pack(models[0]) != pack(models[1])
     assert end.state.shared == {}
@@ -185,7 +184,7 @@ def test_only_some_clients_are_asked():
 
 
 def test_half_precision_models_keep_the_bank_in_single_precision():
-    made = podfcssv(autoencoder(dtype="bfloat16"), center=True, optimizer=AdamW(1e-3), batch_size=64)
+    made = PODFCSSV(autoencoder(dtype="bfloat16"), center=True, optimizer=AdamW(1e-3), batch_size=64)
     end = list(run(made, tasks(), rounds=2, engine="local"))[-1]
     assert {t.dtype for t in end.state.shared.values()} == {torch.bfloat16}
     assert end.state.bank.rows.dtype == end.state.centre.mean.dtype == torch.float32
@@ -216,7 +215,7 @@ def test_uploads_that_cannot_be_are_refused():
 
 def test_a_network_that_reconstructs_nothing_is_refused():
     with pytest.raises(InputError, match="Linear has no 'patches'"):
-        podfcssv(linear())
+        PODFCSSV(linear())
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_the_command_for_people():
 def test_the_command_for_one_model():
     found = fedquilt("models", "resnet18", "norm=batch", "--shape", "3,32,32", "--classes", "100", "--json").json
     assert (found["parameters"], found["features"], found["head"]) == (11_220_132, 11_168_832, 51_300)
-    assert found["options"] == ["norm", "stem", "width", "weights"]
+    assert [row["setting"].removeprefix("model.") for row in found["options"]] == ["norm", "stem", "width", "weights"]
     assert found["buffers"] == 9620
     said = fedquilt("models", "mlp", "hidden=[10]", "--shape", "20", "--classes", "3")
     assert said.code == 0
@@ -134,7 +134,7 @@ def test_the_command_for_one_model():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["resnet"], "Did you mean 'resnet"),
+        (["resnet"], "did you mean 'resnet"),
         (["lenet5", "--shape", "1,8,8"], "takes (C, 28, 28) or (C, 32, 32), not (1, 8, 8)"),
         (["lenet5", "--shape", "big"], "--shape must be whole numbers with commas, like 3,32,32, got 'big'"),
         (["mlp", "hidden"], "override 'hidden' is not of the form key=value"),

@@ -10,7 +10,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedper import fedper
+from fedquilt.methods.fedper import FedPer
 from fedquilt.models import net
 from fedquilt.models.registry import MODELS
 from fedquilt.pieces.objectives import cross_entropy
@@ -86,7 +86,7 @@ def test_rounds_of_fedavg_learn_the_training_rows(name):
 
 @pytest.mark.parametrize("name", ["cnn_mnist", "vit_tiny", "text_cnn", "resnet18", "char_lstm"])
 def test_workers_give_the_same_numbers_also_with_dropout(name, one_worker):
-    method = fedper(objective=made(name), optimizer=SGD(0.1), batch_size=4)
+    method = FedPer(objective=made(name), optimizer=SGD(0.1), batch_size=4)
     data = federation(name)
     here, there = (last(method, data, rounds=2, engine=e) for e in (None, one_worker))
     assert here.digest() == there.digest()

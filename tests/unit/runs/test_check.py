@@ -9,7 +9,7 @@ import pytest
 
 from fedquilt import FedquiltError, Net, OnBase, check
 from fedquilt.methods.hgls import HGLS
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.models import MLP
 from helpers.toy import fedavg, points
 
@@ -52,7 +52,7 @@ class Wrong(OnBase):
 
 def test_nothing_is_wrong_with_good_methods() -> None:
     split = Net.of(MLP, features=2, classes=2, hidden=(3,))
-    for method in (fedavg(), local_only(fedavg().net), HGLS(base=fedavg(objective=split))):
+    for method in (fedavg(), LocalOnly(fedavg().net), HGLS(base=fedavg(objective=split))):
         assert check(method, points(6, 9), workers=False) == []
     assert check(fedavg(), points(6, 9)) == []
 

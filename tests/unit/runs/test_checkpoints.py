@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from fedquilt.core.net import Net
 from fedquilt.core.params import weighted_mean
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.localize_stitch import localize_stitch
+from fedquilt.methods.localize_stitch import LocalizeStitch
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.runs.runner import run
@@ -40,7 +40,7 @@ def test_the_layout(tmp_path: Path) -> None:
 
 
 def test_a_localised_client_is_what_the_server_received(tmp_path: Path) -> None:
-    method = localize_stitch(NET, keep=0.1)
+    method = LocalizeStitch(NET, keep=0.1)
     list(run(method, digits(clients=3), rounds=1, engine="local", folder=tmp_path, checkpoints=True))
     top = tmp_path / "checkpoints"
     assert (top / "round_01/stitched.safetensors").exists()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedquilt import registry
 from fedquilt.core.errors import InputError, StorageError
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
@@ -21,7 +22,6 @@ from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.flhc import FLHC
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, from_labels
-from fedquilt.runs import registry
 from fedquilt.runs.assign import assign
 from fedquilt.runs.cluster_log import _model
 from fedquilt.runs.cluster_plots import cut_between, likeness_picture, river_picture, staircase, tree_picture

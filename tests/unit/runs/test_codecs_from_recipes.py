@@ -14,10 +14,10 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.compressed import Compressed
 from fedquilt.pieces.codecs import chain, error_feedback, half, hgc, on, sign, together, top_k
+from fedquilt.registry import CODECS, METHODS
 from fedquilt.runs.build import federation_of, method_of
 from fedquilt.runs.codecs import check_codecs, codec_of
 from fedquilt.runs.config import Config, dump, parse
-from fedquilt.runs.registry import CODECS, METHODS
 from fedquilt.runs.runner import run
 from helpers.command import SMALL as RECIPE
 from helpers.command import fedquilt, lines, small

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.registry import METHODS
 from fedquilt.runs.config import Config, apply, dump, load, parse
-from fedquilt.runs.registry import METHODS
 
 
 def problems(raw: dict[str, Any]) -> list[str]:
@@ -140,7 +140,7 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
         "train.optimizer.momentumm: ": "unknown key for 'sgd'; did you mean 'momentum'?",
         "train.optimizer: ": "lr must be a positive number, got -1",
         "train.schedule.rounds: ": "missing",
-        "engine.kind: ": "'auto', 'local', 'workers', 'lanes' or 'flower-simulation', got 'gpu'",
+        "engine.kind: ": "unknown engine 'gpu' (known: auto, flower-simulation, lanes, local, workers)",
         "compare.methods.1.muu: ": "unknown key for 'fedprox'; did you mean 'mu'?",
         "compare.methods.2.kind: ": "missing",
         "compare.methods.3: ": "should be a section, got 3",
@@ -179,7 +179,7 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
         ({"method": {"kind": "fedavg_noise", "aggregate": "mean"}}, ["method.aggregate: unknown key for "
                                                                     "'fedavg_noise'; known: noise, shared_start"]),
         ({"method": {"kind": "fedavg", "batch_size": 3}}, ["method.batch_size: unknown key for 'fedavg'; known: "
-                                                           "shared_start, aggregate"]),
+                                                           "aggregate, shared_start"]),
         ({"data": {"partition": {"kind": "dirichlet"}}}, ["data.partition.alpha: missing"]),
         ({"data": {"partition": {"kind": "class_groups", "groups": [[0], [0]]}}},
          ["data.partition: ClassGroups: classes [0] are in more than one group. Make the groups disjoint, or set "

@@ -20,20 +20,20 @@ from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.cfl import CFL
 from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
 from fedquilt.methods.compressed import Compressed
-from fedquilt.methods.fedbabu import fedbabu
+from fedquilt.methods.fedbabu import FedBABU
 from fedquilt.methods.feddrift import FedDrift
 from fedquilt.methods.fedgroup import FedGroup
-from fedquilt.methods.fedloge import fedloge
-from fedquilt.methods.fedper import fedper
-from fedquilt.methods.fedproto import fedproto
-from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.fedloge import FedLoGe
+from fedquilt.methods.fedper import FedPer
+from fedquilt.methods.fedproto import FedProto
+from fedquilt.methods.fedrep import FedRep
 from fedquilt.methods.fesem import FeSEM
-from fedquilt.methods.finetune import fedavg_finetune
+from fedquilt.methods.finetune import FedAvgFineTune
 from fedquilt.methods.flhc import FLHC
 from fedquilt.methods.ifca import IFCA
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.methods.pacfl import PACFL
-from fedquilt.methods.perfedavg import perfedavg
+from fedquilt.methods.perfedavg import PerFedAvg
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
 from fedquilt.pieces.clustering.result import ClusterResult
@@ -129,11 +129,11 @@ def test_placed_clients_are_told(tmp_path: Path):
 # Tuned when it is scored
 
 
-@pytest.mark.parametrize("method", [fedbabu, fedavg_finetune, perfedavg])
+@pytest.mark.parametrize("method", [FedBABU, FedAvgFineTune, PerFedAvg])
 def test_tuning_waits_for_a_score(method: Any):
     """In rounds that nobody scores no client tunes; the second is scored, and the third is the last. What is trained
     is the same as with a score in every round."""
-    made = method(MLP, **({} if method is perfedavg else {"tune_epochs": 2}))
+    made = method(MLP, **({} if method is PerFedAvg else {"tune_epochs": 2}))
     trips, ends = [], []
     for every in (2, 1):
         for snapshot in run(made, digits(), rounds=3, engine=Local(), evaluate_every=every):
@@ -147,7 +147,7 @@ def test_tuning_waits_for_a_score(method: Any):
 # First values
 
 
-@pytest.mark.parametrize("make_method", [fedper, fedrep, fedproto, local_only, fedloge])
+@pytest.mark.parametrize("make_method", [FedPer, FedRep, FedProto, LocalOnly, FedLoGe])
 def test_private_parts_can_start_alike(make_method: Any, one_worker: Any):
     """With a shared start they are the values of the very model whose shared part the server has."""
     seed, data = Seed(3), digits(clients=2)
@@ -158,7 +158,7 @@ def test_private_parts_can_start_alike(make_method: Any, one_worker: Any):
         alike = all(torch.equal(firsts[0][n], firsts[1][n]) for n in firsts[0])
         assert alike is shared
         assert firsts[0]
-    net = method.base.net if hasattr(method, "base") else method.net
+    net = getattr(method, "framed", getattr(method, "base", method)).net
     server = net.init(seed.fold("server"))
     assert all(torch.equal(tensor, server[name]) for name, tensor in firsts[0].items())
     near = last(method, data, rounds=1, seed=3)
@@ -179,7 +179,7 @@ def test_recipes_can_ask_for_a_shared_start():
 
 
 def loge(**options: Any) -> Any:
-    return fedloge(MLP, norm=3.0, **options)
+    return FedLoGe(MLP, norm=3.0, **options)
 
 
 def test_the_most_accurate_mode_on_validation_rows_is_served():

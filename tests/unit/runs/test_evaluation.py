@@ -17,7 +17,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.record import pack
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
-from fedquilt.methods.local_only import local_only
+from fedquilt.methods.local_only import LocalOnly
 from fedquilt.methods.on_base import OnBase
 from fedquilt.metrics.classify import Scores
 from fedquilt.runs.config import Evaluation, Snapshots, Stop
@@ -133,7 +133,7 @@ def scripted(
 ) -> tuple[list[Snapshot], dict[str, Any]]:
     """A run with planned scores; its snapshots and its result."""
     made = Run(
-        local_only(linear()), one_client(), rounds=len(valid), engine=Local(), score=kind(valid, test),
+        LocalOnly(linear()), one_client(), rounds=len(valid), engine=Local(), score=kind(valid, test),
         folder=RunFolder(folder), **options,
     )  # fmt: skip
     return list(made), json.loads((folder / "result.json").read_text())
@@ -176,7 +176,7 @@ def test_another_metric_chooses_and_stops_by_its_own_direction(tmp_path: Path) -
 
 def test_a_score_off_the_schedule_chooses_and_stops_nothing(tmp_path: Path) -> None:
     made = Run(
-        local_only(linear()), one_client(), rounds=5, engine=Local(), score=Script([50, 60, 99], [10, 20, 30]),
+        LocalOnly(linear()), one_client(), rounds=5, engine=Local(), score=Script([50, 60, 99], [10, 20, 30]),
         folder=RunFolder(tmp_path), evaluation=Evaluation(every=2), stop=Stop(patience=1),
     )  # fmt: skip
     assert [s.round for s in made] == [1, 2, 3, 4, 5]
@@ -274,8 +274,8 @@ def test_local_only_sends_no_tensors() -> None:
     from fedquilt.core.net import Net
 
     narrow, broad = (Net.of(torch.nn.Linear, 2, classes) for classes in (2, 500))
-    assert sizes(local_only(narrow)) == sizes(local_only(broad))  # the frames do not know how large the model is
-    (down, up), (_, full) = *sizes(local_only(broad)), *sizes(fedavg(objective=broad))
+    assert sizes(LocalOnly(narrow)) == sizes(LocalOnly(broad))  # the frames do not know how large the model is
+    (down, up), (_, full) = *sizes(LocalOnly(broad)), *sizes(fedavg(objective=broad))
     assert max(down, up) < 500
     assert full > 500 * 3 * 4
 
@@ -300,7 +300,7 @@ def test_a_common_test_set_scores_the_global_model() -> None:
     assert model is not None
     right = (x[40:] @ model["weight"].T + model["bias"]).argmax(1) == y[40:]
     assert snapshot.metrics["common_test_accuracy"] == pytest.approx(float(right.float().mean()))
-    alone = next(iter(Run(local_only(linear()), data, rounds=1, engine=Local())))
+    alone = next(iter(Run(LocalOnly(linear()), data, rounds=1, engine=Local())))
     assert "common_test_accuracy" not in alone.metrics  # there is no global model
 
 
@@ -320,7 +320,7 @@ def test_a_snapshot_speaks_of_its_own_round_only() -> None:
 
 
 def test_leaving_the_loop_keeps_the_last_round(tmp_path: Path) -> None:
-    method, data = local_only(linear()), points(10, 20)
+    method, data = LocalOnly(linear()), points(10, 20)
 
     def made() -> Run:
         options: dict[str, Any] = {"snapshots": Snapshots(every=1, seconds=1000), "folder": RunFolder(tmp_path)}
@@ -336,7 +336,7 @@ def test_leaving_the_loop_keeps_the_last_round(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_gives_its_last_snapshot_again(tmp_path: Path) -> None:
-    method, data = local_only(linear()), points(10, 20)
+    method, data = LocalOnly(linear()), points(10, 20)
     first = list(Run(method, data, rounds=3, engine=Local(), folder=RunFolder(tmp_path)))
     again = list(Run(method, data, rounds=3, engine=Local(), folder=RunFolder(tmp_path)))
     assert [s.round for s in again] == [3]
@@ -351,7 +351,7 @@ def test_personal_models_are_written_when_asked_for(tmp_path: Path) -> None:
     data = Federation.from_clients(
         {"a/b": (torch.randn(9, 2), [0, 1, 0] * 3), ("c", 1): (torch.randn(9, 2), [1, 0, 1] * 3)}
     )
-    made = Run(local_only(linear()), data, rounds=1, engine=Local(), folder=RunFolder(tmp_path), personal_models=True)
+    made = Run(LocalOnly(linear()), data, rounds=1, engine=Local(), folder=RunFolder(tmp_path), personal_models=True)
     (last,) = made
     found = [load_file(p) for p in sorted((tmp_path / "models").glob("client-*"))]
     expected = [last.personal_model(c) for c in data.ids]

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from fedquilt.core.errors import InputError
 from fedquilt.data import Federation, Words
+from fedquilt.registry import Entry
 from fedquilt.runs.build import federation_of
 from fedquilt.runs.config import parse
 from fedquilt.runs.plots import _bubble
-from fedquilt.runs.registry import Entry
 from fedquilt.runs.show import partition_table
 
 MAIL = "text,title,label\n" + "b a b,x,spam\na c,y,ham\n" * 5

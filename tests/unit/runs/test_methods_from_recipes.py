@@ -8,9 +8,9 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
+from fedquilt.registry import METHODS
 from fedquilt.runs.build import federation_of, method_of
 from fedquilt.runs.config import parse
-from fedquilt.runs.registry import METHODS
 from helpers.guessing import fitting
 
 SMALL = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [12]}}

@@ -29,7 +29,8 @@ partition = "in_order"
 transforms = ["jitter"]
 
 [model]
-kind = "logistic"
+kind = "wave"
+rate = 2.0
 
 [method]
 kind = "fedavg_half"
@@ -65,16 +66,19 @@ def test_what_it_brings_is_listed(site: Path) -> None:
     assert methods["fedavg_half"]["about"] == "from quilt-extras"
     assert {"fedavg", "fedavg_half"} <= methods.keys()
     assert "two_moons" in {row["name"] for row in asked(site, "datasets")}
+    models = {row["name"]: row for row in asked(site, "models")}
+    assert models["wave"]["description"] == "from quilt-extras"
+    assert asked(site, "models", "wave", "rate=3.0", "--shape", "2", "--classes", "2")["parameters"] == 6
 
 
 def test_a_recipe_uses_it_on_every_engine(site: Path) -> None:
     (site / "plugged.toml").write_text(RECIPE)
     found = {
         kind: asked(site, "run", "plugged.toml", f"engine.kind={kind}", f"output.folder={kind}", "engine.processes=1")
-        for kind in ("local", "workers")
+        for kind in ("local", "workers", "counting")
     }
-    assert {kind: f["engine"]["engine"] for kind, f in found.items()} == {"local": "local", "workers": "workers"}
-    assert found["local"]["digest"] == found["workers"]["digest"]
+    assert all(f["engine"]["engine"] == kind for kind, f in found.items())
+    assert found["local"]["digest"] == found["workers"]["digest"] == found["counting"]["digest"]
 
 
 def test_the_page_shows_this_package() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fedquilt.core.params import is_weight
 from fedquilt.core.seed import Seed
-from fedquilt.methods.podfcssv_recipe import podfcssv
+from fedquilt.methods.podfcssv import PODFCSSV
 from fedquilt.runs.build import method_of
 from fedquilt.runs.config import parse
 
@@ -98,7 +98,7 @@ def test_the_published_settings_of_podfcssv() -> None:
     optimizer = config.train.optimizer
     assert (optimizer.kind, optimizer.options) == ("adamw", {"lr": 1e-4, "weight_decay": 0.05})
     given = config.method.options
-    defaults = {name: p.default for name, p in inspect.signature(podfcssv).parameters.items() if name in given}
+    defaults = {name: p.default for name, p in inspect.signature(PODFCSSV).parameters.items() if name in given}
     assert given == defaults  # ours are the published ones, and the recipe says them
     assert given["lambda_proto"] == 1.0
     assert "center" not in given

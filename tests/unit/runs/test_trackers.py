@@ -13,9 +13,9 @@ import pytest
 
 from fedquilt.core.errors import ConfigError
 from fedquilt.engines.local import Local
+from fedquilt.registry import TRACKERS, Entry
 from fedquilt.runs.build import run_of
 from fedquilt.runs.config import Config, parse
-from fedquilt.runs.registry import TRACKERS, Entry
 from fedquilt.runs.trackers import RunInfo
 from helpers.command import lines
 

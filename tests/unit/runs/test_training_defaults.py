@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedquilt import registry
 from fedquilt.core.describe import describe
 from fedquilt.core.errors import ConfigError
 from fedquilt.core.params import Params
@@ -19,12 +20,11 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import SGD, Adam, AdamW
 from fedquilt.pieces.schedules import cosine
-from fedquilt.runs import registry
+from fedquilt.registry import METHODS, Entry
 from fedquilt.runs.build import federation_of, method_of, run_of
 from fedquilt.runs.compare import cells
 from fedquilt.runs.config import dump, parse
 from fedquilt.runs.engines import make_engine
-from fedquilt.runs.registry import METHODS, Entry
 from fedquilt.runs.settings import Kinded, Training
 from fedquilt.runs.sweeping.sweep import at
 from fedquilt.runs.training import defaults_of
@@ -165,7 +165,8 @@ def test_the_defaults_of_the_section_are_fedavg_s():
 
 def test_the_command_shows_options_and_training():
     found = fedquilt("methods", "podfcssv", "--json").json
-    assert {"setting": "method.lambda_proto", "type": "number", "required": False, "default": 1.0} in found["options"]
+    row = next(row for row in found["options"] if row["setting"] == "method.lambda_proto")
+    assert (row["type"], row["required"], row["default"]) == ("number", False, 1.0)
     train = {row["setting"]: row["default"] for row in found["train"]}
     assert train["train.optimizer"] == {"kind": "adamw", "lr": 0.0001, "weight_decay": 0.05}
     assert (train["train.epochs"], train["train.clip"]) == (1, None)

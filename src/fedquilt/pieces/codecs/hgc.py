@@ -129,7 +129,6 @@ class hgc_rc(hgc):
     with l_j - 1 in B bits for each live column before the signs.
 
     Args:
-        num_bins, representative, lossless, bit_width: As of :class:`hgc`.
         column_bits: B, from 1 to 8.
     """
 

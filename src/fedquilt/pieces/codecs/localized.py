@@ -23,7 +23,9 @@ class localized:
 
     Args:
         keep: The density in (0, 1]; None takes ``keep`` of the download.
-        values, form, only: As for :class:`sparse`.
+        values: How numbers travel: 'fp32', 'fp16', or 'sign' with a size for each tensor.
+        form: How places travel: 'dense', 'bitmap', 'index' or 'coded' by their distances; 'smallest' of these.
+        only: Which names are chosen from; the others travel whole.
         per: One threshold over 'all' tensors, or one for each 'tensor'.
         noise: Jitter of the magnitudes by which tau is chosen; see :func:`fedquilt.core.select.jittered`. Not private.
 

@@ -1,4 +1,4 @@
-"""What a package of one's own may bring to fedquilt: a method, a data set, a partition and a transform."""
+"""What a package of one's own may bring to fedquilt: a method, a data set, a model, an engine, and more."""
 
 from dataclasses import dataclass, replace
 
@@ -7,11 +7,17 @@ import torch
 
 from fedquilt import Exchange, FedAvg, OnBase, Turn
 from fedquilt.data import Arrays
+from fedquilt.engines.local import Local
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, init=False)
 class Damped(OnBase):
-    """The base, but the server goes only a part of the way to the average."""
+    """FedAvg, but the server goes only a part of the way to the average.
+
+    Args:
+        base: How clients train, and what the average is.
+        step: How far the server goes, 1 for all the way.
+    """
 
     base: FedAvg
     step: float = 0.5
@@ -28,17 +34,37 @@ class Damped(OnBase):
         return replace(after, shared=shared)
 
 
-def fedavg_half(objective, step: float = 0.5, **rest) -> Damped:
-    """FedAvg that goes a part of the way: options of the recipe beside ``kind``, then those of [train]."""
-    return Damped(base=FedAvg(objective=objective, **rest), step=step)
-
-
 def two_moons() -> Arrays:
     """Two half circles in the plane, one class each."""
     draw, y = np.random.default_rng(0), np.arange(400) % 2
     angle = draw.uniform(0, np.pi, 400)
     x = np.stack([np.cos(angle) + y, np.sin(angle) * (1 - 2 * y) + 0.5 * y], axis=1)
     return Arrays((x + draw.normal(0, 0.1, x.shape)).astype(np.float32), y, classes=2, licence="made up")
+
+
+class Wave(torch.nn.Module):
+    """A linear layer on sines of the inputs.
+
+    Args:
+        rate: How fast they swing.
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int, rate: float = 1.0) -> None:
+        super().__init__()
+        self.rate, self.head = rate, torch.nn.Linear(int(np.prod(shape)), classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Class scores."""
+        return self.head((self.rate * x).sin().flatten(1))
+
+
+class Counting(Local):
+    """The engine of one process by another name."""
+
+    name = "counting"
+
+    def __init__(self, devices=()) -> None:
+        super().__init__(*devices[:1])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""The names a configuration may use. Nothing here imports torch: objects are found only when they are needed."""
+"""What can be had by name, here and from installed packages: a table for each kind of thing.
+
+A package brings its own by entry points, in the group 'fedquilt.<kind>s'. Nothing here imports torch: objects are found
+only when they are needed.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +28,16 @@ class Entry:
     reference: str = ""
     fixed: tuple[str, ...] = ()  # common options that this choice does not take
     ready: bool = False  # the object is the choice itself, not what makes it
+    package: str = ""  # what brings it, if not this library
 
     def load(self) -> Any:
         """The object itself."""
         module, _, path = self.where.partition(":")
         try:
             value: Any = importlib.import_module(module)
-            for part in path.split("."):
-                value = getattr(value, part)
-        except (ImportError, AttributeError) as error:
+            for part in filter(None, path.split(".")):
+                value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        except (ImportError, AttributeError, KeyError) as error:
             raise InputError(
                 f"{self.name!r} ({self.about}) cannot be had from {self.where}: {error}. Correct the entry point, or "
                 "install what is missing."
@@ -44,70 +49,74 @@ def _table(*entries: Entry) -> dict[str, Entry]:
     return {e.name: e for e in entries}
 
 
+def _models(**about: str) -> dict[str, Entry]:
+    return _table(*(Entry(name, f"fedquilt.models.registry:MODELS.{name}", text) for name, text in about.items()))
+
+
 METHODS = _table(
     Entry("fedavg", "fedquilt.methods.fedavg:FedAvg", "average what clients learned, weighted by examples",
           "McMahan et al. 2017"),
-    Entry("fedprox", "fedquilt.methods.fedprox:fedprox", "FedAvg with a pull towards the round's starting model",
+    Entry("fedprox", "fedquilt.methods.fedprox:FedProx", "FedAvg with a pull towards the round's starting model",
           "Li et al. 2020"),
-    Entry("local_only", "fedquilt.methods.local_only:local_only", "every client alone; the lower frame",
+    Entry("local_only", "fedquilt.methods.local_only:LocalOnly", "every client alone; the lower frame",
           fixed=("aggregate",)),
     Entry("centralised", "fedquilt.methods.centralised:Centralised", "one model on pooled data; the upper frame"),
-    Entry("fedavg_noise", "fedquilt.methods.fedavg_noise:fedavg_noise",
+    Entry("fedavg_noise", "fedquilt.methods.fedavg_noise:FedAvgNoise",
           "FedAvg (unweighted) with noise on the average; a baseline, not private", "Localize-and-Stitch baseline",
           fixed=("aggregate",)),
-    Entry("fedavgm", "fedquilt.methods.fedopt:fedavgm", "FedAvg with momentum at the server", "Hsu et al. 2019"),
-    Entry("fedadam", "fedquilt.methods.fedopt:fedadam", "FedAvg with Adam at the server", "Reddi et al. 2021"),
-    Entry("fedadagrad", "fedquilt.methods.fedopt:fedadagrad", "FedAvg with Adagrad at the server",
+    Entry("fedavgm", "fedquilt.methods.fedopt:FedAvgM", "FedAvg with momentum at the server", "Hsu et al. 2019"),
+    Entry("fedadam", "fedquilt.methods.fedopt:FedAdam", "FedAvg with Adam at the server", "Reddi et al. 2021"),
+    Entry("fedadagrad", "fedquilt.methods.fedopt:FedAdagrad", "FedAvg with Adagrad at the server",
           "Reddi et al. 2021"),
-    Entry("fedyogi", "fedquilt.methods.fedopt:fedyogi", "FedAvg with Yogi at the server", "Reddi et al. 2021"),
+    Entry("fedyogi", "fedquilt.methods.fedopt:FedYogi", "FedAvg with Yogi at the server", "Reddi et al. 2021"),
     Entry("scaffold", "fedquilt.methods.scaffold:Scaffold", "control variates against client drift; plain SGD only",
           "Karimireddy et al. 2020"),
-    Entry("fednova", "fedquilt.methods.fednova:fednova", "clients that walk further do not count more",
+    Entry("fednova", "fedquilt.methods.fednova:FedNova", "clients that walk further do not count more",
           "Wang et al. 2020", fixed=("aggregate",)),
-    Entry("feddyn", "fedquilt.methods.feddyn:feddyn", "dynamic regularisation", "Acar et al. 2021",
+    Entry("feddyn", "fedquilt.methods.feddyn:FedDyn", "dynamic regularisation", "Acar et al. 2021",
           fixed=("aggregate",)),
-    Entry("moon", "fedquilt.methods.moon:moon", "features near the global model's, far from the previous one's",
+    Entry("moon", "fedquilt.methods.moon:Moon", "features near the global model's, far from the previous one's",
           "Li et al. 2021"),
-    Entry("fedavg_finetune", "fedquilt.methods.finetune:fedavg_finetune",
+    Entry("fedavg_finetune", "fedquilt.methods.finetune:FedAvgFineTune",
           "FedAvg, then each client tunes the global model for itself"),
-    Entry("fedper", "fedquilt.methods.fedper:fedper", "every client keeps its own head", "Arivazhagan et al. 2019"),
-    Entry("fedper_finetune", "fedquilt.methods.fedper_finetune:fedper_finetune",
+    Entry("fedper", "fedquilt.methods.fedper:FedPer", "every client keeps its own head", "Arivazhagan et al. 2019"),
+    Entry("fedper_finetune", "fedquilt.methods.fedper_finetune:FedPerFineTune",
           "FedPer, then each client tunes its head on the new body"),
-    Entry("hgls", "fedquilt.methods.hgls_recipe:hgls", "own heads that also try the other clients' head slopes",
+    Entry("hgls", "fedquilt.methods.hgls:HGLS", "own heads that also try the other clients' head slopes",
           "CEHGLS"),
-    Entry("fedrep", "fedquilt.methods.fedrep:fedrep", "own heads first, then the common body", "Collins et al. 2021"),
-    Entry("fedbabu", "fedquilt.methods.fedbabu:fedbabu", "a body trained under a fixed head, then tuned",
+    Entry("fedrep", "fedquilt.methods.fedrep:FedRep", "own heads first, then the common body", "Collins et al. 2021"),
+    Entry("fedbabu", "fedquilt.methods.fedbabu:FedBABU", "a body trained under a fixed head, then tuned",
           "Oh et al. 2022"),
-    Entry("fedbn", "fedquilt.methods.fedbn:fedbn", "every client keeps its own BatchNorm layers", "Li et al. 2021"),
-    Entry("ditto", "fedquilt.methods.ditto:ditto", "an own model beside the global one, pulled towards it",
+    Entry("fedbn", "fedquilt.methods.fedbn:FedBN", "every client keeps its own BatchNorm layers", "Li et al. 2021"),
+    Entry("ditto", "fedquilt.methods.ditto:Ditto", "an own model beside the global one, pulled towards it",
           "Li et al. 2021"),
-    Entry("apfl", "fedquilt.methods.apfl:apfl", "a learned mixture of the global and an own model",
+    Entry("apfl", "fedquilt.methods.apfl:APFL", "a learned mixture of the global and an own model",
           "Deng et al. 2020"),
-    Entry("pfedme", "fedquilt.methods.pfedme:pfedme", "own models by Moreau envelopes", "Dinh et al. 2020",
+    Entry("pfedme", "fedquilt.methods.pfedme:PFedMe", "own models by Moreau envelopes", "Dinh et al. 2020",
           fixed=("aggregate",)),
-    Entry("perfedavg", "fedquilt.methods.perfedavg:perfedavg", "a start from which one step suffices; first order",
+    Entry("perfedavg", "fedquilt.methods.perfedavg:PerFedAvg", "a start from which one step suffices; first order",
           "Fallah et al. 2020"),
-    Entry("perfedavg_hf", "fedquilt.methods.perfedavg:perfedavg_hf", "the same with second derivatives, Hessian-free",
+    Entry("perfedavg_hf", "fedquilt.methods.perfedavg:PerFedAvgHF", "the same with second derivatives, Hessian-free",
           "Fallah et al. 2020"),
-    Entry("fedala", "fedquilt.methods.fedala:fedala", "each client learns how much of the global model to take in",
+    Entry("fedala", "fedquilt.methods.fedala:FedALA", "each client learns how much of the global model to take in",
           "Zhang et al. 2023"),
-    Entry("fedamp", "fedquilt.methods.fedamp:fedamp", "the server mixes models of like clients", "Huang et al. 2021",
+    Entry("fedamp", "fedquilt.methods.fedamp:FedAMP", "the server mixes models of like clients", "Huang et al. 2021",
           fixed=("aggregate",)),
-    Entry("fedproto", "fedquilt.methods.fedproto:fedproto", "class means of features travel, models do not",
+    Entry("fedproto", "fedquilt.methods.fedproto:FedProto", "class means of features travel, models do not",
           "Tan et al. 2022", fixed=("aggregate",)),
-    Entry("fedrod", "fedquilt.methods.fedrod:fedrod", "a generic head and an own head on top", "Chen and Chao 2022"),
-    Entry("fedrod_hyper", "fedquilt.methods.fedrod_hyper:fedrod_hyper",
+    Entry("fedrod", "fedquilt.methods.fedrod:FedRoD", "a generic head and an own head on top", "Chen and Chao 2022"),
+    Entry("fedrod_hyper", "fedquilt.methods.fedrod_hyper:FedRoDHyper",
           "a generic head and one made from a client's class shares", "Chen and Chao 2022"),
-    Entry("fedavg_balanced", "fedquilt.methods.long_tail:fedavg_balanced", "FedAvg with balanced softmax",
+    Entry("fedavg_balanced", "fedquilt.methods.long_tail:FedAvgBalanced", "FedAvg with balanced softmax",
           "Ren et al. 2020"),
-    Entry("fedlc", "fedquilt.methods.long_tail:fedlc", "FedAvg with logits calibrated by class counts",
+    Entry("fedlc", "fedquilt.methods.long_tail:FedLC", "FedAvg with logits calibrated by class counts",
           "Zhang et al. 2022"),
-    Entry("fedetf", "fedquilt.methods.fedetf:fedetf", "features for one fixed simplex classifier", "Li et al. 2023"),
-    Entry("fedloge", "fedquilt.methods.fedloge:fedloge",
+    Entry("fedetf", "fedquilt.methods.fedetf:FedETF", "features for one fixed simplex classifier", "Li et al. 2023"),
+    Entry("fedloge", "fedquilt.methods.fedloge:FedLoGe",
           "features for a fixed sparse frame; global and local heads, realigned", "Xiao et al. 2024"),
-    Entry("creff", "fedquilt.methods.creff:creff", "the classifier trained anew on features learned from slopes",
+    Entry("creff", "fedquilt.methods.creff:CReFF", "the classifier trained anew on features learned from slopes",
           "Shang et al. 2022"),
-    Entry("ratio_loss", "fedquilt.methods.ratio_loss:ratio_loss", "classes that the model neglects weigh more",
+    Entry("ratio_loss", "fedquilt.methods.ratio_loss:RatioLoss", "classes that the model neglects weigh more",
           "Wang et al. 2021"),
     Entry("flhc", "fedquilt.methods.flhc:FLHC", "clusters by updates after a warm-up, then FedAvg in each",
           "Briggs et al. 2020"),
@@ -136,21 +145,21 @@ METHODS = _table(
           "Zhang et al. 2025"),
     Entry("fedsoft", "fedquilt.methods.fedsoft:FedSoft", "clients belong to several clusters, by shares of their rows",
           "Ruan and Joe-Wong 2022", fixed=("aggregate",)),
-    Entry("localize_stitch", "fedquilt.methods.localize_stitch:localize_stitch",
+    Entry("localize_stitch", "fedquilt.methods.localize_stitch:LocalizeStitch",
           "only each client's largest changes, each averaged over those who made it", "He et al. 2025",
           fixed=("aggregate",)),
-    Entry("stitch_once", "fedquilt.methods.localize_stitch:stitch_once",
+    Entry("stitch_once", "fedquilt.methods.localize_stitch:StitchOnce",
           "Localize-and-Stitch as first published: one round, without data", "He et al. 2025", fixed=("aggregate",)),
-    Entry("single_model", "fedquilt.methods.once:single_model",
+    Entry("single_model", "fedquilt.methods.once:SingleModel",
           "one model on pooled data, trained in the first round only; the upper frame of merging"),
-    Entry("podfcssv", "fedquilt.methods.podfcssv_recipe:podfcssv",
+    Entry("podfcssv", "fedquilt.methods.podfcssv:PODFCSSV",
           "adapters of a frozen masked autoencoder, and a bank of prototypes against forgetting", "PODFCSSV 0.1.0",
           fixed=("aggregate",)),
-    Entry("fedmae", "fedquilt.methods.podfcssv_recipe:fedmae", "those adapters averaged, without prototypes",
+    Entry("fedmae", "fedquilt.methods.podfcssv:FedMAE", "those adapters averaged, without prototypes",
           fixed=("aggregate",)),
-    Entry("mae_alone", "fedquilt.methods.podfcssv_recipe:mae_alone", "those adapters, every client alone",
+    Entry("mae_alone", "fedquilt.methods.podfcssv:MAEAlone", "those adapters, every client alone",
           fixed=("aggregate",)),
-    Entry("mae_pooled", "fedquilt.methods.podfcssv_recipe:mae_pooled", "those adapters, on pooled rows; a frame",
+    Entry("mae_pooled", "fedquilt.methods.podfcssv:MAEPooled", "those adapters, on pooled rows; a frame",
           fixed=("aggregate",)),
     Entry("feddrift", "fedquilt.methods.feddrift:FedDrift", "clusters open when data drift, and merge when alike",
           "Jothimurugesan et al. 2023"),
@@ -243,10 +252,40 @@ TRACKERS = _table(
     Entry("wandb", "fedquilt.runs.trackers.wandb:WandB", "Weights & Biases"),
     Entry("mlflow", "fedquilt.runs.trackers.mlflow:MLflow", "MLflow"),
 )
-_TABLES = {
+MODELS = _models(
+    logistic="one linear layer",
+    mlp="linear layers with ReLU (hidden=(200,))",
+    lenet5="LeNet-5 with tanh and average pooling",
+    fedavg_cnn="two 5x5 convolutions and a hidden layer (hidden=512)",
+    cnn_mnist="two small 5x5 convolutions with dropout (hidden=50)",
+    cnn_cifar="three 3x3 convolutions and a hidden layer (hidden=512)",
+    resnet10="ResNet-10 (norm='group' or 'batch', stem='3x3' or '7x7')",
+    resnet18="ResNet-18 (norm='group' or 'batch', stem='3x3' or '7x7')",
+    resnet34="ResNet-34 (norm='group' or 'batch', stem='3x3' or '7x7')",
+    vit_tiny="vision transformer with patch 4, width 192, 12 layers; any size by its options",
+    vit_small_patch16_224="ViT-S/16: width 384, 12 layers",
+    vit_cehgls="ViT of CEHGLS: width 512, 6 layers, dropout 0.5, zero head",
+    text_cnn="convolutions over 3, 4 and 5 tokens (vocab=25000)",
+    char_lstm="next character by two LSTM layers of 256 (vocab: as many as classes)",
+    char_gru="next character by two GRU layers of 256 (vocab: as many as classes)",
+    signal_cnn="two convolutions along time for sensor windows (span=9, hidden=128)",
+    text_encoder="a transformers encoder, frozen or not, and a head (folder=...)",
+    mae="masked autoencoder with patch 4, width 64, 4 layers; frozen but for its adapters",
+    hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
+)
+ENGINES = _table(
+    Entry("auto", "fedquilt.runs.engines:auto", "in this process, and in workers once a run turns out to be long"),
+    Entry("local", "fedquilt.runs.engines:local", "in this process, one client after the other"),
+    Entry("workers", "fedquilt.runs.engines:workers", "in worker processes, on one device or several"),
+    Entry("lanes", "fedquilt.runs.engines:lanes", "several clients at once in stacked tensors"),
+    Entry("flower-simulation", "fedquilt.runs.engines:flower_simulation", "Flower's simulation runtime on Ray"),
+)
+_TABLES: Mapping[str, Mapping[str, Entry]] = {
     "method": METHODS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES, "partition": PARTITIONS,
     "aggregate": AGGREGATORS, "long_tail": LONG_TAILS, "shift": SHIFTS, "transform": TRANSFORMS,
     "stream": STREAMS, "codec": CODECS, "tracker": TRACKERS,
+    "model": MODELS, "engine": ENGINES,
+    "dataset": {}, "metric": {},  # what the library itself has of these is in tables of their own
 }  # fmt: skip
 
 
@@ -258,8 +297,10 @@ def entries(table: str) -> Mapping[str, Entry]:
 @cache
 def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, Entry]:
     """What packages on this path add. They are looked through once: that takes longer than all other checks."""
-    points = entry_points(group=f"fedquilt.{table}s")
-    found = {p.name: Entry(p.name, p.value, f"from {p.dist and p.dist.name}") for p in reversed(tuple(points))}
+    found = {}
+    for point in reversed(tuple(entry_points(group=f"fedquilt.{table}s"))):
+        package = point.dist.name if point.dist else point.value
+        found[point.name] = Entry(point.name, point.value, f"from {package}", package=package)
     return MappingProxyType(found)
 
 
