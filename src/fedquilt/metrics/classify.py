@@ -72,6 +72,8 @@ class ScoresAndSums(Scores):
         """Raise unless these can be somebody's scores; for those that come from elsewhere."""
         super().check()
         known = statistics()
+        if not isinstance(self.sums, dict):
+            raise InputError("malformed scores: their sums")
         for name, found in self.sums.items():
             if name not in known:
                 raise InputError(f"malformed scores: nothing is known of a metric {str(name)[:40]!r} that has sums")

@@ -39,6 +39,9 @@ _TAKEN = (
 )  # in clients' rows
 
 
+_ENDS = ("pooled", "std", "worst10", "low", "high", "half_95", "rows_half_95")  # of keys beside a metric's own
+
+
 @dataclass(frozen=True)
 class Counts:
     """Scores of many clients at once, as sums over each client's rows.
@@ -185,6 +188,8 @@ def register(metric: Metric) -> None:
     """
     if not re.fullmatch("[a-z][a-z0-9_]*", metric.id) or metric.id in _TAKEN:
         raise InputError(f"A metric cannot be called {metric.id!r}: small letters, digits and _, and none of {_TAKEN}.")
+    if any(metric.id == f"{other}_{end}" for other in _KNOWN for end in _ENDS):
+        raise InputError(f"A metric cannot be called {metric.id!r}, which is a number of another metric.")
     if _KNOWN.setdefault(metric.id, metric) is not metric:
         raise InputError(f"There is a metric {metric.id!r} already. Choose another id.")
 
@@ -234,7 +239,10 @@ for _metric in (
 def _installed() -> None:
     """Register the metrics of installed packages, once, when somebody first asks for all."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        found = point.load()
+        try:
+            found = point.load()
+        except (ImportError, AttributeError) as error:
+            raise InputError(f"The entry point {point.name!r} of {GROUP} cannot be loaded: {error}.") from error
         if not isinstance(found, Metric):
             raise InputError(f"The entry point {point.name!r} of {GROUP} gives {found!r}, which is no Metric.")
         register(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,7 +158,7 @@ def test_the_worst_tenth_is_at_the_end_that_the_metric_calls_bad() -> None:
     assert not metric("accuracy").better(0.1, 0.2)
 
 
-@pytest.mark.parametrize("id", ["accuracy", "rows", "Two words", ""])
+@pytest.mark.parametrize("id", ["accuracy", "rows", "Two words", "", "accuracy_std"])
 def test_names_that_a_metric_cannot_have(id: str) -> None:
     with pytest.raises(InputError, match="metric"):
         register(Metric(id=id, name="x", of=lambda c: c.rows))
@@ -181,13 +182,17 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     return install
 
 
-def test_metrics_of_installed_packages(installed: Callable[[Any], None]) -> None:
+def test_metrics_of_installed_packages(installed: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     installed(FIRST)
     assert metric("accuracy").id == "accuracy"
     assert metrics()[-1] is FIRST
     assert metric("first_class") is FIRST
     installed("nothing")
     with pytest.raises(InputError, match=r"'mine' of fedquilt\.metrics gives 'nothing', which is no Metric"):
+        metrics()
+    installed(None)
+    monkeypatch.setattr(table, "entry_points", lambda group: [EntryPoint("gone", "fedquilt.nowhere:x", group)])
+    with pytest.raises(InputError, match=r"'gone' of fedquilt\.metrics cannot be loaded"):
         metrics()
     table._installed.cache_clear()
 
@@ -253,10 +258,11 @@ def test_without_such_a_metric_the_bytes_are_as_ever() -> None:
         ({"auroc": torch.zeros(3, 2, HALVES)}, "the shape"),
         ({"auroc": torch.zeros(3, 2, dtype=torch.int64)}, "the shape"),
         ({"auroc": 3}, "the shape"),
+        ([1], "their sums"),
         ({"means": torch.tensor([float("nan")])}, "not finite"),
     ],
 )
-def test_sums_from_elsewhere_are_checked(sums: dict[str, Any], why: str) -> None:
+def test_sums_from_elsewhere_are_checked(sums: Any, why: str) -> None:
     register(AUROC)
     register(Metric(id="means", name="x", of=lambda c: c.rows, statistic=lambda x, y: x.sum().view(1)))
     good = scored(*rows(20))
