@@ -76,7 +76,11 @@ def runs(recipe: Path) -> list[Path]:
         ('engine.devices=["gpu0"]', ["engine.devices: 'gpu0' cannot be used", "gpu0"]),
         (
             "engine.kind=gpu",
-            ["engine.kind: ", "'auto', 'local', 'workers', 'lanes' or 'flower-simulation'", "got 'gpu'"],
+            [
+                "engine.kind: ",
+                "unknown engine 'gpu' (known: auto, flower-simulation, lanes, local, workers)",
+                "got 'gpu'",
+            ],
         ),
     ],
 )

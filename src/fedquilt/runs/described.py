@@ -101,12 +101,14 @@ def _texts(sources: Iterable[Any]) -> list[str]:
 
 
 def meaning_of(sources: Iterable[Any]) -> dict[str, str]:
-    """The meaning of each argument, by the sections ``Args`` of docstrings; the nearest docstring counts."""
+    """The meaning of each argument, by the sections ``Args`` of docstrings: of the nearest one that does not only point
+    to another."""
     found: dict[str, str] = {}
     for text in reversed(_texts(sources)):
         block = re.search(r"^Args:\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", text, re.M)
         for names, said in re.findall(r"^ {4}([\w, ]+): ((?:.*\n?)(?: {5,}.*\n?)*)", block[1] if block else "", re.M):
-            found |= dict.fromkeys(re.split(r", +", names), _plain(said))
+            pointing = said.startswith(("As ", "See "))
+            found |= {n: _plain(said) for n in re.split(r", +", names) if not (pointing and n in found)}
     return found
 
 
