@@ -139,7 +139,7 @@ def messages() -> tuple[Any, dict[str, bytes]]:
 
 
 def answered(node: Any, frames: dict[str, bytes], jobs: list[Any]) -> Answer:
-    asked = {**frames, "errand": pack(replace(unpack(frames["errand"]), number="another", jobs=jobs))}
+    asked = {**frames, "errand": pack(replace(unpack(frames["errand"]), number="another", jobs=jobs), compact=True)}
     return unpack(node.answer("train.train", asked, {})["answer"])
 
 
