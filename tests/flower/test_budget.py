@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -17,8 +18,11 @@ from fedquilt.engines.flower.budget import Budget, TooLong
 from fedquilt.engines.flower.errand import Answer, Given, Refused
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
+from fedquilt.methods.cgpfl import cgpfl_moreau
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedrep import fedrep
+from fedquilt.methods.localize_stitch import localize_stitch
+from fedquilt.methods.pfedme import pfedme
 from fedquilt.models.registry import make
 from fedquilt.pieces.optimizers import SGD
 from helpers.nodes import Seen, flower, grid
@@ -86,6 +90,37 @@ def test_steps_of_several_trainings_count_together():
     (left_out,) = played(in_two(), Budget(steps=8)).logs[0].quarantined
     assert left_out.reason == "the task asks for 9 steps, and this site allows 8"
     assert played(in_two(), Budget(steps=9)).logs[0].quarantined == []
+
+
+INSIDE = {
+    "pFedMe": (lambda: pfedme(NET, inner_steps=4, optimizer=SGD(0.1), batch_size=8), 3 * 5 + 4),
+    "CGPFL": (lambda: cgpfl_moreau(NET, inner_steps=4, optimizer=SGD(0.1), batch_size=8), 3 * 5 + 4),
+    "trained masks": (lambda: masked_stitch(), 3 + 2 * 3),
+}
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_steps_inside_steps_count_too(what):
+    """3 batches of 8; in each step 4 more, which at the end are made once again; masks of 2 passes over the rows."""
+    build, steps = INSIDE[what]
+    (left_out,) = played(build(), Budget(steps=steps - 1)).logs[0].quarantined
+    assert re.fullmatch(rf"the task asks for \d+ steps, and this site allows {steps - 1}", left_out.reason)
+    assert played(build(), Budget(steps=steps)).logs[0].quarantined == []
+
+
+def masked_stitch() -> Any:
+    """Localize-and-Stitch with trained masks."""
+    return localize_stitch(NET, trained_masks=True, mask_epochs=2, optimizer=SGD(0.1), batch_size=8)
+
+
+def test_a_method_that_takes_too_long_to_build_is_stopped(monkeypatch):
+    def endless(*_: Any, **__: Any) -> Any:
+        while True:
+            sum(range(100))
+
+    monkeypatch.setattr("fedquilt.engines.flower.node.build", endless)
+    with pytest.raises(RoundError, match=r"the task took too long, and this site allows 0.2 seconds"):
+        played(fedavg(), Budget(seconds=0.2), nodes=(11, 12))
 
 
 def in_two() -> Any:
