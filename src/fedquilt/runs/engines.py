@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fedquilt.core.device import unused
 from fedquilt.core.errors import InputError
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.engine import Engine
@@ -15,6 +16,10 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
 
 log = logging.getLogger("fedquilt")
+_SIMULATION = "flower-simulation"
+_REMEDY = (
+    "To use the first, say engine.devices=['cuda:0'] in a recipe or on the command line, devices=['cuda:0'] in Python."
+)
 _told: set[str] = set()  # what this process, or the one it was forked from, has said
 
 
@@ -26,7 +31,7 @@ def make_engine(
     may choose lanes."""
     if not isinstance(engine, str):
         return engine
-    if engine == "flower-simulation":
+    if engine == _SIMULATION:
         return _simulation(nodes, processes, devices)
     if nodes is not None:
         raise InputError(f"engine.nodes is for kind = 'flower-simulation', not {engine!r}. Leave it out.")
@@ -49,14 +54,11 @@ def make_engine(
     raise InputError(f"Unknown engine {engine!r}. Use 'auto', 'local', 'workers', 'lanes' or 'flower-simulation'.")
 
 
-def tell_unused(devices: Sequence[str]) -> None:
+def tell_unused(devices: Sequence[str], engine: str = "auto") -> None:
     """Say, once in a process, that this machine has CUDA devices when the work is about to go to the CPU."""
-    count = 0 if devices else torch.cuda.device_count()  # which, unlike is_available, leaves later forks alone
-    text = (
-        f"This machine has {count} CUDA device{'s' * (count > 1)}, and clients train on the CPU. To use the first, say "
-        "engine.devices=['cuda:0'] in a recipe or on the command line, devices=['cuda:0'] in Python."
-    )
-    if count and text not in _told:
+    simulated = "A simulation knows no other place: take engine.kind = 'workers'. " if engine == _SIMULATION else ""
+    text = "" if devices else unused(simulated + _REMEDY)
+    if text and text not in _told:
         _told.add(text)
         log.warning("note: %s", text)
 
@@ -70,6 +72,7 @@ def _simulation(nodes: int | None, processes: int | None, devices: Sequence[str]
         raise InputError(
             'The simulation needs Flower. Install the extra "simulation": pip install "fedquilt[simulation]".'
         ) from error
+    tell_unused(devices, _SIMULATION)
     return FlowerSimulation(nodes, processes)
 
 
