@@ -10,23 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fedquilt.core.errors import InputError
 from fedquilt.runs.links import Network
 from fedquilt.runs.sweeping.space import Sweep, different
 from fedquilt.runs.training import resolved
 
-
-def _no_truth(value: Any) -> Any:
-    """Python takes true for 1."""
-    if isinstance(value, bool):
-        raise ValueError("should be a number")
-    return value
-
-
-Positive = Annotated[int, BeforeValidator(_no_truth), Field(ge=1, lt=2**31)]
-Number = Annotated[int, BeforeValidator(_no_truth), Field(ge=0, lt=2**63)]  # a seed, which travels in 64 bits
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+Number = Annotated[int, Field(ge=0, lt=2**63)]  # a seed, which travels in 64 bits
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -189,10 +181,18 @@ class Participation(_Section):
     """Who is asked each round: a fraction, or a number, of the clients; how many must answer for it to count: a whole
     number of them, or a share; and how many times its past norm a part of the server's state may have after it."""
 
-    fraction: Annotated[float, BeforeValidator(_no_truth), Field(gt=0, le=1)] = 1.0
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     count: Positive | None = None
-    min_replies: Annotated[Positive | Annotated[float, Field(gt=0, le=1)], BeforeValidator(_no_truth)] = 0.5
+    min_replies: Positive | Annotated[float, Field(gt=0, le=1)] = 0.5
     max_growth: Annotated[float, Field(gt=1)] = 1000.0
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        """Python takes true for 1."""
+        if isinstance(value, bool):
+            raise ValueError("should be a number")
+        return value
 
     @model_validator(mode="after")
     def _one_size(self) -> Participation:
