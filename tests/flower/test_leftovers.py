@@ -88,6 +88,7 @@ def test_a_node_that_ends_is_started_again_after_growing_pauses(member, tmp_path
     monkeypatch.setattr(Membership, "_settle", settle)
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: slept.append(s) or time.sleep(min(s, 0.02)))
     monkeypatch.setattr(joining, "time", clock)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         member.run(note)
@@ -96,6 +97,8 @@ def test_a_node_that_ends_is_started_again_after_growing_pauses(member, tmp_path
     assert "ended with exit code 7; it is started again in 3 seconds" in "".join(said)
     assert "The process that holds the data ended; it is started again." in said
     assert (len(residents), began.read_text().count("x")) == (2, 4)
+    (device,) = [text for text in said if text.startswith("note: ")]
+    assert "has 1 CUDA device, and clients train on the CPU" in device
 
 
 def test_a_state_folder_is_one_nodes_and_a_run_one_servers(member, tmp_path):

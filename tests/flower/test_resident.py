@@ -121,8 +121,8 @@ def test_the_same_errand_is_done_once(monkeypatch):
     def work(frames):
         number = unpack(frames["errand"]).number
         done.append(number)
-        assert unpack(node.answer("query.busy", {"number": pack(number)}, {})["busy"]) is True
-        assert unpack(node.answer("query.busy", {"number": pack("another")}, {})["busy"]) is False
+        assert unpack(node.answer("query.busy", {"number": pack(number, compact=True)}, {})["busy"]) is True
+        assert unpack(node.answer("query.busy", {"number": pack("another", compact=True)}, {})["busy"]) is False
         time.sleep(0.05)
         return Parcel().head("answer", len(done))
 
@@ -130,7 +130,7 @@ def test_the_same_errand_is_done_once(monkeypatch):
     answers: list[object] = []
 
     def bring() -> None:
-        answers.append(unpack(node.answer("train.x", {"errand": pack(Errand("7", [], 0))}, {})["answer"]))
+        answers.append(unpack(node.answer("train.x", {"errand": pack(Errand("7", [], 0), compact=True)}, {})["answer"]))
 
     threads = [threading.Thread(target=bring) for _ in range(4)]
     for thread in threads:
@@ -138,7 +138,7 @@ def test_the_same_errand_is_done_once(monkeypatch):
     for thread in threads:
         thread.join()
     assert (done, answers) == (["7"], [1] * 4)
-    assert unpack(node.answer("query.busy", {"number": pack("7")}, {})["busy"]) is False
+    assert unpack(node.answer("query.busy", {"number": pack("7", compact=True)}, {})["busy"]) is False
 
 
 def test_another_process_sees_the_mark_while_its_holder_lives(tmp_path):
@@ -169,11 +169,11 @@ def written(tmp_path: Path) -> Path:
 def test_without_a_resident_the_app_answers_itself(tmp_path):
     file = written(tmp_path)
     serve = client_app().serve
-    frames = serve("query.here", {"run": pack("run1")}, SimpleNamespace(node_config={"site": str(file)}))
+    frames = serve("query.here", {"run": pack("run1", compact=True)}, SimpleNamespace(node_config={"site": str(file)}))
     here: Here = unpack(frames["here"])
     assert list(here.clients) == ["oslo"]
     assert here.prepare == "the columns 0, 1"
-    assert frames.keys() == answering(file)("query.here", {"run": pack("run1")}).keys()
+    assert frames.keys() == answering(file)("query.here", {"run": pack("run1", compact=True)}).keys()
     with pytest.raises(InputError, match="whose data"):
         serve("query.here", {}, SimpleNamespace(node_config={}))
 

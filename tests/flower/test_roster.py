@@ -32,7 +32,7 @@ def lying(over: InProcess, node: int, **facts: Any) -> InProcess:
 
     def serve(kind: str, frames: Any, context: Any) -> Any:
         found = honest(kind, frames, context)
-        return {"here": pack(replace(unpack(found["here"]), **facts))} if kind == "query.here" else found
+        return {"here": pack(replace(unpack(found["here"]), **facts), compact=True)} if kind == "query.here" else found
 
     over.nodes[node] = Client(serve)
     return over

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -120,7 +121,18 @@ def _tree(draw: random.Random, frame: bytearray, frames: list[bytes]) -> bytes:
     return sealed(bytes(body))
 
 
-CHANGES = (_flips, _flips, _flips, _bytes, _cut, _longer, _without, _with, _doubled, _spliced, _tree)
+@cache
+def _headers() -> tuple[bytes, ...]:
+    """Megabytes of header: far more values and names than limits allow, in both forms and with the right checksum."""
+    many = ([0] * 2**20, {f"t{n}": torch.zeros(0) for n in range(2**17)}, dict.fromkeys(range(2**18)), ["x"] * 2**19)
+    return tuple(pack(value, compact) for value in many for compact in (False, True))
+
+
+def _large(draw: random.Random, frame: bytearray, frames: list[bytes]) -> bytes:
+    return draw.choice(_headers())
+
+
+CHANGES = (_flips, _flips, _flips, _bytes, _cut, _longer, _without, _with, _doubled, _spliced, _tree, _large)
 
 
 def mutants(draw: random.Random, seeds: list[Seedling]) -> Iterator[tuple[Seedling, bytes, bool]]:
@@ -131,7 +143,7 @@ def mutants(draw: random.Random, seeds: list[Seedling]) -> Iterator[tuple[Seedli
         seed, change, forged = draw.choice(seeds), draw.choice(CHANGES), draw.random() < 0.5
         made = change(draw, bytearray(seed.frame), frames)
         if made not in good:
-            yield seed, resealed(made) if forged else made, forged or change is _tree
+            yield seed, resealed(made) if forged else made, forged or change in (_tree, _large)
 
 
 def tried(seed: Seedling, frame: bytes, forged: bool) -> str:

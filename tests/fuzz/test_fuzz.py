@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import fuzz_configs
+import fuzz_frames
 import pytest
 
 import fuzz
-from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.core.errors import ConfigError, FrameError, InputError
+from fedquilt.core.limits import upload_limits
+from fedquilt.core.record import unpack
 from fedquilt.pieces import etf
 from fedquilt.runs.config import dump, load
 
@@ -31,6 +35,15 @@ def test_mutants_are_refused_or_read_and_nothing_else(kind, count, monkeypatch):
     assert not found.wrong
     assert found.counts.total() == count
     assert len(found.counts) > 1  # some are read
+
+
+def test_large_headers_are_refused_at_once():
+    """They took a processor for seconds, whatever their limits."""
+    for frame in fuzz_frames._headers():
+        began = time.process_time()
+        with pytest.raises(FrameError, match=r"not a compact frame|more than 131,072 values|late"):
+            unpack(frame, limits=upload_limits(0, None, 0.5))
+        assert time.process_time() - began < 1
 
 
 def test_a_case_is_the_same_whenever_it_is_played():

@@ -64,4 +64,4 @@ class Counting(Local):
 
 def with_examples(examples: Any) -> Callable[[bytes], bytes]:
     """A change of a frame: another number of examples."""
-    return lambda frame: pack(replace(unpack(frame), examples=examples))
+    return lambda frame: pack(replace(unpack(frame), examples=examples), compact=True)

@@ -33,7 +33,7 @@ def tampered(federation: Any, node: int, tamper: Tamper, kind: str = "train.", *
 
 def answer(change: Callable[[Answer], Any]) -> Tamper:
     """Change the record of the answer."""
-    return lambda frames: {**frames, "answer": pack(change(unpack(frames["answer"])))}
+    return lambda frames: {**frames, "answer": pack(change(unpack(frames["answer"])), compact=True)}
 
 
 def results(change: Callable[[list[Any]], list[Any]]) -> Tamper:
@@ -66,7 +66,7 @@ def in_turn(*tampers: Tamper) -> Tamper:
 
 def wire(change: Callable[[Any], Any]) -> Tamper:
     """Change the record of each upload."""
-    return uploads(lambda frame: pack(change(unpack(frame))))
+    return uploads(lambda frame: pack(change(unpack(frame)), compact=True))
 
 
 def flip(frame: bytes) -> bytes:

@@ -31,3 +31,10 @@ class Allowance:
 
 
 ALLOWED: ContextVar[Allowance | None] = ContextVar("ALLOWED", default=None)
+
+
+def ask(epochs: int | None, steps: int) -> None:
+    """Ask for so much training, before it begins; raises where less is allowed."""
+    allowance = ALLOWED.get()
+    if allowance is not None:
+        allowance.take(epochs, steps)

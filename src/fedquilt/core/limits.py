@@ -12,7 +12,7 @@ DEPTH = 100  # records, lists and dicts inside one another
 SIDES = 64  # of one tensor
 HEADER_BYTES = 10**8  # of a safetensors frame, as safetensors itself allows
 VARINT_BYTES = 10  # 70 bits: more than any length or 64-bit number needs
-FLOOR = 2**26  # bytes that every upload may have
+FLOOR = 2**26  # bytes that every upload may have: sketches and class statistics are not bounded by a model's size
 _LOOK = 4096  # nodes between two looks at the clock
 
 
@@ -24,11 +24,14 @@ class Limits:
         size: Bytes of the whole frame.
         nodes: Values, names and tensors of its tree, counted together.
         until: When it must be decoded, by ``time.monotonic()``.
+        compact: Whether it must be a compact frame, which has a checksum and is counted and timed as it is read. The
+            header of a safetensors frame is read as a whole, so only files of one's own are.
     """
 
     size: int = 2**40
     nodes: int = 2**23
     until: float = inf
+    compact: bool = True
 
     def check_time(self) -> None:
         """Raise if the time is up."""
@@ -69,7 +72,7 @@ class Count:
         self.depth -= 1
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = Limits(compact=False)
 
 
 def upload_limits(known: int, most: int | None = None, seconds: float = inf) -> Limits:

@@ -188,6 +188,8 @@ def unpack(frame: Frame, instead: Instead | None = None, limits: Limits = NO_LIM
     buffer = memoryview(frame)
     plain = buffer.format == "B" and buffer.ndim == 1 and buffer.contiguous
     limits.check_size(buffer.nbytes)
+    if limits.compact and bytes(buffer[: len(MAGIC)]) != MAGIC:
+        raise FrameError("not a compact frame, and only those are taken from elsewhere. Are both of the same version?")
     if not plain or buffer.readonly:
         buffer = memoryview(bytearray(buffer if plain else buffer.tobytes()))
     try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class Tapes:
 
     def _refuses(self, found: Watched) -> bool:
         """Whether nothing is captured now, which is said."""
-        why = found.watch.ended if found.watch is not None else None
+        why = found.watch.ended or _debugged() if found.watch is not None else None
         why = why or (found.hooks.found() if self.capture == "auto" else None)
         if why is not None:
             self.tell(why)
@@ -271,6 +272,14 @@ class Visit:
             since = "; steps since the last comparison may have differed, too" if known.played > 2 else ""
             self._end(known, f"a captured step differs from the plain one{since}")
         return expected
+
+
+def _debugged() -> str | None:
+    """That a debugger is at work, which may stop inside a user's code."""
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    if sys.gettrace() is None and (monitoring is None or monitoring.get_tool(monitoring.DEBUGGER_ID) is None):
+        return None
+    return "a debugger, or another trace function, is set, and may stop in them"
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:

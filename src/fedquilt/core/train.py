@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedquilt.core.allowance import ALLOWED
+from fedquilt.core.allowance import ask
 from fedquilt.core.device import carried, elsewhere, moved
 from fedquilt.core.errors import InputError, StageError
 from fedquilt.core.exchange import Turn
@@ -194,12 +194,10 @@ class Train:
         return self.rows(site).batches(*self.how(job, turn))
 
     def _ask(self, job: Job, site: Site, turn: Turn) -> None:
-        """Whether so much training is allowed here."""
-        allowance = ALLOWED.get()
-        if allowance is not None:
-            passes = self.passes(job, turn)
-            steps = self.steps or passes * -(-len(self.rows(site)) // self.batch_size)
-            allowance.take(passes if self.steps is None else None, steps)
+        """Whether so much training is allowed here, with the steps that the objective makes inside each."""
+        passes = self.passes(job, turn)
+        steps = self.steps or passes * -(-len(self.rows(site)) // self.batch_size)
+        ask(passes if self.steps is None else None, steps * (1 + getattr(self.objective, "inner_steps", 0)))
 
     def descend(self, descent: Descent, device: torch.device | None = None) -> Trained:
         """Step by step down the objective."""

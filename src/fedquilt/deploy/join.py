@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from fedquilt.core.device import unused
 from fedquilt.core.errors import InputError
 from fedquilt.deploy.flower_command import (
     Address,
@@ -105,6 +106,8 @@ class Membership:
         with self.alone():
             say = partial(told, self.log, note)
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+            if devices := unused("A site knows no other place yet."):
+                say(f"note: {devices}")
             try:
                 self._stay(say)
             except (SystemExit, KeyboardInterrupt) as end:

@@ -10,6 +10,9 @@ from fedquilt.registry import METHODS
 if TYPE_CHECKING:
     from fedquilt.methods.apfl import APFL as APFL
     from fedquilt.methods.centralised import Centralised as Centralised
+    from fedquilt.methods.cfl import CFL as CFL
+    from fedquilt.methods.cgpfl import CGPFL as CGPFL
+    from fedquilt.methods.cgpfl import CGPFLMoreau as CGPFLMoreau
     from fedquilt.methods.creff import CReFF as CReFF
     from fedquilt.methods.ditto import Ditto as Ditto
     from fedquilt.methods.fedala import FedALA as FedALA
@@ -18,8 +21,11 @@ if TYPE_CHECKING:
     from fedquilt.methods.fedavg_noise import FedAvgNoise as FedAvgNoise
     from fedquilt.methods.fedbabu import FedBABU as FedBABU
     from fedquilt.methods.fedbn import FedBN as FedBN
+    from fedquilt.methods.feddrift import FedDrift as FedDrift
     from fedquilt.methods.feddyn import FedDyn as FedDyn
     from fedquilt.methods.fedetf import FedETF as FedETF
+    from fedquilt.methods.fedgroup import FedGroup as FedGroup
+    from fedquilt.methods.fedgroup import FedGroupParams as FedGroupParams
     from fedquilt.methods.fedloge import FedLoGe as FedLoGe
     from fedquilt.methods.fednova import FedNova as FedNova
     from fedquilt.methods.fedopt import FedAdagrad as FedAdagrad
@@ -28,13 +34,21 @@ if TYPE_CHECKING:
     from fedquilt.methods.fedopt import FedYogi as FedYogi
     from fedquilt.methods.fedper import FedPer as FedPer
     from fedquilt.methods.fedper_finetune import FedPerFineTune as FedPerFineTune
+    from fedquilt.methods.fedper_grouped import FedPerGrouped as FedPerGrouped
     from fedquilt.methods.fedproto import FedProto as FedProto
     from fedquilt.methods.fedprox import FedProx as FedProx
     from fedquilt.methods.fedrep import FedRep as FedRep
     from fedquilt.methods.fedrod import FedRoD as FedRoD
     from fedquilt.methods.fedrod_hyper import FedRoDHyper as FedRoDHyper
+    from fedquilt.methods.fedsoft import FedSoft as FedSoft
+    from fedquilt.methods.fesem import FeSEM as FeSEM
     from fedquilt.methods.finetune import FedAvgFineTune as FedAvgFineTune
+    from fedquilt.methods.flhc import FLHC as FLHC
+    from fedquilt.methods.hcfl import HCFL as HCFL
     from fedquilt.methods.hgls import HGLS as HGLS
+    from fedquilt.methods.ifca import IFCA as IFCA
+    from fedquilt.methods.ifca import IFCAGradient as IFCAGradient
+    from fedquilt.methods.lcfed import LCFed as LCFed
     from fedquilt.methods.local_only import LocalOnly as LocalOnly
     from fedquilt.methods.localize_stitch import LocalizeStitch as LocalizeStitch
     from fedquilt.methods.localize_stitch import StitchOnce as StitchOnce
@@ -42,6 +56,7 @@ if TYPE_CHECKING:
     from fedquilt.methods.long_tail import FedLC as FedLC
     from fedquilt.methods.moon import Moon as Moon
     from fedquilt.methods.once import SingleModel as SingleModel
+    from fedquilt.methods.pacfl import PACFL as PACFL
     from fedquilt.methods.perfedavg import PerFedAvg as PerFedAvg
     from fedquilt.methods.perfedavg import PerFedAvgHF as PerFedAvgHF
     from fedquilt.methods.pfedme import PFedMe as PFedMe

@@ -27,7 +27,7 @@ class CGPFL(Regrouping):
     Args:
         base, n_clusters, starts: See :class:`Regrouping`.
         mu: Strength of the pull, >= 0.
-        metric, reseed_after, start_at: See :class:`Nearest`.
+        metric, reseed_after, start_at: See :class:`fedquilt.methods.by_distance.Nearest`.
 
     Reference: Tang, Guo, Guo, Personalized Federated Learning With Contextualized Generalization, 2022.
     """
@@ -57,7 +57,7 @@ class CGPFLMoreau(Regrouping):
         base, n_clusters, starts: See :class:`Regrouping`.
         mu: Strength of the pull, > 0.
         inner_lr, inner_steps: How theta is found; see :class:`Moreau`.
-        metric, reseed_after: See :class:`Nearest`.
+        metric, reseed_after: See :class:`fedquilt.methods.by_distance.Nearest`.
 
     Reference: Tang, Guo, Guo, Personalized Federated Learning With Contextualized Generalization, 2022.
     """

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fedquilt.core.allowance import ask
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.params import Params
@@ -87,6 +88,7 @@ class FedALA(OnBase):
         takes = client.takes or {n: torch.ones_like(client.own[n]) for n in names}
         losses: list[float] = []
         for epoch in range(1 if client.takes else self.most_epochs):
+            ask(None, -(-len(rows) // self.base.batch_size))
             total, count = 0.0, 0
             here = seed.fold(epoch)
             with here.ambient():

@@ -43,7 +43,7 @@ class FeSEM(Regrouping):
         base, n_clusters, starts: See :class:`Regrouping`.
         memory: Average the last models of all members of a cluster, not only of those heard in this round. The server
             then keeps a model for each client.
-        reseed_after: See :class:`Nearest`.
+        reseed_after: See :class:`fedquilt.methods.by_distance.Nearest`.
 
     Reference: Long, Xie et al., Multi-Center Federated Learning: Clients Clustering for Better Personalization, 2022.
     """

@@ -55,7 +55,9 @@ class LCFed(Regrouping):
         dimensions: Columns of M; at most one less than clients sampled, and no more than there is variance for.
         sample: How many clients M is made of.
         head: The parts of the network that are not in phi.
-        reseed_after, start_at: See :class:`Nearest`; a global start is at Phi with the first head.
+        reseed_after: See :class:`fedquilt.methods.by_distance.Nearest`.
+        start_at: 'cluster' begins local training at the cluster's model; 'global' at Phi with the first head, a stale
+            start that only serves to reproduce published runs.
 
     Reference: Zhang et al., LCFed: An Efficient Clustered Federated Learning Framework for Heterogeneous Data, 2025.
     """

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedquilt.core.allowance import ask
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.objective import OnLoss
@@ -57,6 +58,7 @@ class Moreau(OnLoss):
 
     def own(self, base: FedAvg, job: Job, trained: Trained, site: Site, turn: Turn) -> Params:
         """theta at the model that training ended with, for one more batch."""
+        ask(None, self.inner_steps)
         net, seed = base.net, turn.seed.fold("own")
         batch = next(site.train.batches(base.batch_size, 1, seed, 1, lone=not net.normalises))
         with seed.ambient():

@@ -5,6 +5,7 @@ Meanings are read from docstrings: an option is written once, where it is a fiel
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import types
@@ -108,8 +109,16 @@ def meaning_of(sources: Iterable[Any]) -> dict[str, str]:
         block = re.search(r"^Args:\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", text, re.M)
         for names, said in re.findall(r"^ {4}([\w, ]+): ((?:.*\n?)(?: {5,}.*\n?)*)", block[1] if block else "", re.M):
             pointing = said.startswith(("As ", "See "))
-            found |= {n: _plain(said) for n in re.split(r", +", names) if not (pointing and n in found)}
+            shared = _at(said)
+            new = {n: shared.get(n) or _plain(said) for n in re.split(r", +", names)}
+            found |= {n: text for n, text in new.items() if n in shared or not (pointing and n in found)}
     return found
+
+
+def _at(said: str) -> dict[str, str]:
+    """The meanings in a docstring that is pointed to by 'See' and its whole name."""
+    place = re.match(r"See :class:`(fedquilt[\w.]*)\.(\w+)`", said)
+    return meaning_of([getattr(importlib.import_module(place[1]), place[2])]) if place else {}
 
 
 def paper(maker: Any) -> str:

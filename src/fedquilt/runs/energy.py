@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedquilt.core.exchange import Method
+from fedquilt.core.limits import upload_limits
 from fedquilt.core.params import norm
 from fedquilt.core.record import Frame, unpack
 from fedquilt.core.seed import Seed
@@ -20,6 +21,7 @@ from fedquilt.metrics.energy import SWITCHED_OFF, Meter, per_change
 
 SIDE_BY_SIDE = "not told: runs side by side share the machine's counters; engine.at_once=1 plays one at a time"
 OFF = f"{SWITCHED_OFF} (meters.energy = false)"
+_SECONDS = 10.0  # to read an upload that nobody has checked yet
 SERVER_ALONE = "of the server's machine alone: what the sites spend is not counted"
 
 
@@ -83,7 +85,7 @@ def change_in(upload: Frame) -> float | None:
     """||w_after - w_before|| of an upload that is a change (``delta``) and travelled as it is; None otherwise, also of
     one that nobody has checked yet and that cannot be used."""
     try:
-        delta = getattr(unpack(upload).upload, "delta", None)
+        delta = getattr(unpack(upload, limits=upload_limits(0, len(upload), _SECONDS)).upload, "delta", None)
         if not isinstance(delta, Mapping) or not all(isinstance(t, Tensor) for t in delta.values()):
             return None
         found = norm(delta)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fedquilt.core.device import unused
 from fedquilt.core.errors import InputError
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.engine import Engine
@@ -17,6 +18,10 @@ from fedquilt.engines.workers import Workers
 from fedquilt.registry import lookup
 
 log = logging.getLogger("fedquilt")
+_SIMULATION = "flower-simulation"
+_REMEDY = (
+    "To use the first, say engine.devices=['cuda:0'] in a recipe or on the command line, devices=['cuda:0'] in Python."
+)
 _told: set[str] = set()  # what this process, or the one it was forked from, has said
 
 
@@ -77,14 +82,11 @@ def usable(devices: Sequence[str]) -> None:
     tell_unused(devices)
 
 
-def tell_unused(devices: Sequence[str]) -> None:
+def tell_unused(devices: Sequence[str], engine: str = "auto") -> None:
     """Say, once in a process, that this machine has CUDA devices when the work is about to go to the CPU."""
-    count = 0 if devices else torch.cuda.device_count()  # which, unlike is_available, leaves later forks alone
-    text = (
-        f"This machine has {count} CUDA device{'s' * (count > 1)}, and clients train on the CPU. To use the first, say "
-        "engine.devices=['cuda:0'] in a recipe or on the command line, devices=['cuda:0'] in Python."
-    )
-    if count and text not in _told:
+    simulated = "A simulation knows no other place: take engine.kind = 'workers'. " if engine == _SIMULATION else ""
+    text = "" if devices else unused(simulated + _REMEDY)
+    if text and text not in _told:
         _told.add(text)
         log.warning("note: %s", text)
 
@@ -99,6 +101,7 @@ def flower_simulation(nodes: int | None, processes: int | None, devices: Sequenc
         raise InputError(
             'The simulation needs Flower. Install the extra "simulation": pip install "fedquilt[simulation]".'
         ) from error
+    tell_unused(devices, _SIMULATION)
     return FlowerSimulation(nodes, processes)
 
 

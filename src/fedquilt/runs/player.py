@@ -67,7 +67,7 @@ class Player:
     def __init__(self, config: Config, federation: Federation, audience: Audience | None) -> None:
         self.config, self.federation, self.audience = config, federation, audience or NoAudience()
         self.failed: list[dict[str, Any]] = []
-        tell_unused(config.engine.devices)  # here, not once for each run
+        tell_unused(config.engine.devices, config.engine.kind)  # here, not once for each run
         self._engine: Engine | None = None
 
     def play(self, cells: Sequence[Cell]) -> None:

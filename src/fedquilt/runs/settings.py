@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fedquilt.core.errors import InputError
 from fedquilt.metrics import PRIMARY
@@ -187,6 +187,14 @@ class Participation(_Section):
     count: Positive | None = None
     min_replies: Positive | Annotated[float, Field(gt=0, le=1)] = 0.5
     max_growth: Annotated[float, Field(gt=1)] = 1000.0
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        """Python takes true for 1."""
+        if isinstance(value, bool):
+            raise ValueError("should be a number")
+        return value
 
     @model_validator(mode="after")
     def _one_size(self) -> Participation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -233,6 +234,23 @@ def test_capture_can_be_forced_and_forbidden(monkeypatch: pytest.MonkeyPatch):
     assert played(impure.Small, True)[1].tapes.bound == 0
     with pytest.raises(InputError, match="got 'sometimes'"):
         Net(impure.Small, capture="sometimes")  # type: ignore[arg-type]
+
+
+def test_nothing_of_a_users_is_captured_while_somebody_traces(caplog: pytest.LogCaptureFixture):
+    """A breakpoint in forward would be passed by."""
+    with caplog.at_level(logging.INFO, "fedquilt"):
+        before = sys.gettrace()
+        sys.settrace(lambda *_: None)
+        try:
+            traced, net = played(impure.Small, "auto")
+        finally:
+            sys.settrace(before)
+    assert net.tapes.bound == 0
+    assert [r.getMessage() for r in caplog.records if "its steps are" in r.getMessage()] == [
+        "Small: its steps are not captured but made plainly: a debugger, or another trace function, is set, and may "
+        "stop in them."
+    ]
+    assert traced.digest() == played(impure.Small, "auto")[0].digest()
 
 
 def test_forced_capture_is_still_compared():

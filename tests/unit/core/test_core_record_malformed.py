@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedquilt.core.compact import MAGIC
 from fedquilt.core.errors import FrameError, InputError
-from fedquilt.core.limits import DEPTH, Limits
+from fedquilt.core.limits import DEPTH, Limits, upload_limits
 from fedquilt.core.record import pack, record, tensors_in, unpack
 from helpers.frames import resealed, sealed
 
@@ -138,7 +138,7 @@ def test_numbers_beyond_64_bits_do_not_travel():
 
 @pytest.mark.parametrize("compact", [True, False])
 def test_values_names_and_depth_are_limited(compact):
-    few = Limits(nodes=1000)
+    few = Limits(nodes=1000, compact=compact)
     assert len(unpack(pack([0] * 900, compact), limits=few)) == 900
     for many in ([0] * 1001, {f"t{n}": torch.zeros(0) for n in range(501)}, dict.fromkeys(range(501))):
         with pytest.raises(FrameError, match="more than 1,000 values, names and tensors"):
@@ -162,7 +162,16 @@ def test_a_frame_that_is_too_long_or_too_late_is_refused():
 def test_limits_hold_for_a_header_that_was_read_before(small):
     assert survives(small)
     with pytest.raises(FrameError, match="more than 3 values"):
-        unpack(small, limits=Limits(nodes=3))
+        unpack(small, limits=Limits(nodes=3, compact=False))
+
+
+def test_where_limits_are_the_header_of_a_safetensors_frame_is_not_even_read():
+    """It is JSON, which is read as a whole: 20 MB of it took a second and 600 MB of memory, whatever the limits."""
+    frame = pack([0] * 3_000_000, checksum=False)
+    began = time.process_time()
+    with pytest.raises(FrameError, match="not a compact frame"):
+        unpack(frame, limits=upload_limits(0, None, 0.5))
+    assert time.process_time() - began < 0.2
 
 
 def test_keys_that_collide_are_refused():

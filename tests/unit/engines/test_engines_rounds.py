@@ -57,8 +57,9 @@ def test_a_bad_upload_is_left_out_as_if_its_client_had_not_been_asked(kind, part
 TAMPERS = {
     "truncated": (lambda frame: frame[:-1], "its checksum is not that of its bytes"),
     "a flipped bit": (lambda frame: bytes([*frame[:-9], frame[-9] ^ 1, *frame[-8:]]), "its checksum is not"),
-    "empty": (lambda frame: b"", "begin no frame"),
-    "another record": (lambda frame: pack("hello"), "malformed: not an upload"),
+    "empty": (lambda frame: b"", "not a compact frame"),
+    "safetensors": (lambda frame: pack(unpack(bytes(frame))), "not a compact frame"),
+    "another record": (lambda frame: pack("hello", compact=True), "malformed: not an upload"),
     "no examples": (with_examples(0), "absurd weight: 0 examples"),
     "negative": (with_examples(-5), "absurd weight: -5 examples"),
     "too many": (with_examples(10**12), "absurd weight: 1000000000000 examples"),

@@ -41,3 +41,12 @@ def test_nothing_is_said_where_devices_are_used_or_missing(two_gpus, caplog, mon
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
         engines.make_engine("local").close()
     assert not caplog.records
+
+
+def test_a_simulation_says_it_too(two_gpus, caplog, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if Ray were there
+    with caplog.at_level(logging.WARNING, "fedquilt"):
+        engines.make_engine("flower-simulation")
+    (record,) = caplog.records
+    assert "2 CUDA devices" in record.getMessage()
+    assert "engine.kind = 'workers'" in record.getMessage()

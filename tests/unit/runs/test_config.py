@@ -188,6 +188,7 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
                                         "got []"]),
         ({"cohort": {"fraction": 0}}, ["cohort.fraction: input should be greater than 0, got 0"]),
         ({"rounds": 2.5}, ["rounds: input should be a valid integer, got a number with a fractional part, got 2.5"]),
+        ({"cohort": {"min_replies": True}}, ["cohort.min_replies: should be a number, got True"]),
         ({"engine": {"capture": "maybe"}}, ["engine.capture: input should be 'auto' or a valid boolean, got 'maybe'"]),
         ({"cohort": {"min_replies": 1.5}}, ["cohort.min_replies: input should be a valid integer or less than or equal "
                                             "to 1, got 1.5"]),

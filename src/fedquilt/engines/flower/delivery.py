@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedquilt.core.errors import FedquiltError, FrameError
-from fedquilt.core.record import pack
 from fedquilt.core.table import ClientId
 from fedquilt.engines.engine import Lost
-from fedquilt.engines.flower.errand import Answer, Errand, Frames, Parcel, Refused, read
+from fedquilt.engines.flower.errand import HEAD_SECONDS, Answer, Errand, Frames, Parcel, Refused, read
 from fedquilt.engines.flower.post import PASSING, Failed, Post, plain, told
 from fedquilt.engines.flower.roster import Roster
 
+_LATE = 5.0  # seconds to read an answer that came just in time
 JobFor = Callable[[ClientId, Parcel], Any]
 
 
@@ -142,7 +142,7 @@ class Delivery:
         elif time.monotonic() - sent.since > sent.patience:
             longest = max(self.post.patience.ask, self.post.patience.deadline / 10)
             sent.since, sent.patience = time.monotonic(), min(2 * sent.patience, longest)
-            sent.question = self.post.send(sent.node, "query.busy", {"number": pack(sent.number)})
+            sent.question = self.post.send(sent.node, "query.busy", Parcel().head("number", sent.number).frames)
 
     def _gone(self, sent: _Sent) -> None:
         self.roster.missed(sent.clients[0], self.what, self._until)
@@ -160,7 +160,8 @@ class Delivery:
         self._under_way.remove(sent)
 
     def _take(self, sent: _Sent, frames: Frames) -> None:
-        answer: Answer = read(frames, "answer", Answer)
+        left = self.post.patience.deadline - (time.monotonic() - self._began)
+        answer: Answer = read(frames, "answer", Answer, min(max(left, _LATE), HEAD_SECONDS))
         if answer.number != sent.number:
             raise FrameError("replayed: an answer to another errand")
         if not isinstance(answer.results, list):

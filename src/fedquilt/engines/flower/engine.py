@@ -89,7 +89,7 @@ class Flower:
         if not isinstance(source, Elsewhere):
             raise InputError("The Flower engine needs the source that gather() gave.")
         method_, score_ = describe(method), describe(score, "score")
-        self._begin = pack(Begin(self.run, method_, score_, seed.value, prepare=source.prepare))
+        self._begin = pack(Begin(self.run, method_, score_, seed.value, prepare=source.prepare), compact=True)
         self._kind = _returned(score)
         self._models = {"deployed", "global", *mode_scores(method).values()}
 

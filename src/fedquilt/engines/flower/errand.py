@@ -5,6 +5,7 @@ One message carries all work that an exchange has for the clients of one node. F
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +14,8 @@ from fedquilt.core.errors import FrameError
 from fedquilt.core.limits import Limits
 from fedquilt.core.record import pack, record, unpack
 
-PROTOCOL = 3
-HEAD = Limits(size=2**26, nodes=2**22)  # of what stands beside the frames: jobs, results, clients
+PROTOCOL = 4
+HEAD_SECONDS = 30.0
 Frames = Mapping[str, bytes]
 
 
@@ -143,15 +144,20 @@ class Parcel:
 
     def head(self, name: str, value: Any) -> Parcel:
         """Pack a record under a name."""
-        self.frames[name] = pack(value)
+        self.frames[name] = pack(value, compact=True)
         return self
 
 
-def read(frames: Frames, name: str, kind: type) -> Any:
-    """The record under a name; refused unless it is of the kind expected there."""
+def head_limits(seconds: float) -> Limits:
+    """What may stand beside the frames (jobs, results, clients), and how long it may take to decode."""
+    return Limits(size=2**26, nodes=2**22, until=time.monotonic() + seconds)
+
+
+def read(frames: Frames, name: str, kind: type, seconds: float = HEAD_SECONDS) -> Any:
+    """The record under a name; refused unless it is of the kind expected there, and decoded in so many seconds."""
     if name not in frames:
         raise FrameError(f"malformed message: it has no part called {name!r}.")
-    found = unpack(frames[name], limits=HEAD)
+    found = unpack(frames[name], limits=head_limits(seconds))
     if not isinstance(found, kind):
         raise FrameError(f"malformed message: {name!r} is a {type(found).__name__}, not a {kind.__name__}.")
     return found

@@ -131,7 +131,9 @@ class Node:
                     if excess is not None or client in seen:
                         raise InputError(excess or f"client {client!r} has two jobs in one message")
                     seen.add(client)
-                    results.append(self._job(self._side(begin), self.keep(begin.run), errand, job, frames, parcel))
+                    with self.budget.task():
+                        side = self._side(begin)
+                    results.append(self._job(side, self.keep(begin.run), errand, job, frames, parcel))
                 except TooLong:
                     log.warning("a job for client %r took longer than %g seconds", client, self.budget.seconds)
                     self._sides.clear()  # it may have been stopped in the midst of anything

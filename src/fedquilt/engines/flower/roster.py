@@ -8,9 +8,8 @@ from typing import Any
 
 from fedquilt.core.columns import Column, PerColumn
 from fedquilt.core.errors import FedquiltError, InputError
-from fedquilt.core.record import pack
 from fedquilt.core.table import ClientId
-from fedquilt.engines.flower.errand import PROTOCOL, Here, read
+from fedquilt.engines.flower.errand import PROTOCOL, Here, Parcel, read
 from fedquilt.engines.flower.post import Failed, Post, all_plain, clock, told
 
 _SAME = ("shape", "dtype", "prepare")
@@ -103,7 +102,7 @@ class Roster:
     def _ask(self, node: int) -> None:
         if time.monotonic() - self._asked.get(node, float("-inf")) > max(self.post.patience.ask, 1.0):
             self._asked[node] = time.monotonic()
-            message = self.post.send(node, "query.here", {"run": pack(self.run)})
+            message = self.post.send(node, "query.here", Parcel().head("run", self.run).frames)
             if message is not None:
                 self._questions[message] = node
 

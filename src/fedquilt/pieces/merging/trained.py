@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedquilt.core.allowance import ask
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params, add
 from fedquilt.core.seed import Seed
@@ -59,6 +60,7 @@ class TrainedMask:
         first = at_least(delta, threshold(delta, keep))
         s = {n: torch.where(m, 5.0, -5.0) for n, m in first.items()}
         few = some_of_each(rows, self.shots, seed.fold("shots"))
+        ask(self.epochs, self.epochs * -(-len(few) // self.batch_size))
         for batch in few.batches(self.batch_size, self.epochs, seed.fold("mask")):
             share = {n: torch.sigmoid(t) for n, t in s.items()}
             whole = {**start, **add({n: start[n] for n in delta}, {n: share[n] * delta[n] for n in delta})}
