@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from fedquilt.methods.fedprox import fedprox as fedprox
     from fedquilt.methods.local_only import local_only as local_only
     from fedquilt.methods.on_base import OnBase as OnBase
-    from fedquilt.runs.check import check as check
     from fedquilt.runs.newcomers import evaluate_newcomers as evaluate_newcomers
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
+    from fedquilt.testing.methods import check as check
 
 _WHERE = {
     "core.errors": ("FedquiltError",),
@@ -57,9 +57,9 @@ _WHERE = {
     "methods.fedprox": ("fedprox",),
     "methods.local_only": ("local_only",),
     "methods.on_base": ("OnBase",),
-    "runs.check": ("check",),
     "runs.newcomers": ("evaluate_newcomers",),
     "runs.runner": ("Snapshot", "run"),
+    "testing.methods": ("check",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 

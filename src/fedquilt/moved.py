@@ -4,5 +4,6 @@ from __future__ import annotations
 
 NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.core.exchange:OnBase": "fedquilt.methods.on_base:OnBase",
+    "fedquilt.runs.check:check": "fedquilt.testing.methods:check",
     "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.scaffold:Scaffold",
 }
