@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import count, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +26,7 @@ from fedquilt.metrics.reconstruct import reconstruct
 from fedquilt.runs.runner import run
 from fedquilt.testing.checks import Check, Problems, Report, report_of, result_of
 from fedquilt.testing.faults import Corrupting, Shuffled, Tampering
+from fedquilt.testing.spoiling import ALWAYS, KINDS, Spoil, Spoiling
 from fedquilt.testing.toy import digits
 from fedquilt.testing.trial import Seen, Trial, clients_log
 
@@ -200,6 +202,40 @@ def refuses_other_types(trial: Trial) -> Problems:
     return _left_out(trial, lambda: trial.run(engine=engine, score=None))
 
 
+def refuses_spoilt_fields(trial: Trial, step: int = 7) -> Problems:
+    """Whatever is in one field of a reply, the run goes on, and at most its sender is left out."""
+    if len(trial.source.ids) == 1:
+        raise SkipTest("there is one client only")
+    honest = Spoiling(None, {})
+    trial.run(engine=honest, score=None)
+    place = count(trial.offset)
+    for exchange, fields in honest.seen.items():
+        lost = trial.run(engine=Spoiling(Spoil(trial.suspect, exchange), honest.memo), score=None).digest
+        for path, kind in product(sorted(fields, key=repr), KINDS):
+            if next(place) % step == 0:
+                yield from _spoilt(trial, honest, Spoil(trial.suspect, exchange, path, kind), lost)
+
+
+def _spoilt(trial: Trial, honest: Spoiling, spoil: Spoil, lost: str) -> Problems:
+    """What is wrong with a run with one spoilt field; ``lost`` is the digest of the run without these uploads."""
+    engine = Spoiling(spoil, honest.memo)
+    try:
+        found = trial.run(engine=engine, score=None)
+    except Exception as error:
+        yield f"{spoil}: the run ended: {type(error).__name__}: {error}"
+        return
+    out = {one.client for one in found.left_out}
+    declared = spoil.kind == "none" and (spoil.exchange, spoil.path) in honest.optional
+    if not engine.hit:
+        return
+    if out - {trial.suspect}:
+        yield f"{spoil}: honest clients were left out: {out - {trial.suspect}}."
+    elif out and found.digest != lost:
+        yield f"{spoil}: refused, but the run is not that without the upload."
+    elif not out and spoil.kind in ALWAYS and not declared:
+        yield f"{spoil}: accepted. Declare the field's type, or let the exchange's check refuse it."
+
+
 def _left_out(trial: Trial, spoilt: Callable[[], Seen]) -> Problems:
     """What is wrong with a run in which one client's replies are spoilt."""
     advice = "Declare the types of the upload's fields, and let the exchange's check look at names and shapes."
@@ -235,6 +271,7 @@ PROPERTIES: tuple[Property, ...] = (
     refuses_nan,
     refuses_other_shapes,
     refuses_other_types,
+    refuses_spoilt_fields,
 )
 
 

@@ -76,6 +76,7 @@ class Trial:
         federation: The data that it learns; small ones are enough.
         rounds: How many rounds a run has: enough to make every exchange, and to learn.
         engine: An engine with processes of its own, which stays open; by default one is started where it is needed.
+        offset: Where checks that look at some of many cases begin.
         memo: What was found out already; trials that differ in ``engine`` alone share it.
     """
 
@@ -83,6 +84,7 @@ class Trial:
     federation: Federation
     rounds: int = 2
     engine: Engine | None = None
+    offset: int = 0
     memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
