@@ -73,9 +73,9 @@ def result_of(check: Check) -> Result:
     return Result(check.name, "failed" if found else "passed", found)
 
 
-def report_of(checks: Iterable[Check], what: str, facts: Mapping[str, Any] | None = None) -> Report:
+def report_of(checks: Iterable[Check], what: str) -> Report:
     """Run all checks; an AssertionError tells of those that failed."""
-    report = Report(tuple(map(result_of, checks)), facts or {})
+    report = Report(tuple(map(result_of, checks)))
     failed = [result for result in report.results if result.status == "failed"]
     if failed:
         told = "\n".join(map(str, failed))

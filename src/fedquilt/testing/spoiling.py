@@ -62,7 +62,7 @@ def _number(at: float) -> Callable[[Any], Any]:
             return {n: fill(v) for n, v in value.items()} or {STRAY: torch.full((1,), min(at, 1e38))}
         if isinstance(value, tuple | list):
             return type(value)(fill(v) for v in value) if value else (at,)
-        if is_dataclass(value):
+        if is_dataclass(value) and not isinstance(value, type):
             return replace(value, **{f.name: fill(getattr(value, f.name)) for f in fields(value)})
         if isinstance(value, int) and not isinstance(value, bool):
             return at if at != at else max(-_MOST, min(int(at), _MOST))
@@ -105,7 +105,7 @@ def spoilt(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
     if not path:
         return change(value)
     step, *rest = path
-    if is_dataclass(value) and isinstance(step, str) and hasattr(value, step):
+    if is_dataclass(value) and not isinstance(value, type) and isinstance(step, str) and hasattr(value, step):
         return replace(value, **{step: spoilt(getattr(value, step), tuple(rest), change)})
     if isinstance(value, dict) and step in value:
         return {**value, step: spoilt(value[step], tuple(rest), change)}
