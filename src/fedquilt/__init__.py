@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from fedquilt.methods.local_only import LocalOnly as LocalOnly
     from fedquilt.methods.on_base import OnBase as OnBase
     from fedquilt.runs.callbacks import Callback as Callback
-    from fedquilt.runs.check import check as check
     from fedquilt.runs.newcomers import evaluate_newcomers as evaluate_newcomers
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
+    from fedquilt.testing.methods import check as check
 
 _WHERE = {
     "core.errors": ("FedquiltError",),
@@ -59,9 +59,9 @@ _WHERE = {
     "methods.local_only": ("LocalOnly",),
     "methods.on_base": ("OnBase",),
     "runs.callbacks": ("Callback",),
-    "runs.check": ("check",),
     "runs.newcomers": ("evaluate_newcomers",),
     "runs.runner": ("Snapshot", "run"),
+    "testing.methods": ("check",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 

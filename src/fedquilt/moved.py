@@ -20,6 +20,7 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.methods.ifca:ifca_gradient": "fedquilt.methods.ifca:IFCAGradient",
     "fedquilt.methods.lcfed:lcfed": "fedquilt.methods.lcfed:LCFed",
     "fedquilt.methods.pacfl:pacfl": "fedquilt.methods.pacfl:PACFL",
+    "fedquilt.runs.check:check": "fedquilt.testing.methods:check",
     "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.scaffold:Scaffold",
     "fedquilt.methods.starts:Starting": "fedquilt.methods.regrouping:Regrouping",
     "fedquilt.methods.apfl:apfl": "fedquilt.methods.apfl:APFL",

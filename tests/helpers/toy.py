@@ -17,11 +17,12 @@ from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, Table
 from fedquilt.core.train import Job, Train, Trained
-from fedquilt.data import Dirichlet, Federation
+from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.runs.runner import Snapshot, run
+from fedquilt.testing.toy import digits as digits
 
 
 class OneWeight(nn.Module):
@@ -82,12 +83,6 @@ def trained(
     settings = {"optimizer": SGD(lr), "batch_size": 1000, **settings}
     work = Train(start=start_from, objective=objective, finish=give_back, **settings)
     return work.run(params, None, site, Turn(round, 0, Seed(seed)))[3]
-
-
-@cache
-def digits(clients: int = 4, alpha: float = 1.0) -> Federation:
-    """The 8x8 digits over a few clients with different labels."""
-    return Federation.from_source("digits", partition=Dirichlet(alpha), clients=clients, seed=0)
 
 
 @cache

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt import FedAvg, Net, run
+from fedquilt import FedAvg, Net, check, run
 from fedquilt.core.errors import InputError
 from fedquilt.core.record import pack, unpack
 from fedquilt.core.table import Source
@@ -17,7 +17,6 @@ from fedquilt.data.stream_kinds import ByClass
 from fedquilt.engines.workers import Workers
 from fedquilt.methods.centralised import Centralised
 from fedquilt.models import MLP
-from fedquilt.runs.check import check
 
 DIGITS = read("digits")
 PAIRS = ((0, 1), (2, 3), (4, 5))

@@ -51,12 +51,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top / "site"
 
 
+def told(site: Path) -> dict[str, str]:
+    """An environment with the package on its path."""
+    paths = [str(Path(fedquilt.__file__).parents[1]), str(site)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "error"}
+
+
 def asked(site: Path, *words: str) -> Any:
     """What the command says with the package on its path."""
-    paths = [str(Path(fedquilt.__file__).parents[1]), str(site)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "error"}
     command = [sys.executable, "-m", "fedquilt", *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=site, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=told(site), cwd=site, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -79,6 +83,21 @@ def test_a_recipe_uses_it_on_every_engine(site: Path) -> None:
     }
     assert all(f["engine"]["engine"] == kind for kind, f in found.items())
     assert found["local"]["digest"] == found["workers"]["digest"] == found["counting"]["digest"]
+
+
+def test_its_method_keeps_every_promise(site: Path) -> None:
+    """The installed method, checked as whoever wrote it would."""
+    code = (
+        "from fedquilt.testing import check_method, network\n"
+        "from fedquilt.testing.toy import WORK\n"
+        "from quilt_extras import fedavg_half\n"
+        "if __name__ == '__main__':\n"
+        "    print(check_method(fedavg_half(network(), step=0.8, **WORK)))\n"
+    )
+    (site / "checked.py").write_text(code)
+    done = subprocess.run([sys.executable, "checked.py"], capture_output=True, text=True, env=told(site), cwd=site)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"passed"}
 
 
 def test_the_page_shows_this_package() -> None:

@@ -1,11 +1,12 @@
-"""One client's upload with one of its fields spoilt, on its way to the server."""
+"""One field of a message spoilt: what is done to it, where, and an engine that does it to one client's uploads."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from fedquilt.core.table import ClientId
 from fedquilt.engines.client_side import Outcome, Task
 from fedquilt.engines.engine import Lost
 from fedquilt.engines.local import Local
+from fedquilt.testing.faults import STRAY, Visits
 
-STRAY = "stray"
 Path = tuple[Any, ...]
 
 
@@ -61,7 +62,7 @@ def _number(at: float) -> Callable[[Any], Any]:
             return {n: fill(v) for n, v in value.items()} or {STRAY: torch.full((1,), min(at, 1e38))}
         if isinstance(value, tuple | list):
             return type(value)(fill(v) for v in value) if value else (at,)
-        if is_dataclass(value):
+        if is_dataclass(value) and not isinstance(value, type):
             return replace(value, **{f.name: fill(getattr(value, f.name)) for f in fields(value)})
         if isinstance(value, int) and not isinstance(value, bool):
             return at if at != at else max(-_MOST, min(int(at), _MOST))
@@ -70,6 +71,7 @@ def _number(at: float) -> Callable[[Any], Any]:
     return fill
 
 
+ALWAYS = ("none", "string", "dtype", "shape", "nan")  # what no field may be, unless it is declared so
 KINDS: dict[str, Callable[[Any], Any]] = {
     "none": lambda value: None,
     "string": lambda value: "spoilt",
@@ -103,13 +105,21 @@ def spoilt(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
     if not path:
         return change(value)
     step, *rest = path
-    if is_dataclass(value) and isinstance(step, str) and hasattr(value, step):
+    if is_dataclass(value) and not isinstance(value, type) and isinstance(step, str) and hasattr(value, step):
         return replace(value, **{step: spoilt(getattr(value, step), tuple(rest), change)})
     if isinstance(value, dict) and step in value:
         return {**value, step: spoilt(value[step], tuple(rest), change)}
     if isinstance(value, tuple | list) and isinstance(step, int) and step < len(value):
         return type(value)(spoilt(v, tuple(rest), change) if i == step else v for i, v in enumerate(value))
     return value
+
+
+def may_be_none(value: Any, path: Path) -> bool:
+    """Whether the record that has this field declares that it may be None."""
+    *way, last = path
+    for step in way:
+        value = getattr(value, step) if is_dataclass(value) else value[step]
+    return is_dataclass(value) and NoneType in get_args(get_type_hints(type(value)).get(last))
 
 
 @dataclass(frozen=True)
@@ -132,11 +142,10 @@ class Spoiling(Local):
         super().__init__()
         self.spoil, self.memo = spoil, memo
         self.seen: dict[str, set[Path]] = {}
+        self.optional: set[tuple[str, Path]] = set()
         self.hit = 0
 
-    def visits(
-        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
-    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+    def visits(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Visits:
         """One after another."""
         for client in clients:
             yield client, self._visit(task(client))
@@ -149,7 +158,9 @@ class Spoiling(Local):
             found = self.memo[key] = replace(found, upload=bytes(found.upload))
         spoil = self.spoil
         if spoil is None:
-            self.seen.setdefault(task.exchange, set()).update(paths(unpack(found.upload)))
+            wire = unpack(found.upload)
+            self.seen.setdefault(task.exchange, set()).update(paths(wire))
+            self.optional |= {(task.exchange, path) for path in paths(wire) if may_be_none(wire, path)}
         elif (task.client, task.exchange) == (spoil.client, spoil.exchange):
             if spoil.kind is None:
                 return Lost("lost")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedquilt import FedquiltError, Net, OnBase, check
+from fedquilt import Net, OnBase, check
 from fedquilt.methods.hgls import HGLS
 from fedquilt.methods.local_only import LocalOnly
 from fedquilt.models import MLP
@@ -79,5 +79,4 @@ class Loose(OnBase):
 
 
 def test_a_dataclass_that_can_change_is_refused() -> None:
-    with pytest.raises(FedquiltError, match="frozen=True"):
-        check(Loose(fedavg()), points(6, 9))
+    assert any("frozen=True" in problem for problem in check(Loose(fedavg()), points(6, 9), workers=False))

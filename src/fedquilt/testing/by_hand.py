@@ -1,0 +1,137 @@
+"""Exchanges played by hand, without an engine or frames between the parts: every change of an argument shows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedquilt.core.errors import InputError
+from fedquilt.core.exchange import Exchange, Method, Reply, Turn
+from fedquilt.core.record import pack
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId
+from fedquilt.core.train import Job, Train, Trained
+from fedquilt.engines.client_side import one_thread
+
+
+@dataclass
+class Trip:
+    """One exchange: what each part of it was given and gave."""
+
+    exchange: Exchange
+    state: Any
+    sent: list[Any] = field(default_factory=list)
+    before: list[Any] = field(default_factory=list)
+    after: list[Any] = field(default_factory=list)
+    uploads: list[Any] = field(default_factory=list)
+    next: Any = None
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Every state and message."""
+        return (self.state, self.next, *self.sent, *self.before, *self.after, *self.uploads)
+
+
+@dataclass(frozen=True)
+class Play:
+    """All exchanges of a few rounds, and which functions changed an argument."""
+
+    trips: tuple[Trip, ...]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A function whose first arguments are compared before and after each call."""
+
+    where: str
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    found: list[str] = field(compare=False)
+
+    def __call__(self, *arguments: Any) -> Any:
+        before = [mark(a) for a in arguments[: len(self.names)]]
+        result = self.function(*arguments)
+        for name, old, argument in zip(self.names, before, arguments, strict=False):
+            if old != mark(argument):
+                self.found.append(f"{self.where} changes its argument '{name}'. Return new records instead.")
+        return result
+
+
+def mark(value: Any) -> str:
+    """What changes if a value does: the hash of its frame, where it has one."""
+    if isinstance(value, Job):
+        value = [dict(value.params), {k: v for k, v in value.fixed.items() if isinstance(v, dict)}]
+    elif isinstance(value, Trained):
+        value = [value.params, value.gradient]
+    try:
+        return hashlib.sha256(pack(value, checksum=False)).hexdigest()
+    except InputError:
+        return ""  # not a record; nothing to compare
+
+
+def watched(exchange: Exchange, found: list[str]) -> Exchange:
+    """The exchange, with every function watched."""
+
+    def watch(name: str, function: Callable[..., Any], *names: str) -> Watched:
+        return Watched(f"exchange '{exchange.name}', {name}", function, names, found)
+
+    work: Any = exchange.work
+    if isinstance(work, Train):
+        start = watch("start", work.start, "download", "client state")
+        work = replace(work, start=start, finish=watch("finish", work.finish, "job", "trained", "client state"))
+    work = watch("work", work, "download", "client state")
+    return replace(
+        exchange, down=watch("down", exchange.down, "state"), work=work, up=watch("up", exchange.up, "state")
+    )
+
+
+def played(method: Method, source: Any, rounds: int) -> Play:
+    """A few rounds of the first two clients."""
+    seed, found = Seed(3), list[str]()
+    trips: list[Trip] = []
+    with one_thread():
+        state = method.init_server(seed)
+        clients = {c: method.init_client(seed.fold(c)) for c in source.ids[:2]}
+        exchanges = {e.name: watched(e, found) for e in method.exchanges()}
+        for round in range(rounds):
+            for name in method.plan(state, round):
+                turn = Turn(round, None, seed.fold(round, name), len(source.ids))
+                trip = visited(exchanges[name], state, clients, source, turn, found)
+                state, clients = trip.next, dict(zip(clients, trip.after, strict=True))
+                trips.append(trip)
+    return Play(tuple(trips), tuple(dict.fromkeys(found)))
+
+
+def visited(
+    exchange: Exchange, state: Any, clients: Mapping[ClientId, Any], source: Any, turn: Turn, found: list[str]
+) -> Trip:
+    """One exchange with all of these clients, whose states are given."""
+    trip, replies = Trip(exchange, state), list[Reply[Any]]()
+    share = getattr(source, "columns_for_sharing", dict)
+    data = mark(share())
+    for client, mine in clients.items():
+        sent = exchange.down(state, client)
+        site, kept = source.site(client, turn.round), mark(state)
+        after, upload = exchange.work(sent, mine, site, Turn(turn.round, client, turn.seed.fold(client)))
+        if (kept, data) != (mark(state), mark(share())):
+            found.append(f"exchange '{exchange.name}', work changes the server's state or the client's data.")
+        trip.sent.append(sent)
+        trip.before.append(mine)
+        trip.after.append(after)
+        trip.uploads.append(upload)
+        replies.append(Reply(client, site.examples, upload))
+    trip.next = _heard(trip, replies, turn, found)
+    return trip
+
+
+def _heard(trip: Trip, replies: Iterable[Reply[Any]], turn: Turn, found: list[str]) -> Any:
+    """The state after the replies, which must stay as they are."""
+    given = [trip.uploads, trip.after, trip.sent]
+    before = [mark(values) for values in given]
+    state = trip.exchange.up(trip.state, iter(replies), turn)
+    if before != [mark(values) for values in given]:
+        found.append(f"exchange '{trip.exchange.name}', up changes the uploads, or what they share with a client.")
+    return state
