@@ -63,7 +63,7 @@ _WHERE = {
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
     "Centralised", "Exchange", "FedAvg", "Federation", "FedquiltError", "Job", "Method", "Net", "Objective", "OnBase",
     "Parts", "Reply", "Seed", "Snapshot", "Train", "Trained", "Turn", "__version__", "at_random", "check",
