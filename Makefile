@@ -15,7 +15,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # two pips in one venv would race
-.PHONY: help demo test test-flower test-slow browser fuzz lint fmt types imports lock audit-deps docs bench bench-peers clean
+.PHONY: help demo test test-flower test-slow browser fuzz wheel matrix lint fmt types imports house lock \
+	audit-deps docs bench bench-peers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +40,12 @@ browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser ## Test the report and the wa
 fuzz: $(VENV)/.stamp-dev ## Mutate a million frames and 200,000 recipes (half an hour on two cores; the tests have a short form)
 	$(BIN)/python tests/fuzz/fuzz.py --frames 1000000 --configs 200000
 
+wheel: ## Build sdist and wheel into dist/, install the wheel in a clean environment and use it there
+	PYTHON="$(PYTHON)" tests/release/clean_install.sh
+
+matrix: ## Run the quick tests on Python 3.11, 3.12 and 3.13, with the oldest and the newest torch (large downloads)
+	"$(PYTHON)" tests/release/matrix.py
+
 lint: $(VENV)/.stamp-dev ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,6 +59,9 @@ types: $(VENV)/.stamp-dev ## Check types on src
 
 imports: $(VENV)/.stamp-dev ## Check which room may import which
 	$(BIN)/lint-imports
+
+house: $(VENV)/.stamp-dev ## Print what the code is like, in numbers: a report, not a check
+	$(BIN)/python benchmarks/house.py
 
 lock: | $(BIN)/python ## Write requirements-dev.lock anew: the versions that the tests are run with
 	$(PIP) "uv>=0.5"

@@ -65,7 +65,7 @@ _WHERE = {
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
     "Callback",
     "Centralised",

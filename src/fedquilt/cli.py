@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from fedquilt import __version__
 from fedquilt.commands import (
     audit,
     benching,
@@ -56,6 +57,19 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 for _panel, _commands in PANELS.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"fedquilt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Name and version."),
+) -> None:
+    """Options that stand before a command."""
 
 
 @contextmanager

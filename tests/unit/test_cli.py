@@ -30,17 +30,26 @@ def recipe(tmp_path: Path) -> Path:
     return small(tmp_path)
 
 
-def test_help_needs_no_heavy_library() -> None:
+def test_the_version() -> None:
+    assert fedquilt("--version").out == f"fedquilt {package.__version__}\n"
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_need_no_heavy_library(option: str) -> None:
     program = (
-        "import sys\nsys.argv = ['fedquilt', '--help']\nfrom fedquilt import cli\n"
+        f"import sys\nsys.argv = ['fedquilt', {option!r}]\nfrom fedquilt import cli\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules])"
     )
     said = python("-c", program)
     assert said.returncode == 0, said.stderr
     assert said.stdout.splitlines()[-1] == "HEAVY []"
+
+
+def test_help_lists_the_commands() -> None:
+    said = fedquilt("--help").out
     for command in ("run", "resume", "compare", "methods", "models", "datasets", "partition", "doctor", "bench"):
-        assert command in said.stdout
+        assert command in said
 
 
 def test_importing_the_package_needs_no_heavy_library() -> None:

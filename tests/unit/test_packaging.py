@@ -7,6 +7,9 @@ import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.version import Version
+
+from fedquilt import __version__
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -32,3 +35,9 @@ def test_the_lock_has_what_development_needs_and_says_nothing_of_where_it_came_f
         wanted = Requirement(text)
         assert LOCKED[re.sub(r"[._]", "-", wanted.name).lower()] in wanted.specifier, text
     assert all(re.fullmatch(r"[a-z0-9.-]+==[0-9][0-9a-z.!]*", line) for line in LOCK.splitlines())
+
+
+def test_the_changelog_begins_with_this_version():
+    newest = re.search(r"^## ([0-9.]+)( \((unreleased|\d{4}-\d\d-\d\d)\))?$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest
+    assert newest[1] == Version(__version__).base_version

@@ -140,7 +140,7 @@ def test_others_may_write_into_what_it_gives(always, calls):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max()))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own forward mode
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own forward mode
 def test_slopes_of_many_at_once_and_slopes_forward(always):
     results = []
     for fast in (True, False):
