@@ -20,6 +20,11 @@ from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.terminal import console as console
 from fedquilt.runs.terminal import say, show_table
 
+MAJORITY = (
+    (f"test_{PRIMARY}", "majority_class", "majority_half_95", "mean over clients"),
+    (f"common_test_{PRIMARY}", "common_test_class", "common_test_class_half_95", "common test set"),
+)
+
 
 def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     """The end of a run."""
@@ -32,9 +37,11 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     for m, name, label in _labels("test_accuracy" in last):
         if name in last:
             table.add_row(label + ", %" * m.share, m.told(best, name) or "-", m.told(last, name) or "-")
-    if "test_accuracy" in last and result.get("majority_class") is not None:
-        least = metric(PRIMARY).written(result["majority_class"], result.get("majority_half_95"))
-        table.add_row("majority class, mean over clients, %", least, least, style="dim")
+    for name, share, half, where in MAJORITY:
+        if name in last and result.get(share) is not None:
+            least = metric(PRIMARY).written(result[share], result.get(half))
+            table.add_row(f"majority class, {where}, %", least, least, style="dim")
+            break
     show_table(table)
     if any(name.endswith(ROWS_HALF) for name in last):
         say("± is the 95 % interval that the number of test rows leaves.")
