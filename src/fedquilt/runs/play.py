@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
@@ -96,7 +96,7 @@ class Run:
             "last": {}, "best": {}, "energy": {}, "virtual_seconds": None,
         }  # fmt: skip
 
-    def __iter__(self) -> Iterator[Snapshot]:
+    def __iter__(self) -> Generator[Snapshot, None, None]:
         if self.folder is not None:
             self.folder.open()
         try:

@@ -14,7 +14,8 @@ import numpy as np
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
 from fedquilt.runs.clusters import LOG
-from fedquilt.runs.finished import validated
+from fedquilt.runs.energy import in_words, per_run
+from fedquilt.runs.finished import modes_line, modes_over, validated
 from fedquilt.runs.majority import at_majority
 from fedquilt.runs.statistics.beside import beside, winner
 from fedquilt.runs.statistics.intervals import interval
@@ -70,6 +71,10 @@ def summary_of(
         "target": target,
         "rows": rows,
         "winner": winner(rows, scores, measure),
+        "modes": {label: line for label, group in methods.items()
+                  if (line := modes_line(modes_over([view.result["best"] for view in group]))) is not None},
+        "energy": {label: in_words(per_run([view.result.get("energy") or {} for view in group]))
+                   for label, group in methods.items()},
         "doubts": {label: said for label, group in methods.items()
                    if (said := at_majority([view.result for view in group])) is not None},
     }  # fmt: skip

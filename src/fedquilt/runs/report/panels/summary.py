@@ -26,6 +26,8 @@ def headline(found: Gathered) -> Panel | None:
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
         blocks.append(facts(*_cards(found, summary)))
+    for method, line in (summary or {}).get("modes", {}).items():
+        blocks.append(text(f"{method}: {line}"))
     open_runs = [v for v in found.views if not v.result]
     if open_runs:
         named = "; ".join(f"{v.label}, seed {v.seed}: {v.state}" for v in open_runs[:12])
