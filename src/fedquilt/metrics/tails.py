@@ -118,9 +118,11 @@ def tally(scores: Tensor, labels: Tensor) -> Tally:
 def halves(tallies: Sequence[Tally], weights: Mapping[str, Array] | None = None) -> dict[str, float]:
     """Half of the 95 % interval that the number of rows leaves the mean over tallies of each measure that is a metric
     with a variance; ``weights`` of tallies are by measure."""
-    columns = ([getattr(t, name).double().numpy() for t in tallies] for name in ("support", "correct", "called"))
+    support, correct, called = (
+        np.stack([getattr(t, name).double().numpy() for t in tallies]) for name in ("support", "correct", "called")
+    )
     rows = np.array([t.rows for t in tallies], dtype=np.float64)
-    counts = Counts("classification", rows, np.zeros(len(rows)), *(np.stack(column) for column in columns), {})
+    counts = Counts("classification", rows, np.zeros(len(rows)), support, correct, called, {})
     known = [m for m in metrics() if m.variance is not None and hasattr(Tally, m.id)]
     return {m.id + ROWS_HALF: half_of_mean(m.variance(counts), (weights or {}).get(m.id)) for m in known if m.variance}
 
