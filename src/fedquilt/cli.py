@@ -24,9 +24,9 @@ from fedquilt.commands import (
     sweeping,
     tails,
 )
+from fedquilt.commands.options import STOPPED
 from fedquilt.core.errors import FedquiltError
 
-STOPPED = 143
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,

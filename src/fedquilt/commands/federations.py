@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedquilt.commands.options import AsJson, Overrides, Recipe
+from fedquilt.commands.options import AsJson, Energy, Overrides, Recipe, stops_on_sigterm, with_energy
 from fedquilt.core.errors import InputError
 
 KeyFolder = Annotated[Path | None, typer.Option("--keys", help="The key folder (fedquilt keys).", metavar="DIR")]
@@ -53,6 +53,7 @@ def serve(
     nodes: Annotated[int | None, typer.Option(help="Wait for so many nodes (flower.nodes of the recipe).")] = None,
     insecure: Insecure = False,
     as_json: AsJson = False,
+    energy: Energy = None,
 ) -> None:
     """Serve a run to the nodes of a federation; run it again and it goes on where it stopped.
 
@@ -61,8 +62,6 @@ def serve(
 
     Example: [bold]fedquilt serve recipe.toml --keys keys --host 0.0.0.0 --nodes 3[/bold]
     """
-    import signal
-
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
     from fedquilt.deploy.serve import Server
@@ -72,14 +71,13 @@ def serve(
     from fedquilt.runs.show import result_table
 
     _keys_or_plain(key_folder, insecure)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the SuperLink ends too
-    config = load(recipe, [*(overrides or []), *([] if nodes is None else [f"flower.nodes={nodes}"])])
+    config = load(recipe, [*with_energy(overrides, energy), *([] if nodes is None else [f"flower.nodes={nodes}"])])
     folder = (Path(config.output.folder) / config.folder_name).absolute()
     result = result_of(folder)
     if result is None:
         address = Address(host, port) if superlink is None else Address.of(superlink)
         server = Server(folder, address, None if key_folder is None else Keys(key_folder.absolute()), bool(superlink))
-        with Progress(quiet=as_json) as progress:
+        with stops_on_sigterm(), Progress(quiet=as_json) as progress:  # so that the SuperLink ends too
             bar = progress.bar(folder.name, config.rounds)
             progress.note(f"waiting for {config.flower.nodes} nodes at {address}")
 

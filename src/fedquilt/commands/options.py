@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+STOPPED = 143
 Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
 Overrides = Annotated[
     list[str] | None,
@@ -22,6 +28,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON a
 def with_energy(overrides: list[str] | None, energy: bool | None) -> list[str]:
     """The settings to change, with the switch of the command line."""
     return [*(overrides or []), *([] if energy is None else [f"meters.energy={str(energy).lower()}"])]
+
+
+@contextmanager
+def stops_on_sigterm() -> Iterator[None]:
+    """Inside, SIGTERM ends this process as Ctrl-C does, so that what runs can say so; with exit code 143."""
+    if threading.current_thread() is not threading.main_thread():  # others cannot listen to signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:

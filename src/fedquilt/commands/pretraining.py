@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedquilt.commands.options import AsJson, Overrides, Recipe, echo
+from fedquilt.commands.options import AsJson, Energy, Overrides, Recipe, echo, with_energy
 
 
 def pretrain_mae(
@@ -22,6 +22,7 @@ def pretrain_mae(
     seed: Annotated[int, typer.Option(help="For first weights, order and masks.", min=0)] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever the folder holds.")] = False,
     as_json: AsJson = False,
+    energy: Energy = None,
 ) -> None:
     """Pretrain the masked autoencoder of a recipe, without labels, on rows that no client of the recipe gets.
 
@@ -38,6 +39,6 @@ def pretrain_mae(
     from fedquilt.runs.pretrain_view import shown
 
     how = Pretraining(epochs, batch_size, lr, weight_decay, warm_up, seed)
-    found = shown(load(recipe, overrides or []), out, how, fresh, quiet=as_json)
+    found = shown(load(recipe, with_energy(overrides, energy)), out, how, fresh, quiet=as_json)
     if as_json:
         echo(found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe, echo, with_energy
+from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe, echo, stops_on_sigterm, with_energy
 from fedquilt.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None,
         fresh: Annotated[bool, typer.Option(help="Start anew even if this run exists.")] = False) -> None:  # fmt: skip
     """Run one method and keep everything about it in a folder.
+
+    Ctrl-C and SIGTERM (exit code 143) stop it; the same command goes on from there.
 
     Example: [bold]fedquilt run recipes/quick.toml rounds=10 method.kind=fedprox method.mu=0.1[/bold]
     """
@@ -58,7 +60,7 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     top, todo = cells(config)
     if not as_json:
         typer.echo(f"{len(todo)} run{'s' * (len(todo) > 1)}; to follow in a browser: fedquilt watch {top}")
-    with Progress(quiet=as_json) as progress:
+    with stops_on_sigterm(), Progress(quiet=as_json) as progress:
         summary = compare_all(config, progress.parts(config.rounds, len(todo)))
     if as_json:
         echo(summary)
@@ -109,7 +111,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
         try:
             made = run_of(config, engine, folder, federation, fresh)
             write_federation(folder, federation)
-            with Progress(quiet=as_json) as progress:
+            with stops_on_sigterm(), Progress(quiet=as_json) as progress:
                 play_to(progress.bar(folder.name, config.rounds), made)
         finally:
             engine.close()

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from fedquilt.commands.options import AsJson, Overrides, Recipe, echo
+from fedquilt.commands.options import AsJson, Energy, Overrides, Recipe, echo, stops_on_sigterm, with_energy
 from fedquilt.core.errors import ConfigError, InputError
 
 
-def sweep(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
+def sweep(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None,
           tried: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUES", help=(
               "A setting and what to try: NAME=1,2,3, or a range NAME=0.1..1.0 or NAME=log:0.001..1; may be repeated."
           ))] = None,
@@ -33,7 +33,7 @@ def sweep(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
 
     if random is not None and optuna is not None:
         raise InputError("--random and --optuna exclude each other; leave one of them out.")
-    config = load(recipe, overrides or [])
+    config = load(recipe, with_energy(overrides, energy))
     changes: dict[str, object] = {}
     if random is not None or optuna is not None:
         changes = {"search": "optuna" if random is None else "random", "points": optuna if random is None else random}
@@ -44,7 +44,7 @@ def sweep(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
         config = config.model_copy(update={"sweep": type(config.sweep).model_validate(plan)})
     except ValueError as error:
         raise ConfigError([_told(error)], str(recipe)) from error
-    with Progress(quiet=as_json) as progress:
+    with stops_on_sigterm(), Progress(quiet=as_json) as progress:
         summary = sweep_all(config, progress.parts(config.rounds, planned(config)))
     echo(summary) if as_json else sweep_table(summary)
     if summary["failed"]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, everything, norm, pick, sub, weighted_mean
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.metrics.table import PRIMARY, Counts, metrics, values
+from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Counts, metric, metrics, values
 
 Labels = Mapping[ClientId, Any]
 Floats = NDArray[np.float64]
@@ -140,7 +140,8 @@ def cluster_scores(
     labels: Labels, scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float] | None = None
 ) -> list[dict[str, Any]]:
     """For each cluster: its clients, and over those scored mean, standard deviation and least of their accuracies, the
-    means of all other metrics of tables and of the majority baseline; None where nobody was scored.
+    means of all other metrics of tables and of the majority baseline, and half of the 95 % interval that the test rows
+    leave each mean; None where nobody was scored.
 
     Args:
         labels: The cluster of each client.
@@ -162,15 +163,19 @@ def _scored(
     names = [m.id for m in metrics("table")]
     found: dict[str, Any] = {}
     if clients:
-        held = values(Counts.of([scores[c] for c in clients]))
+        counts = Counts.of([scores[c] for c in clients])
+        held = values(counts)
         first = held[PRIMARY]
         found = {f"{PRIMARY}_std": first.std(), f"{PRIMARY}_least": first.min()}
         known = {name: np.ma.compressed(held[name]) for name in names if name in held}
         found |= {name: column.mean() for name, column in known.items() if len(column)}
+        there = {name: np.flatnonzero(~np.ma.getmaskarray(held[name])) for name in known}
+        found |= {name + ROWS_HALF: metric(name).half(counts, which) for name, which in there.items() if len(which)}
     least = [majority[c] for c in clients if c in majority and not math.isnan(majority[c])]
     found |= {"majority_class": np.mean(least)} if least else {}
     keys = (PRIMARY, f"{PRIMARY}_std", f"{PRIMARY}_least", *(n for n in names if n != PRIMARY), "majority_class")
-    return {name: float(found[name]) if name in found else None for name in keys}
+    halves = (name + ROWS_HALF for name in names)
+    return {n: None if found.get(n) is None else float(found[n]) for n in (*keys, *halves)}
 
 
 def embedding_distances(

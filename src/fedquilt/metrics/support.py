@@ -71,9 +71,11 @@ def macro_f1_variance(correct: Array, support: Array, called: Array) -> Array:
     return variance
 
 
-def half_of_mean(variances: Array) -> float:
-    """Half of the 95 % interval of a mean over clients whose rows are drawn apart; the clients are fixed."""
-    return Z * float(np.sqrt(np.sum(variances))) / max(len(variances), 1)
+def half_of_mean(variances: Array, weights: Array | None = None) -> float:
+    """Half of the 95 % interval of a mean over clients whose rows are drawn apart; the clients, and what each of them
+    weighs, are fixed."""
+    w = np.ones(len(variances)) if weights is None else weights
+    return Z * float(np.sqrt(np.sum(w**2 * variances))) / max(float(np.sum(w)), 1)
 
 
 def rarest(support: Array) -> Array:

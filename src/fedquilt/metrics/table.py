@@ -18,7 +18,15 @@ import numpy as np
 
 from fedquilt.core.errors import InputError, did_you_mean
 from fedquilt.metrics import PRIMARY as PRIMARY
-from fedquilt.metrics.support import Array, Z, balanced_variance, macro_f1_variance, share_variance, wilson
+from fedquilt.metrics.support import (
+    Array,
+    Z,
+    balanced_variance,
+    half_of_mean,
+    macro_f1_variance,
+    share_variance,
+    wilson,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +35,7 @@ Kind = Literal["classification", "reconstruction"]
 Summary = Literal["pooled", "std", "worst10", "common"]
 Place = Literal["table", "report", "watch"]
 GROUP = "fedquilt.metrics"  # of entry points
+ROWS_HALF = "_rows_half_95"  # ends the key of half the 95 % interval that the number of test rows leaves
 _TAKEN = (
     "round",
     "client",
@@ -148,6 +157,15 @@ class Metric:
             return {f"{self.id}_low": low, f"{self.id}_high": high}
         return {} if self.variance is None else {f"{self.id}_half_95": Z * np.sqrt(self.variance(counts))}
 
+    def half(self, counts: Counts, which: Array) -> float | None:
+        """Half of the 95 % interval of the mean over these clients, from the counts of their rows; None without a
+        variance."""
+        return None if self.variance is None else half_of_mean(self.variance(counts)[which])
+
+    def told(self, numbers: Mapping[str, Any], key: str) -> str:
+        """The number of this key for people, with the ± that the number of test rows leaves it, if that is known."""
+        return self.written(numbers.get(key), numbers.get(key + ROWS_HALF))
+
     def written(self, value: float | None, half: float | None = None) -> str:
         """A value for people, with its ±; nothing where there is none."""
         if value is None or math.isnan(value):
@@ -161,6 +179,16 @@ class Metric:
     def look(self) -> dict[str, Any]:
         """The kind of a column of a page's table, and its decimals."""
         return {"kind": "percent"} if self.share else {"kind": "number", "digits": 3}
+
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """The columns of a page's table of clients: the value, and how sure it is."""
+        value = {"key": self.id, "label": self.short + (", %" if self.share else ""), "help": self.help, **self.look}
+        if self.interval is not None:
+            ends = {end: f"{self.id}_{end}" for end in ("low", "high")}
+            told = "its 95 % interval, from the number of rows"
+            return [value, {"key": f"{self.id}_interval", "label": "95 %", "kind": "range", "help": told, **ends}]
+        return [value if self.variance is None else {**value, "half": f"{self.id}_half_95"}]
 
 
 def _mean_where(values: Array, here: Array) -> Array:
@@ -261,6 +289,17 @@ def metric(id: str) -> Metric:
     if id not in _KNOWN:
         raise InputError(f"There is no metric {id!r}{did_you_mean(id, _KNOWN)}. There are {', '.join(_KNOWN)}.")
     return _KNOWN[id]
+
+
+def client_columns(shown: Place) -> list[dict[str, Any]]:
+    """The columns of clients' scores at a place."""
+    return [column for m in metrics(shown) for column in m.columns]
+
+
+def cells(columns: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> dict[str, Any]:
+    """What these columns show of a client's row; intervals are sorted by their values."""
+    keys = [c[part] for c in columns for part in ("key", "half", "low", "high") if part in c]
+    return {key: row.get(key.removesuffix("_interval")) for key in keys}
 
 
 def values(counts: Counts) -> dict[str, Array]:

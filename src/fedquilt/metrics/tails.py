@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedquilt.core.record import record
+from fedquilt.metrics.support import Array, half_of_mean
+from fedquilt.metrics.table import ROWS_HALF, Counts, metrics
 
 BINS = 15  # of confidence
 Floats = NDArray[np.float64]
@@ -40,6 +42,11 @@ class Tally:
         """Right ones of each class."""
         return self.calls.diagonal()
 
+    @property
+    def called(self) -> Tensor:
+        """How many rows are called so, of each class."""
+        return self.calls.sum(0)
+
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.calls + other.calls, self.bins + other.bins)
 
@@ -63,14 +70,14 @@ class Tally:
 
     @property
     def _f1(self) -> Floats:
-        both = (self.support + self.calls.sum(0)).double().numpy()
+        both = (self.support + self.called).double().numpy()
         f1: Floats = 2 * self.correct.double().numpy() / np.maximum(both, 1)
         return f1
 
     @property
     def macro_f1(self) -> float:
         """Mean over the classes present or called of 2 right / (rows + calls)."""
-        there = (self.support + self.calls.sum(0)).numpy() > 0
+        there = (self.support + self.called).numpy() > 0
         return float(self._f1[there].mean()) if there.any() else math.nan
 
     @property
@@ -108,6 +115,18 @@ def tally(scores: Tensor, labels: Tensor) -> Tally:
     return Tally(calls, torch.stack(per_bin))
 
 
+def halves(tallies: Sequence[Tally], weights: Mapping[str, Array] | None = None) -> dict[str, float]:
+    """Half of the 95 % interval that the number of rows leaves the mean over tallies of each measure that is a metric
+    with a variance; ``weights`` of tallies are by measure."""
+    support, correct, called = (
+        np.stack([getattr(t, name).double().numpy() for t in tallies]) for name in ("support", "correct", "called")
+    )
+    rows = np.array([t.rows for t in tallies], dtype=np.float64)
+    counts = Counts("classification", rows, np.zeros(len(rows)), support, correct, called, {})
+    known = [m for m in metrics() if m.variance is not None and hasattr(Tally, m.id)]
+    return {m.id + ROWS_HALF: half_of_mean(m.variance(counts), (weights or {}).get(m.id)) for m in known if m.variance}
+
+
 Groups = Mapping[str, Sequence[int]]  # head, middle and tail: which classes
 
 
@@ -130,6 +149,7 @@ def over_clients(
     for name in each[0]:
         values = np.array([m[name] for m in each])
         found[name] = float((values * weights).sum() / weights.sum() if name.endswith("f1") else values.mean())
+    found |= halves(tallies, {name: weights for name in each[0] if name.endswith("f1")})
     found["worst"] = min(m["accuracy"] for m in each)
     for kind, own in groupings.items():
         parts = [by_group(t, groups) for t, groups in zip(tallies, own, strict=True)]

@@ -57,22 +57,24 @@ def clusters_table(found: Mapping[str, Any]) -> None:
     title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     strengths = any(row.get("lambda") is not None for row in found["clusters"])
-    others = [m for m in metrics("table") if m.id != PRIMARY]
-    names = ("cluster", "size", "accuracy", "least", *(m.short for m in others), "majority", "far")
+    first, others = metric(PRIMARY), [m for m in metrics("table") if m.id != PRIMARY]
+    names = ("cluster", "size", "accuracy", "std", "least", *(m.short for m in others), "majority", "far")
     for name in (*names, "lambda") if strengths else names:
         table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     for row in found["clusters"]:
-        scored = row.get("accuracy") is not None
-        spread = f"{_percent(row['accuracy'])} ± {_percent(row['accuracy_std'])}" if scored else "-"
         numbers = [
-            _percent(row.get(f"{PRIMARY}_least")),
-            *(m.written(row.get(m.id)) or "-" for m in others),
-            _percent(row.get("majority_class")),
+            first.told(row, PRIMARY) or "-",
+            *(first.written(row.get(f"{PRIMARY}_{end}")) or "-" for end in ("std", "least")),
+            *(m.told(row, m.id) or "-" for m in others),
+            first.written(row.get("majority_class")) or "-",
         ]
         more = [_short(row.get("embedding_distance"))] + ([_short(row.get("lambda"))] if strengths else [])
-        table.add_row(str(row["cluster"]), str(len(row["members"])), spread, *numbers, *more)
+        table.add_row(str(row["cluster"]), str(len(row["members"])), *numbers, *more)
     show_table(table)
-    say("Means over clients (± their standard deviation); far: from the cluster's embedding to the common one.")
+    say(
+        "Means over clients, ± 95 % for the number of test rows; std, least: over clients; far: from the cluster's "
+        "embedding to the common one."
+    )
     for row in found["clusters"]:
         named = ", ".join(str(c) for c in row["members"][:SHOWN]) + (" ..." if len(row["members"]) > SHOWN else "")
         say(f"cluster {row['cluster']}: {named or 'nobody'}")
@@ -93,10 +95,6 @@ def clusters_table(found: Mapping[str, Any]) -> None:
         say(f"warning: {warning}")
     for picture in found["pictures"]:
         say(f"picture {picture}")
-
-
-def _percent(value: float | None) -> str:
-    return metric(PRIMARY).written(value) or "-"
 
 
 def _short(value: float | None) -> str:

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.runs.plots import COLOURS, STYLE, save, subplots, write_csv
 from fedquilt.runs.statistics.targets import first_reach
+from fedquilt.runs.tables import span
 
 Rows = Sequence[Mapping[str, Any]]
 Histories = Mapping[str, Sequence[Rows]]  # for each method, for each seed, the rows of metrics/rounds.jsonl
@@ -134,12 +135,14 @@ def convergence_speed(histories: Histories, target: float, path: Path) -> Path:
 def comparison_table(
     histories: Histories, clients: Mapping[str, Mapping[Any, float]], majority: float, target: float, path: Path
 ) -> Path:
-    """comparison_table.csv: the published columns, then the other metrics of tables and the majority baseline."""
+    """comparison_table.csv: the published columns, then the other metrics of tables, each with half of its 95 %
+    interval over seeds and test rows, and the majority baseline."""
     others = [m for m in metrics("table") if m.id != PRIMARY]
     header = (
         "Algorithm", "Final mean acc", "Final std acc", "Best mean acc", "Final mean loss",
         f"Rounds to {100 * target:g}%", "Min client acc", "P10 client acc", "P90 client acc", "Max client acc",
-        *(f"Final {m.name.replace('accuracy', 'acc')}" for m in others), "Majority class acc",
+        *(f"Final {m.name.replace('accuracy', 'acc')}{half}" for m in others for half in ("", " half 95 %")),
+        "Majority class acc",
     )  # fmt: skip
     rows = []
     for label, seeds in histories.items():
@@ -151,7 +154,7 @@ def comparison_table(
             label, _last(seeds, "test_accuracy"), _last(seeds, "test_accuracy_std"),
             float(accuracy.max()) if len(accuracy) else math.nan, _last(seeds, "test_loss"),
             f">{last_round(seeds)}" if reached is None else reached, *ends,
-            *(_last(seeds, f"test_{m.id}") for m in others), majority,
+            *(number for m in others for number in _sure(seeds, f"test_{m.id}")), majority,
         ))  # fmt: skip
     write_csv(path, header, [[f"{v:.6f}" if isinstance(v, float) else v for v in row] for row in rows])
     return path
@@ -160,6 +163,15 @@ def comparison_table(
 def _last(seeds: Sequence[Rows], name: str) -> float:
     values = over_seeds(seeds, name)[1]
     return float(values[-1]) if len(values) else math.nan
+
+
+def _sure(seeds: Sequence[Rows], name: str) -> tuple[float, float]:
+    """A number at the end, and half of its 95 % interval over seeds and test rows."""
+    at = over_seeds(seeds, name)[0]
+    last = [row for rows in seeds for row in rows if len(at) and row["round"] == at[-1]]
+    found = span(name, name, last) if last else {}
+    half = found.get(f"{name}_both_half_95")
+    return found.get(name, math.nan), math.nan if half is None else half
 
 
 def draw_all(

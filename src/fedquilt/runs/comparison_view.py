@@ -46,6 +46,9 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     if len(framed) < len(FRAME):
         say("compare.frame=true runs the methods of the frame too.")
     _beside(summary)
+    for method, line in summary.get("modes", {}).items():
+        say(f"{method}: {line}")
+    _energy(summary.get("energy", {}))
     for method, doubt in summary.get("doubts", {}).items():
         say(f"note: {method}: {doubt}")
     for line in summary.get("missing", []):
@@ -63,6 +66,15 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
     say(f"table  {summary['folder']}/table.csv")
     say(f"curves {summary['folder']}/curves.png")
     say("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")
+
+
+def _energy(told: Mapping[str, str]) -> None:
+    """What a run of each method spent; once where all say the same, for example that nothing can be measured."""
+    if len(set(told.values())) == 1:
+        say(next(iter(told.values())))
+    else:
+        for method, line in told.items():
+            say(f"{method}: {line}")
 
 
 def _beside(summary: Mapping[str, Any]) -> None:

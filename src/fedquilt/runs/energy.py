@@ -154,6 +154,17 @@ class Energy:
         }  # fmt: skip
 
 
+def per_run(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What several runs of a method spent, as the mean of one; what the first of them without joules says, if any."""
+    silent = next((f for f in found if not f.get("joules")), None)
+    if silent is not None:
+        return dict(silent)
+    phases = dict.fromkeys(phase for f in found for phase in f["joules"])
+    joules = {phase: sum(f["joules"].get(phase, 0.0) for f in found) / len(found) for phase in phases}
+    notes = dict.fromkeys(["mean of a run"] * (len(found) > 1) + [f["note"] for f in found if f.get("note")])
+    return {"source": found[0]["source"], "joules": joules, "note": "; ".join(notes)}
+
+
 def in_words(found: Mapping[str, Any]) -> str:
     """What a run spent, as its result.json has it, in a line."""
     spent = found.get("joules")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.table import ClientId
-from fedquilt.metrics.support import Array, half_of_mean, rarest
-from fedquilt.metrics.table import PRIMARY, Counts, Metric, metric, metrics, values
+from fedquilt.metrics.support import Array, rarest
+from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Counts, Metric, metric, metrics, values
 
 MODELS = ("deployed", "global")
 
@@ -34,7 +34,7 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
                 found = values(counts)
                 numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(found, counts.rows).items()}
                 if (model, split) == ("deployed", "test"):
-                    numbers |= {f"test_{k}_rows_half_95": v for k, v in _halves(found, counts).items()}
+                    numbers |= {f"test_{k}{ROWS_HALF}": v for k, v in _halves(found, counts).items()}
     return numbers | _by_mode(exams)
 
 
@@ -51,22 +51,21 @@ def _by_mode(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
 
 def _halves(found: Mapping[str, Array], counts: Counts) -> dict[str, float]:
     """Half of the 95 % interval of each mean over clients, from the counts of their rows."""
-    halves: dict[str, float] = {}
+    halves: dict[str, float | None] = {}
     for m in metrics():
-        if m.variance is not None and m.id in found:
-            known = _there(found[m.id])
-            variance, column = m.variance(counts)[known], np.ma.getdata(found[m.id])[known]
-            halves[m.id] = half_of_mean(variance)
+        if m.id in found:
+            known = np.flatnonzero(_there(found[m.id]))
+            halves[m.id] = m.half(counts, known)
             if "worst10" in m.summaries:
-                order = np.argsort(_badness(m, column), kind="stable")
-                halves[f"{m.id}_worst10"] = half_of_mean(variance[order[: tenth(len(order))]])
-    return halves
+                order = np.argsort(_badness(m, np.ma.getdata(found[m.id])[known]), kind="stable")
+                halves[f"{m.id}_worst10"] = m.half(counts, known[order[: tenth(len(order))]])
+    return {name: half for name, half in halves.items() if half is not None}
 
 
 def rows_half(score: Any) -> float | None:
     """Half of the 95 % interval of one accuracy; None for models that do not classify."""
     accuracy, counts = metric(PRIMARY), Counts.of([score])
-    return half_of_mean(accuracy.variance(counts)) if accuracy.variance and accuracy.applies(counts) else None
+    return accuracy.half(counts, np.arange(1)) if accuracy.applies(counts) else None
 
 
 def common_numbers(name: str, score: Any) -> dict[str, float]:
@@ -74,7 +73,7 @@ def common_numbers(name: str, score: Any) -> dict[str, float]:
     the accuracy."""
     row, half = score_row(score), rows_half(score) if name == "common_test" else None
     found = {f"{name}_{m.id}": row[m.id] for m in metrics() if "common" in m.summaries and m.id in row}
-    return found if half is None else {**found, f"{name}_{PRIMARY}_rows_half_95": half}
+    return found if half is None else {**found, f"{name}_{PRIMARY}{ROWS_HALF}": half}
 
 
 def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedquilt.metrics import PRIMARY
@@ -52,6 +53,15 @@ def validated(result: Mapping[str, Any]) -> bool:
 def chosen(on_validation: bool) -> str:
     """Which round a table shows, in words."""
     return "round chosen on validation" if on_validation else "last round scored (there are no validation rows)"
+
+
+def modes_over(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The modes of several runs as those of one: every mode that a run was served in, and mean accuracies."""
+    names = set.intersection(*(set(row) for row in rounds)) if rounds else set()
+    kept = [n for n in rounds[0] if n in names and n.startswith(tuple(_ROWS))] if rounds else []
+    means = {n: fmean(row[n] for row in rounds) for n in kept if all(row[n] is not None for row in rounds)}
+    modes = dict.fromkeys(row["served"] for row in rounds if row.get("served") is not None)
+    return {**means, "served": " or ".join(modes) or None}
 
 
 def modes_line(metrics: Mapping[str, Any]) -> str | None:

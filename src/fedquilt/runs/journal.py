@@ -75,7 +75,7 @@ class Journal:
         """Write down how a run ended that began and did not finish; ``done`` gives its rounds."""
         try:
             yield
-        except (GeneratorExit, KeyboardInterrupt):
+        except (GeneratorExit, KeyboardInterrupt, SystemExit):
             if self.open:
                 self.say("stopped", done())
             raise

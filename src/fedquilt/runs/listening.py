@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, Protocol
 
 from fedquilt.runs.play import Run
@@ -41,10 +42,11 @@ def play_to(listener: Listener, run: Run) -> None:
     """Play a run, telling of each round, of steps inside it, of notes and of replies that were left out."""
     run.journal.hear = listener.step
     told = 0
-    for snapshot in run:
-        for note in run.notes[told:]:
-            listener.say(note)
-        told = len(run.notes)
-        for entry in snapshot.log.quarantined:
-            listener.say(f"round {snapshot.round}: client {entry.client!r} left out: {entry.reason}")
-        listener.round(snapshot.round, snapshot.metrics, run.progress)
+    with closing(iter(run)) as rounds:  # who is stopped in between saves what it has
+        for snapshot in rounds:
+            for note in run.notes[told:]:
+                listener.say(note)
+            told = len(run.notes)
+            for entry in snapshot.log.quarantined:
+                listener.say(f"round {snapshot.round}: client {entry.client!r} left out: {entry.reason}")
+            listener.round(snapshot.round, snapshot.metrics, run.progress)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 _Z = 1.959963984540054  # of a 95 % interval
 _NAMES = ("majority_class", "majority_half_95", "common_class", "common_half_95", "test_rows")
+_COMMON = ("common_test_class", "common_test_class_half_95", "common_test_rows")
 
 
 def majority_facts(federation: Any) -> dict[str, Any]:
@@ -20,13 +21,17 @@ def majority_facts(federation: Any) -> dict[str, Any]:
     ``majority_class``: always a client's most frequent training label, the least that a personal model must beat.
     ``common_class``: always the most frequent label of all clients' training rows, which a network that learned nothing
     ends with. With n_k test rows and the share m_k of them right, client k's share varies by m_k (1 - m_k) / n_k, and
-    the mean over K clients by the sum of these over K^2.
+    the mean over K clients by the sum of these over K^2. ``common_test_class`` is the latter on the common test set.
     """
-    nothing: dict[str, Any] = dict.fromkeys(_NAMES)
+    nothing: dict[str, Any] = dict.fromkeys((*_NAMES, *_COMMON))
     find = getattr(federation, "majority", None)
     if find is None or getattr(federation, "classes", None) is None:
         return nothing
-    own = np.asarray(find().clients)
+    found, wide = find(), federation.global_test
+    if wide is not None:
+        share, half = _span(np.array([found.global_test]), np.array([len(wide)]))
+        nothing |= dict(zip(_COMMON, (share, half, len(wide)), strict=True))
+    own = np.asarray(found.clients)
     if np.isnan(own).all():
         return nothing
     tasks = getattr(federation, "tasks", (federation,))
@@ -35,7 +40,8 @@ def majority_facts(federation: Any) -> dict[str, Any]:
     common = np.asarray(tests)[:, int(np.asarray(trained).sum(0).argmax())] / np.maximum(rows, 1)
     there = ~np.isnan(own) & (rows > 0)
     spans = (_span(shares[there], rows[there]) for shares in (own, common))
-    return dict(zip(_NAMES, (*(number for span in spans for number in span), int(rows[there].sum())), strict=True))
+    told = (*(number for span in spans for number in span), int(rows[there].sum()))
+    return nothing | dict(zip(_NAMES, told, strict=True))
 
 
 def _span(shares: NDArray[Any], rows: NDArray[Any]) -> tuple[float, float]:
@@ -44,31 +50,45 @@ def _span(shares: NDArray[Any], rows: NDArray[Any]) -> tuple[float, float]:
 
 
 def at_majority(results: Sequence[Mapping[str, Any]]) -> str | None:
-    """A sentence if the mean accuracy of these runs is not above a constant answer by more than chance; else None."""
-    known = [r for r in results if r.get("common_class") is not None and "test_accuracy" in (r.get("best") or {})]
+    """A sentence if the mean accuracy of these runs is not above a constant answer by more than chance; else None.
+
+    Where clients have no test rows, the accuracy is that on the common test set.
+    """
+    tested = any("test_accuracy" in (r.get("best") or {}) for r in results)
+    name, fact = ("test_accuracy", "common_class") if tested else ("common_test_accuracy", "common_test_class")
+    known = [r for r in results if r.get(fact) is not None and name in (r.get("best") or {})]
     if not known or len(known) < len(results):
         return None
-    accuracy = float(np.mean([r["best"]["test_accuracy"] for r in known]))
-    own, own_half, common, common_half, rows = (known[0][name] for name in _NAMES)
-    if accuracy <= common + common_half and common < 1:
-        return (
-            f"{_beside(accuracy, common)}answering the commonest label of all, whatever the input, gives "
-            f"{_range(common, common_half)} on {rows:,} test rows. The run "
-            f"{'may have' if accuracy > common else 'has probably'} learned nothing; look at the scale of the inputs, "
-            "the learning rate and the number of rounds."
-        )
+    accuracy = float(np.mean([r["best"][name] for r in known]))
+    if not tested:
+        return _learned_nothing("accuracy on the common test set", accuracy, *(known[0][n] for n in _COMMON))
+    own, own_half, common, common_half, rows = (known[0][n] for n in _NAMES)
+    if (said := _learned_nothing("test accuracy", accuracy, common, common_half, rows)) is not None:
+        return said
     if accuracy <= own + own_half and own < 1:
         return (
-            f"{_beside(accuracy, own)}answering each client's own commonest label gives {_range(own, own_half)} on "
-            f"{rows:,} test rows."
+            f"{_beside('test accuracy', accuracy, own)}answering each client's own commonest label gives "
+            f"{_range(own, own_half)} on {rows:,} test rows."
         )
     return None
 
 
-def _beside(accuracy: float, share: float) -> str:
+def _learned_nothing(what: str, accuracy: float, common: float, half: float, rows: int) -> str | None:
+    """A sentence if this accuracy is not above that of the commonest label of all by more than chance."""
+    if accuracy > common + half or common == 1:
+        return None
+    return (
+        f"{_beside(what, accuracy, common)}answering the commonest label of all, whatever the input, gives "
+        f"{_range(common, half)} on {rows:,} test rows. The run "
+        f"{'may have' if accuracy > common else 'has probably'} learned nothing; look at the scale of the inputs, "
+        "the learning rate and the number of rounds."
+    )
+
+
+def _beside(what: str, accuracy: float, share: float) -> str:
     """Higher, but within chance, is no lie: it is not *clearly* above."""
     how = "not clearly above" if accuracy > share else "not above"
-    return f"test accuracy {100 * accuracy:.1f} % is {how} the majority class: "
+    return f"{what} {100 * accuracy:.1f} % is {how} the majority class: "
 
 
 def _range(share: float, half: float) -> str:

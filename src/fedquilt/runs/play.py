@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -104,7 +104,7 @@ class Run:
         self._told = False  # whether callbacks know that the run began, and not yet that it ended
         self._saved = (0, 0.0)  # rounds done at the last snapshot, and when that was
 
-    def __iter__(self) -> Iterator[Snapshot]:
+    def __iter__(self) -> Generator[Snapshot, None, None]:
         if self.folder is not None:
             self.folder.open()
         try:

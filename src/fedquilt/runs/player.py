@@ -85,9 +85,12 @@ class Player:
             if choice.processes is None and choice.kind in ("auto", "workers"):  # they share the cores
                 choice = choice.model_copy(update={"processes": max(1, cores() // count)})
 
+            counted = Meter.here()
+            silent = Meter(why=SIDE_BY_SIDE if counted.counters else counted.why)
+
             def apart(cell: Cell, listener: Listener) -> str | None:
                 with closing(engine_of(self.config.model_copy(update={"engine": choice}))) as engine:
-                    return self._trouble(cell, engine, listener, Meter(why=SIDE_BY_SIDE))
+                    return self._trouble(cell, engine, listener, silent)
 
             found = side_by_side(todo, count, apart, self.audience.playing)
         else:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.core.errors import Stopped
+from fedquilt.metrics.energy import Meter
 from fedquilt.runs.config import Config
+from fedquilt.runs.energy import OFF, in_words
 from fedquilt.runs.pretrain import Pretraining, pretrain
 from fedquilt.runs.pretrain_card import PICTURE, TEXT
 from fedquilt.runs.progress import Bar, Progress
@@ -25,12 +27,16 @@ def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool)
             bars[0].title = f"pretraining, loss {loss:.4f}"
             bars[0].round(done, {})
 
+        meter = Meter.here() if config.meters.energy else Meter(why=OFF)
         try:
-            facts = pretrain(config, out, how, fresh, step)
+            with meter.phase("train"):
+                facts = pretrain(config, out, how, fresh, step)
         except KeyboardInterrupt as error:
             raise Stopped(
                 "Interrupted. The same command goes on with what was saved half a minute ago or later."
             ) from error
+    note = "trained before" if not bars else "of this command" if meter.spent else meter.why
+    spent = {"source": meter.source, "joules": meter.spent if bars else {}, "note": note}
     if not quiet:
         first, last = facts.curve[0], facts.curve[-1]
         scored = "" if last[1] is None or last[1] != last[1] else f", validation {first[1]:.4f} -> {last[1]:.4f}"
@@ -39,8 +45,9 @@ def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool)
             + ("" if bars else " (done before)")
         )
         say(f"loss {first[0]:.4f} -> {last[0]:.4f}{scored}")
+        say(in_words(spent))
         say(f"sha256 {facts.sha256}")
         say(f"model   {out}: set model.pretrained to it")
         say(f"card    {out / TEXT}")
         say(f"picture {out / PICTURE}")
-    return {"out": str(out), **asdict(facts)}
+    return {"out": str(out), **asdict(facts), "energy": spent}

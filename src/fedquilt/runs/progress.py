@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 SCORED = (
-    ("test_accuracy", "accuracy"), ("common_test_accuracy", "accuracy on the common test set"),
+    ("test_accuracy", "test accuracy"), ("common_test_accuracy", "accuracy on the common test set"),
     ("valid_accuracy", "validation accuracy"), ("common_valid_accuracy", "validation accuracy"),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedquilt.metrics.table import PRIMARY, metrics
+from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
 from fedquilt.runs.energy import in_words
 from fedquilt.runs.finished import in_messages, modes_line, validated
 from fedquilt.runs.mending import missing_of
@@ -19,6 +19,11 @@ from fedquilt.runs.mending import told as lost_in_words
 from fedquilt.runs.statistics.targets import MEGABYTE
 from fedquilt.runs.terminal import console as console
 from fedquilt.runs.terminal import say, show_table
+
+MAJORITY = (
+    (f"test_{PRIMARY}", "majority_class", "majority_half_95", "mean over clients"),
+    (f"common_test_{PRIMARY}", "common_test_class", "common_test_class_half_95", "common test set"),
+)
 
 
 def result_table(folder: Path, result: Mapping[str, Any]) -> None:
@@ -29,13 +34,17 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     how = "chosen on validation" if validated(result) else "no validation rows to choose on"
     table.add_column(f"round {result['best_round']} ({how})", justify="right")
     table.add_column(f"round {result['rounds']} (last)", justify="right")
-    for name, label in _labels("test_accuracy" in last):
+    for m, name, label in _labels("test_accuracy" in last):
         if name in last:
-            table.add_row(label, _figure(best.get(name)), _figure(last[name]))
-    if "test_accuracy" in last and result.get("majority_class") is not None:
-        least = _figure(result["majority_class"])
-        table.add_row("majority class, mean over clients", least, least, style="dim")
+            table.add_row(label + ", %" * m.share, m.told(best, name) or "-", m.told(last, name) or "-")
+    for name, share, half, where in MAJORITY:
+        if name in last and result.get(share) is not None:
+            least = metric(PRIMARY).written(result[share], result.get(half))
+            table.add_row(f"majority class, {where}, %", least, least, style="dim")
+            break
     show_table(table)
+    if any(name.endswith(ROWS_HALF) for name in last):
+        say("± is the 95 % interval that the number of test rows leaves.")
     up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
     stopped = " (stopped early)" if result["stopped_early"] else ""
     say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
@@ -61,16 +70,17 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     say(f"folder {folder}")
 
 
-def _labels(tested: bool) -> Iterator[tuple[str, str]]:
+def _labels(tested: bool) -> Iterator[tuple[Metric, str, str]]:
     """The numbers at the end of a run, and what they are called; the validation accuracy only where tests are not."""
     for m in metrics():
-        yield f"test_{m.id}", f"test {m.name}" + (", mean over clients" if m.id == PRIMARY else "")
+        yield m, f"test_{m.id}", f"test {m.name}" + (", mean over clients" if m.id == PRIMARY else "")
         if "worst10" in m.summaries:
-            yield f"test_{m.id}_worst10", "of the worst tenth"
-    yield f"global_test_{PRIMARY}", "global model, mean over clients"
-    yield f"common_test_{PRIMARY}", "global model, common test set"
+            yield m, f"test_{m.id}_worst10", "of the worst tenth"
+    first = metric(PRIMARY)
+    yield first, f"global_test_{PRIMARY}", "global model, mean over clients"
+    yield first, f"common_test_{PRIMARY}", "global model, common test set"
     if not tested:
-        yield f"valid_{PRIMARY}", f"validation {PRIMARY}, mean over clients"
+        yield first, f"valid_{PRIMARY}", f"validation {PRIMARY}, mean over clients"
 
 
 def _told(folder: Path) -> None:
@@ -103,10 +113,6 @@ def newcomers_table(found: Mapping[str, Any]) -> None:
     starts = {row["start"] for row in found["modes"].values() if "start" in row}
     if "fresh client" in starts:
         say("There is no global model: newcomers start from what a client has before its first visit.")
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 def stream_tables(stream: Any, found: Mapping[str, Any]) -> None:

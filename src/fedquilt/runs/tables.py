@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.table import ClientId
-from fedquilt.metrics.table import PRIMARY, Metric, metrics
+from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
 from fedquilt.runs.clusters import LOG
-from fedquilt.runs.finished import validated
+from fedquilt.runs.energy import in_words, per_run
+from fedquilt.runs.finished import modes_line, modes_over, validated
 from fedquilt.runs.majority import at_majority
 from fedquilt.runs.statistics.beside import beside, winner
 from fedquilt.runs.statistics.intervals import interval
@@ -70,6 +71,10 @@ def summary_of(
         "target": target,
         "rows": rows,
         "winner": winner(rows, scores, measure),
+        "modes": {label: line for label, group in methods.items()
+                  if (line := modes_line(modes_over([view.result["best"] for view in group]))) is not None},
+        "energy": {label: in_words(per_run([view.result.get("energy") or {} for view in group]))
+                   for label, group in methods.items()},
         "doubts": {label: said for label, group in methods.items()
                    if (said := at_majority([view.result for view in group])) is not None},
     }  # fmt: skip
@@ -164,7 +169,7 @@ def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One method's line: test numbers at the round that validation chose, over seeds."""
     found: dict[str, Any] = {"method": label}
     for column in score_columns():
-        found |= _span(column.key, column.number, [r["best"] for r in results])
+        found |= span(column.key, column.number, [r["best"] for r in results])
     last = [r["last"]["test_accuracy"] for r in results if r["last"].get("test_accuracy") is not None]
     return found | {
         "last_round_accuracy": float(np.mean(last)) if last else None,
@@ -177,21 +182,21 @@ def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A score's mean over seeds; half of its 95 % interval over seeds, half of that over test rows, and of both.
 
     All seeds are scored on the same rows, so more seeds do not make that part smaller.
     """
     values = [best[name] for best in found if best.get(name) is not None]
     if len(values) < len(found):
-        return dict.fromkeys((column, *(f"{column}{end}" for end in ("_half_95", "_rows_half_95", "_both_half_95"))))
+        return dict.fromkeys((column, *(f"{column}{end}" for end in ("_half_95", ROWS_HALF, "_both_half_95"))))
     over = interval(values)
-    halves = [best.get(f"{name}_rows_half_95") for best in found]
+    halves = [best.get(name + ROWS_HALF) for best in found]
     known = [half for half in halves if half is not None]
     rows = math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(found) else None
     parts = [half for half in (over.half, rows) if half is not None and not math.isnan(half)]
     return {
-        column: over.mean, f"{column}_half_95": over.half, f"{column}_rows_half_95": rows,
+        column: over.mean, f"{column}_half_95": over.half, column + ROWS_HALF: rows,
         f"{column}_both_half_95": math.hypot(*parts) if parts else None,
     }  # fmt: skip
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.runs.terminal import say, show_table
 
 MEASURES = {
@@ -28,6 +28,7 @@ def tails_tables(found: Mapping[str, Any]) -> None:
         rows = {name: kinds[how] for name, kinds in found["clients"].items()}
         what = "all classes" if how == "plain" else "only classes that the client has training rows of"
         _table(f"mean over {found['examined']} clients, own test rows, {what}, %", rows)
+    say("± is the 95 % interval that the number of test rows leaves.")
     groups = found["groups"]["by_share"]
     say("groups by share of rows: " + "; ".join(f"{name} {classes}" for name, classes in groups.items()))
     if found["fallback"]:
@@ -43,6 +44,7 @@ def tails_tables(found: Mapping[str, Any]) -> None:
 def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Columns: the measures, then the groups by share and by count of training rows."""
     first = next(iter(rows.values()))
+    share = metric(PRIMARY)
     names = {name: short for name, short in MEASURES.items() if name in first}
     groups = [(kind, group, short) for kind, tiers in GROUPS.items() for group, short in tiers.items()]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, collapse_padding=True)
@@ -50,6 +52,7 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     for short in (*names.values(), *(short for _, _, short in groups)):
         table.add_column(short, justify="right", min_width=5)
     for mode, row in rows.items():
-        values = [row[name] for name in names] + [row[kind][group] for kind, group, _ in groups]
-        table.add_row(mode, *("-" if v is None or math.isnan(v) else f"{100 * v:.1f}" for v in values))
+        told = [share.told(row, name) for name in names]
+        told += [share.written(row[kind][group]) for kind, group, _ in groups]
+        table.add_row(mode, *(text.replace(" ± ", "\n± ") or "-" for text in told))  # below each other: fits 80 columns
     show_table(table)

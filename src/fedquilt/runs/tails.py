@@ -17,7 +17,7 @@ from fedquilt.core.table import ClientId, Table
 from fedquilt.data import tiers_by_count, tiers_by_share
 from fedquilt.engines.client_side import one_thread
 from fedquilt.metrics.collapse import collapse
-from fedquilt.metrics.tails import Tally, by_group, over_clients, tally
+from fedquilt.metrics.tails import Tally, by_group, halves, over_clients, tally
 from fedquilt.pieces.realign import Head, Heads, Personal, Realign, lengths, local, masked, with_head
 from fedquilt.runs.heads import Played
 
@@ -121,7 +121,7 @@ def _common(played: Played, examiner: Examiner, shared: Heads | None, rule: Real
 
 def _told(found: Tally, groups: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {kind: by_group(found, tiers) for kind, tiers in groups.items()}
-    return {**found.measures(), **kinds, "per_class": found.recalls.tolist()}
+    return {**found.measures(), **halves([found]), **kinds, "per_class": found.recalls.tolist()}
 
 
 def _local(played: Played, examiner: Examiner, shared: Heads | None, rule: Realign) -> dict[str, Any]:

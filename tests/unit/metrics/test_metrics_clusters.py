@@ -22,6 +22,7 @@ from fedquilt.metrics.clusters import (
     silhouette,
     tree_distances,
 )
+from fedquilt.metrics.table import Counts, metrics
 
 PAIRS = [0, 0, 1, 1, 2, 2]
 DELTAS = [[1, 0.1, 0], [2, 0, 0.2], [0, 1, 0.1], [0.1, 3, 0], [0, 0.1, 1], [0.2, 0, 4]]
@@ -105,6 +106,11 @@ def test_scores_of_clusters_by_hand() -> None:
     """a: 2 of 4 right, one class of two (balanced 1/2, F1 (2*2/6 + 0)/2 = 1/3); b: all right."""
     found = {"a": scores([2, 2], [2, 0], [4, 0]), "b": scores([2, 2], [2, 2], [2, 2]), "c": scores([4], [1], [4])}
     rows = cluster_scores({"a": 0, "b": 0, "c": 1, "d": 2}, found, {"a": 0.5, "b": 0.25, "c": math.nan, "d": 0.5})
+    halves = {
+        f"{n}_rows_half_95": rows[0].pop(f"{n}_rows_half_95") for n in ("accuracy", "balanced_accuracy", "macro_f1")
+    }
+    assert halves == {f"{m.id}_rows_half_95": m.half(Counts.of([found["a"], found["b"]]), np.arange(2))
+                      for m in metrics() if m.variance}  # fmt: skip
     assert rows[0] == pytest.approx({
         "cluster": 0, "clients": 2, "accuracy": 0.75, "accuracy_std": 0.25, "accuracy_least": 0.5,
         "balanced_accuracy": 0.75, "macro_f1": 2 / 3, "majority_class": 0.375,

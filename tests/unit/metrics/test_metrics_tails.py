@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from sklearn import metrics as reference
 
 from fedquilt.core.errors import InputError
 from fedquilt.metrics.collapse import collapse
-from fedquilt.metrics.tails import by_group, over_clients, tally
+from fedquilt.metrics.support import Z
+from fedquilt.metrics.tails import by_group, halves, over_clients, tally
 from fedquilt.pieces.etf import Frame, simplex
 
 DRAW = torch.Generator().manual_seed(0)
@@ -26,9 +28,21 @@ def test_measures_agree_with_scikit_learn():
     assert found.macro_f1 == pytest.approx(reference.f1_score(y, answers, average="macro"))
     assert found.weighted_f1 == pytest.approx(reference.f1_score(y, answers, average="weighted"))
     assert math.isnan(found.recalls[4])
-    halves = tally(SCORES[:150], LABELS[:150]) + tally(SCORES[150:], LABELS[150:])
-    assert torch.equal(halves.calls, found.calls)
-    assert halves.calibration_error == pytest.approx(found.calibration_error)
+    added = tally(SCORES[:150], LABELS[:150]) + tally(SCORES[150:], LABELS[150:])
+    assert torch.equal(added.calls, found.calls)
+    assert added.calibration_error == pytest.approx(found.calibration_error)
+
+
+def test_measures_know_how_many_rows_they_rest_on():
+    """Accuracy: p(1 - p) / n of a share drawn to a half; two tests of equal counts: divided by the root of two."""
+    found = tally(SCORES, LABELS)
+    (one, two) = (halves([found] * n) for n in (1, 2))
+    share = (found.accuracy * 400 + Z**2 / 2) / (400 + Z**2)
+    assert one["accuracy_rows_half_95"] == pytest.approx(Z * (share * (1 - share) / 400) ** 0.5)
+    assert set(one) == {f"{name}_rows_half_95" for name in ("accuracy", "balanced_accuracy", "macro_f1")}
+    assert all(two[name] == pytest.approx(half / 2**0.5) for name, half in one.items())
+    weights = np.array([1.0, 0.0])
+    assert halves([found] * 2, {"macro_f1": weights})["macro_f1_rows_half_95"] == one["macro_f1_rows_half_95"]
 
 
 def test_calibration_error_by_hand():

@@ -20,6 +20,7 @@ from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.flhc import FLHC
+from fedquilt.metrics.table import metric
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, from_labels
 from fedquilt.runs.assign import assign
@@ -264,6 +265,9 @@ def test_how_strongly_clusters_share_is_in_the_tables(recipe: Path, tmp_path: Pa
     assert all(0 <= c[n] <= 1 for c in clusters for n in ("balanced_accuracy", "macro_f1", "majority_class"))
     told = fedquilt("clusters", said.json["folder"]).out
     assert "lambda" in told
+    for cluster in clusters:
+        for name in ("accuracy", "macro_f1"):
+            assert f"{100 * cluster[name]:.1f} ± {100 * cluster[f'{name}_rows_half_95']:.1f}" in told
     assert "0.909" in told
 
 
@@ -308,7 +312,11 @@ def test_the_majority_baseline_stands_beside_accuracies(recipe: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     assert 0.1 < result["majority_class"] < 1
     assert "majority class, mean over clients" in said.out
-    assert f"{result['majority_class']:.4f}" in said.out
+    least = metric("accuracy").written(result["majority_class"], result["majority_half_95"])
+    assert least in said.out
+    numbers = result["last"]
+    for key in ("test_accuracy", "test_accuracy_worst10", "test_balanced_accuracy", "test_macro_f1"):
+        assert f"{100 * numbers[key]:.1f} ± {100 * numbers[f'{key}_rows_half_95']:.1f}" in said.out
     assert result["energy"]["source"] in ("none", "rapl", "nvml", "rapl+nvml")
 
 

@@ -6,12 +6,14 @@ import csv
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.datasets import load_digits
 
 from fedquilt.core.errors import ConfigError
 from fedquilt.runs.compare import _labels, cells, compare
@@ -163,6 +165,38 @@ def test_without_rows_of_clients_methods_are_compared_on_the_common_test_set(tmp
     refused = fedquilt("compare", recipe, "data.test=0", "data.common_test=0.3", 'compare.methods=["fedper"]')
     assert refused.code == 2
     assert "fedper has none" in refused.err
+
+
+def test_without_rows_of_clients_an_official_test_set_is_the_common_one(tmp_path: Path) -> None:
+    """x_test and y_test of the file, and nothing held back by common_test."""
+    x, y = load_digits(return_X_y=True)
+    path = tmp_path / "official.npz"
+    np.savez(
+        path,
+        x_train=x[:500].astype(np.float32),
+        y_train=y[:500],
+        x_test=x[500:740].astype(np.float32),
+        y_test=y[500:740],
+    )
+    recipe = small(tmp_path, COMMON)
+    settings = [f"data.path={path}", "data.test=0", "compare.seeds=[0]"]
+    result = fedquilt("run", recipe, *settings, "--json").json
+    assert result["common_test_rows"] == 240
+    assert result["common_test_class"] == pytest.approx(np.mean(y[500:740] == commonest(Path(result["folder"]))))
+    assert "test_accuracy" not in result["best"]
+    shown = fedquilt("run", recipe, *settings).out
+    assert re.search(r"majority class, common test set, % +│? +\d+\.\d ± \d", shown)
+    assert re.search(r"global model, common test set, % +│? +\d+\.\d ± \d", shown)
+    said = fedquilt("compare", recipe, *settings, "--json").json
+    assert (said["measure"], said["failed"]) == ("common_accuracy", [])
+    assert all(row["accuracy"] is None and row["common_accuracy_rows_half_95"] > 0 for row in said["rows"])
+    assert said["majority_class"] == pytest.approx(result["common_test_class"])
+
+
+def commonest(folder: Path) -> int:
+    """The commonest training label of a run."""
+    (task,) = json.loads((folder / "federation.json").read_text())["tasks"]
+    return int(np.sum(task["labels"], 0).argmax())
 
 
 def test_a_comparison_without_test_rows_is_refused_before_it_starts(tmp_path: Path) -> None:

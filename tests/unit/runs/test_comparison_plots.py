@@ -19,6 +19,7 @@ def rounds(*accuracies: float, std: float = 0.1) -> list[dict[str, Any]]:
             {
                 "round": 2 * (i + 1), "test_accuracy": accuracy, "test_accuracy_std": std, "test_loss": 1 - accuracy,
                 "test_balanced_accuracy": accuracy / 2, "test_macro_f1": accuracy / 4,
+                "test_macro_f1_rows_half_95": 0.03,
             }
         )  # fmt: skip
     return rows
@@ -54,7 +55,9 @@ def test_all_pictures_and_the_table(tmp_path: Path) -> None:
     assert (good["P10 client acc"], good["P90 client acc"]) == ("0.100000", "0.900000")
     assert (poor["Rounds to 85%"], poor["Min client acc"], poor["Max client acc"]) == (">4", "0.200000", "0.400000")
     assert {good["Majority class acc"], poor["Majority class acc"]} == {"0.250000"}
-    assert poor["Final macro F1"] == "0.075000"
+    assert (poor["Final macro F1"], poor["Final macro F1 half 95 %"]) == ("0.075000", "0.030000")
+    over_seeds = 12.706205 * (0.0000125 / 2) ** 0.5  # t of one degree; 0.22 and 0.225
+    assert float(good["Final macro F1 half 95 %"]) == pytest.approx((over_seeds**2 + 0.03**2) ** 0.5, abs=1e-6)
 
 
 def test_many_methods_can_be_told_apart() -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from fedquilt.metrics.energy import Meter
 from fedquilt.runs.config import load
-from fedquilt.runs.energy import in_words
+from fedquilt.runs.energy import in_words, per_run
 from helpers.command import fedquilt, small
 from helpers.ticking import Ticking
 
+MAE = Path(__file__).parents[3] / "recipes" / "pretrain_mae.toml"
 COLUMNS = ["round", "loss", "accuracy_before", "accuracy_after", "energy_consumed", "energy_ratio"]
 
 
@@ -113,3 +114,55 @@ def test_the_line_in_words() -> None:
     assert in_words({"source": "none", "note": "not measurable here"}) == "energy: not measurable here"
     found = {"source": "nvml", "joules": {"train": 1234.4, "evaluate": 2.0}, "joules_per_model_change": 0.5}
     assert in_words(found) == "energy: 1,236 J by nvml: train 1,234 J, evaluate 2 J; 0.5 J per unit of model change"
+
+
+COMPARE = ['compare.methods=["fedavg","local_only"]', "compare.seeds=[0]", "rounds=1"]
+
+
+@pytest.mark.usefixtures("no_counters")
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_comparison_says_once_that_nothing_is_measurable(tmp_path: Path, at_once: int) -> None:
+    said = fedquilt("compare", small(tmp_path), *COMPARE, "engine.kind=auto", f"engine.at_once={at_once}").out
+    assert [line for line in said.splitlines() if "energy" in line] == ["energy: not measurable here"]
+
+
+@pytest.mark.usefixtures("counters")
+def test_a_comparison_tells_joules_of_each_method(tmp_path: Path) -> None:
+    said = fedquilt("compare", small(tmp_path), *COMPARE, "engine.at_once=1").out
+    told = [line for line in said.splitlines() if "energy: " in line]
+    assert [line.split(": ")[0] for line in told] == ["fedavg", "local_only"] or len(told) == 1  # equal: told once
+    assert "J by rapl: train " in told[0]
+    off = fedquilt("compare", small(tmp_path), *COMPARE, "rounds=2", "--no-energy").out
+    assert "energy: switched off (meters.energy = false)" in off.splitlines()
+
+
+def test_the_mean_over_runs() -> None:
+    one = {"source": "rapl", "joules": {"train": 2.0, "evaluate": 1.0}}
+    two = {"source": "rapl", "joules": {"train": 4.0}, "note": "counted in 2 of 3 rounds"}
+    found = per_run([one, two])
+    assert found["joules"] == {"train": 3.0, "evaluate": 0.5}
+    assert in_words(found).endswith("evaluate 0.5 J (mean of a run; counted in 2 of 3 rounds)")
+    silent = {"source": "none", "note": "not measurable here"}
+    assert per_run([one, silent]) == silent
+
+
+@pytest.mark.usefixtures("counters")
+def test_the_switch_of_other_commands(tmp_path: Path) -> None:
+    recipe = small(tmp_path)
+    swept = fedquilt("sweep", recipe, "rounds=1", "--set", "train.optimizer.lr=0.1", "--no-energy", "--json")
+    assert swept.code == 0, swept.err
+    (result,) = (tmp_path / "runs").rglob("result.json")
+    assert energy_of(str(result.parent))["note"] == "switched off (meters.energy = false)"
+    made = ["data.limit=200", "model.width=8", "model.depth=1", "model.heads=2"]
+    settings = [MAE, *made, "--epochs", "1", "-o", tmp_path / "mae"]
+    assert "energy: 1 J by rapl: train 1 J (of this command)" in fedquilt("pretrain-mae", *settings).out.splitlines()
+    assert "energy: trained before" in fedquilt("pretrain-mae", *settings).out.splitlines()
+    off = fedquilt("pretrain-mae", *settings, "--fresh", "--no-energy").out
+    assert "energy: switched off (meters.energy = false)" in off.splitlines()
+
+
+def test_a_server_has_the_switch_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("fedquilt.deploy.serve.Server.follow", lambda self, config, *_: seen.append(config) or {})
+    fedquilt("serve", small(tmp_path), "--insecure", "--no-energy", "--json")
+    assert not seen[0].meters.energy

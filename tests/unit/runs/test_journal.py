@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fedquilt as package
 from fedquilt.engines.local import Local
 from fedquilt.runs.build import run_of
 from fedquilt.runs.config import load
 from fedquilt.runs.journal import Journal
 from fedquilt.runs.play import Run
-from helpers.command import fedquilt, lines, small
+from fedquilt.runs.watch.board import Board
+from helpers.command import SMALL, fedquilt, lines, small
 
 
 def made(tmp_path: Path, *settings: str, engine: Any = None) -> Run:
@@ -136,3 +141,53 @@ def test_a_folder_that_takes_no_more_words_is_no_error(tmp_path: Path) -> None:
     journal.say("begun", 0)
     journal.step(1, "train", 1, 2)
     assert not (tmp_path / "gone").exists()
+
+
+STOPPABLE = SMALL + '[compare]\nmethods = ["fedavg"]\nseeds = [0]\n'
+
+
+def stopped_by_sigterm(tmp_path: Path, command: str, kind: str) -> Path:
+    """Start the command, wait until a run has said this and played a round more, send the signal; the run's folder."""
+    recipe, source = small(tmp_path, STOPPABLE), str(Path(package.__file__).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedquilt", command, str(recipe), "rounds=100000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": source},
+    )  # fmt: skip
+
+    def begun() -> Path | None:
+        found = next((tmp_path / "runs").rglob("messages.jsonl"), None)
+        last = {} if found is None else (lines(found) or [{}])[-1]
+        if found is None or last.get("kind") != kind:
+            return None
+        return found.parent if played(found.parent) > last["round"] else None
+
+    end = time.monotonic() + 120
+    while (folder := begun()) is None:
+        assert time.monotonic() < end
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "Stopped. What is done is kept; the same command goes on from there." in err
+    return folder
+
+
+def played(folder: Path) -> int:
+    log = folder / "metrics" / "rounds.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_a_run_that_is_stopped_by_sigterm_says_so_and_goes_on(tmp_path: Path, command: str) -> None:
+    folder = stopped_by_sigterm(tmp_path, command, "begun")
+    (_, stopped) = lines(folder / "messages.jsonl")
+    assert stopped["kind"] == "stopped"
+    assert stopped["round"] - 1 <= played(folder) <= stopped["round"]
+    assert not (folder / "result.json").exists()
+    assert [line["state"] for line in Board(folder).lines()] == ["stopped"]
+    if command == "run":
+        stopped_by_sigterm(tmp_path, command, "resumed")
+        kinds = [(row["kind"], row["round"]) for row in lines(folder / "messages.jsonl")]
+        assert [kind for kind, _ in kinds] == ["begun", "stopped", "resumed", "stopped"]
+        assert stopped["round"] - 1 <= kinds[2][1] <= min(stopped["round"], kinds[3][1])

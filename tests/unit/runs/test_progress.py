@@ -57,7 +57,7 @@ def test_a_screen_shows_scores_bytes_what_was_left_out_and_the_phase(screen: io.
     said = last(screen)[-1]
     assert said.startswith("quick")
     assert "3/10" in said
-    assert "accuracy 0.873, training loss 0.250, 5.0 MB, 2 left out train 5/20" in said
+    assert "test accuracy 0.873, training loss 0.250, 5.0 MB, 2 left out train 5/20" in said
     assert "note: [odd] client" in screen.getvalue()
 
 
@@ -67,7 +67,7 @@ def test_scores_stay_in_rounds_without_any(screen: io.StringIO) -> None:
         bar.round(3, SCORES, TOTALS)
         bar.round(4, {"train_loss": 0.1}, TOTALS)
     assert "4/10" in last(screen)[-1]
-    assert "accuracy 0.873" in last(screen)[-1]
+    assert "test accuracy 0.873" in last(screen)[-1]
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -80,7 +80,7 @@ def test_a_comparison_shows_all_and_the_one_that_runs(screen: io.StringIO, tmp_p
         assert [(task.description, task.completed, task.total) for task in shown.live.tasks] == [("all runs", 4, 4)]
     text = screen.getvalue()
     for label in ("fedavg", "local_only"):
-        assert re.search(rf"{label} seed 0: 2 rounds accuracy 0\.\d+, training loss \d", text)  # its line above
+        assert re.search(rf"{label} seed 0: 2 rounds test accuracy 0\.\d+, training loss \d", text)  # its line above
     with Progress() as shown:  # what is finished is not played, and not missing either
         (_, second) = cells(config)[1]
         for file in second.folder.rglob("*"):
@@ -105,10 +105,10 @@ def test_build_machines_get_plain_lines(
             bar.round(done, SCORES, TOTALS)
     assert screen.getvalue() == ""
     assert capsys.readouterr().out.splitlines() == [
-        "quick: 3/10 accuracy 0.873, training loss 0.250, 5.0 MB (about 28 s left)",
-        "quick: 6/10 accuracy 0.873, training loss 0.250, 5.0 MB (about 16 s left)",
-        "quick: 9/10 accuracy 0.873, training loss 0.250, 5.0 MB (about 4 s left)",
-        "quick: 10/10 accuracy 0.873, training loss 0.250, 5.0 MB",
+        "quick: 3/10 test accuracy 0.873, training loss 0.250, 5.0 MB (about 28 s left)",
+        "quick: 6/10 test accuracy 0.873, training loss 0.250, 5.0 MB (about 16 s left)",
+        "quick: 9/10 test accuracy 0.873, training loss 0.250, 5.0 MB (about 4 s left)",
+        "quick: 10/10 test accuracy 0.873, training loss 0.250, 5.0 MB",
     ]
 
 
@@ -125,4 +125,4 @@ def test_a_comparison_in_plain_lines_says_where_to_watch(tmp_path: Path) -> None
     assert said.code == 0, said.err
     first, second = said.out.splitlines()[:2]
     assert re.fullmatch(r"1 run; to follow in a browser: fedquilt watch .*/compare-small-\w+", first)
-    assert second.startswith("fedavg seed 0: 1/1 accuracy")
+    assert second.startswith("fedavg seed 0: 1/1 test accuracy")

@@ -220,7 +220,12 @@ def test_commands(digits_lt: Path, scores: dict, tmp_path: Path):
     assert {Path(p).name for p in found["pictures"]} == {"classes.png", "collapse.png"}
     assert all(Path(p).is_file() for p in (*found["pictures"], *found["files"]))
     assert not (tmp_path / "modes" / "tails.json").exists()  # its scores are in scores.json
-    assert "common test set" in fedquilt("tails", str(digits_lt), "--to", str(tmp_path / "tails")).out
+    said = fedquilt("tails", str(digits_lt), "--to", str(tmp_path / "tails")).out
+    assert "common test set" in said
+    scores = json.loads((tmp_path / "tails" / "tails.json").read_text())
+    for row in (scores["global"]["realigned"], scores["clients"]["readme"]["masked"]):
+        for name in ("accuracy", "balanced_accuracy", "macro_f1"):
+            assert f"± {100 * row[f'{name}_rows_half_95']:.1f}" in said
     assert (tmp_path / "tails" / "tails.json").is_file()
     np.savez(tmp_path / "new.npz", x=np.zeros((2, 1, 8, 8), np.float32))
     out = tmp_path / "answers.csv"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,15 +56,20 @@ def test_a_table_is_learned_with_defaults(tmp_path: Path):
     assert "learned nothing" in raw["doubt"]
 
 
-def test_breast_cancer_is_learned_with_defaults(tmp_path: Path):
-    """The table that was fed raw: 30 columns whose scales differ by five orders of magnitude."""
+def cancer(path: Path) -> Path:
+    """30 columns whose scales differ by five orders of magnitude."""
     datasets = pytest.importorskip("sklearn.datasets")
     x, y = datasets.load_breast_cancer(return_X_y=True)
-    path = tmp_path / "cancer.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*(f"c{i}" for i in range(30)), "label"])
         writer.writerows([*map(float, row), int(label)] for row, label in zip(x, y, strict=True))
+    return path
+
+
+def test_breast_cancer_is_learned_with_defaults(tmp_path: Path):
+    """The table that was fed raw."""
+    path = cancer(tmp_path / "cancer.csv")
     data = {"path": str(path), "clients": 5, "partition": {"kind": "iid"}}
     result = played(Config.model_validate({"rounds": 8, "data": data}), tmp_path / "run")
     assert result["best"]["test_accuracy"] > 0.9 > result["majority_class"] + 0.1
@@ -173,6 +180,35 @@ def test_when_a_run_doubts_itself():
     assert "may have learned nothing" in (at_majority([result(0.62), result(0.63)]) or "")
     assert at_majority([{**result(0.5), "common_class": None}]) is None
     assert at_majority([result(1.0, 1.0, 1.0)]) is None  # one class only
+
+
+def test_without_clients_test_rows_a_run_doubts_itself_on_the_common_test_set(tmp_path: Path):
+    """Fed raw, the breast-cancer table is not learned; standardised, it is."""
+    path = cancer(tmp_path / "cancer.csv")
+    data = {"path": str(path), "clients": 5, "partition": {"kind": "iid"}, "test": 0, "common_test": 0.2}
+    settings = {"rounds": 2, "cohort": {"max_growth": 1e30}}
+    raw = played(Config.model_validate({**settings, "data": {**data, "standardise": False}}), tmp_path / "raw")
+    assert raw["majority_class"] is None
+    assert 0.5 < raw["common_test_class"] < 0.75
+    share, rows = raw["common_test_class"], raw["common_test_rows"]
+    assert raw["common_test_class_half_95"] == pytest.approx(1.959964 * (share * (1 - share) / rows) ** 0.5)
+    assert re.match(
+        r"accuracy on the common test set \d+\.\d % is not (clearly )?above the majority class", raw["doubt"]
+    )
+    assert f"{100 * share:.1f} %" in raw["doubt"]
+    assert f"on {rows} test rows" in raw["doubt"]
+    learned = played(Config.model_validate({**settings, "data": data}), tmp_path / "run")
+    assert learned["best"]["common_test_accuracy"] > share + 0.2
+    assert "doubt" not in learned
+
+
+def test_a_server_without_data_says_nothing_of_the_majority_class():
+    """On a real federation, clients' rows and counts of labels are elsewhere."""
+    facts = majority_facts(SimpleNamespace(classes=2))
+    assert set(facts.values()) == {None}
+    assert at_majority([{**facts, "best": {"test_accuracy": 0.1}}]) is None
+    assert at_majority([{**facts, "best": {"common_test_accuracy": 0.1}}]) is None
+    assert at_majority([{"best": {}}]) is None
 
 
 def test_the_interval_of_a_constant_answer():

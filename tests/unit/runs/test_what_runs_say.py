@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from fedquilt.runs import show, terminal
 from fedquilt.runs.clusters import load_clusters
 from fedquilt.runs.finished import chosen, modes_line, validated
 from fedquilt.runs.majority import at_majority
+from helpers.command import SMALL, fedquilt, small
+from helpers.pages import panel
 
 FACTS = {"majority_class": 0.73, "majority_half_95": 0.16, "common_class": 0.4, "common_half_95": 0.1, "test_rows": 100}
 
@@ -74,3 +77,23 @@ def test_a_folder_that_is_not_there_is_not_a_run_without_clusters(tmp_path: Path
         load_clusters(tmp_path / "nowhere")
     with pytest.raises(InputError, match="has no clusters"):
         load_clusters(tmp_path)
+
+
+def test_a_comparison_tells_the_modes_of_methods_that_have_them(tmp_path: Path):
+    """Under the table and in the report, as the end of a run does; over seeds, means."""
+    text = SMALL + '[compare]\nmethods = ["fedavg", "fedloge"]\nseeds = [0, 1]\n'
+    recipe = small(tmp_path, text.replace('kind = "logistic"', 'kind = "mlp"'))
+    said = fedquilt("compare", recipe, "data.common_test=0.3")
+    assert said.code == 0, said.err
+    (top,) = (tmp_path / "runs").glob("compare-*")
+    (line,) = [line for line in said.out.replace("\n", " ").split("fedloge: ")[1:] if line.startswith("global model: ")]
+    best = [json.loads((top / f"fedloge-seed{seed}/result.json").read_text())["best"] for seed in (0, 1)]
+    names = [n for n in best[0] if n.startswith("common_test_accuracy_") and not n.endswith("half_95")]
+    assert len(names) >= 2
+    for name in names:
+        mode, mean = name.removeprefix("common_test_accuracy_"), (best[0][name] + best[1][name]) / 2
+        assert f"{mode} {100 * mean:.1f}" in line
+    assert "fedavg: global model" not in said.out
+    (told,) = [b["paragraphs"] for b in panel(top / "report.html", "headline")["blocks"]
+               if b["kind"] == "text" and b["paragraphs"][0].startswith("fedloge: global model")]  # fmt: skip
+    assert names[0].removeprefix("common_test_accuracy_") in told[0]

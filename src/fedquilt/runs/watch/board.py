@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedquilt.runs.watch.clients import Clients, score_columns
+from fedquilt.metrics.table import client_columns
+from fedquilt.runs.watch.clients import Clients
 from fedquilt.runs.watch.find import places
 from fedquilt.runs.watch.follow import Followed, point, scores
 
@@ -54,7 +55,8 @@ class Board:
             curves = {k: new for k, run in self.runs.items() if (new := run.points.since(since))["rows"] or new["anew"]}
             found = {
                 "look": self._number, "time": time.time(), "folder": self.top.resolve().name, "point": point(),
-                "scores": scores(), "columns": score_columns(), "runs": lines, "curves": curves, "whole": whole(lines),
+                "scores": scores(), "columns": client_columns("watch"),
+                "runs": lines, "curves": curves, "whole": whole(lines),
             }  # fmt: skip
             if key is not None and key in self.runs:
                 found["run"] = self._closely(key, have)

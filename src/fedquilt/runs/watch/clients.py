@@ -7,18 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedquilt.metrics.table import metrics
+from fedquilt.metrics.table import cells, client_columns
 from fedquilt.runs.logs import CLIENTS, row_in
 from fedquilt.runs.logs import VISITS as VISITS_LOG
 from fedquilt.runs.watch.tail import Tail
 
 _REACH = 1 << 23  # bytes from the end: the last rounds are enough for the last word on most clients
 VISITS = ("exchange", "examples", "steps", "loss", "seconds", "bytes_down", "bytes_up")
-
-
-def score_columns() -> list[dict[str, Any]]:
-    """The columns of clients' scores in the page's table."""
-    return [{"key": m.id, "label": m.short + (", %" if m.share else ""), **m.look} for m in metrics("watch")]
 
 
 class Clients:
@@ -41,10 +36,10 @@ class Clients:
             (_, scores), (_, visits) = self._scores.read(), self._visits.read()
         for row in visits:
             self._note(row, number, {f"visit_{name}": row.get(name) for name in VISITS}, "visited")
-        names = [*(m.id for m in metrics("watch")), "rows"]
+        columns = [*client_columns("watch"), {"key": "rows"}]
         for row in scores:
             if (row.get("model"), row.get("split")) == ("deployed", "test"):
-                self._note(row, number, {name: row.get(name) for name in names}, "scored")
+                self._note(row, number, cells(columns, row), "scored")
 
     def _note(self, row: dict[str, Any], number: int, values: dict[str, Any], when: str) -> None:
         client = row.get("client")

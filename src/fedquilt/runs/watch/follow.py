@@ -6,12 +6,12 @@ import json
 import time
 import tomllib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedquilt.metrics.table import PRIMARY, metrics
+from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
 from fedquilt.runs.journal import MESSAGES, NOW
 from fedquilt.runs.logs import LEDGER, ROUNDS, gaps, in_words, row_in, vouched_in
 from fedquilt.runs.mending import missing_of, told
@@ -27,15 +27,26 @@ COST = ("up", "down", "time", "seconds")
 _WINDOW = 60.0  # seconds over which the pace is taken
 
 
+def _tested() -> Iterator[tuple[Metric, str, str]]:
+    """The test scores of a round that are shown: the metric, the key, and the name."""
+    for m in metrics("watch"):
+        yield m, f"test_{m.id}", f"test {m.name}"
+        if "worst10" in m.summaries:
+            yield m, f"test_{m.id}_worst10", f"test {m.name}, worst tenth"
+
+
 def scores() -> dict[str, dict[str, Any]]:
     """The scores of a round that have curves: their names, and whether they are shown in per cent."""
-    found = {}
-    for m in metrics("watch"):
-        found[f"test_{m.id}"] = {"name": f"test {m.name}", "share": m.share}
-        if "worst10" in m.summaries:
-            found[f"test_{m.id}_worst10"] = {"name": f"test {m.name}, worst tenth", "share": m.share}
+    found = {key: {"name": name, "share": m.share} for m, key, name in _tested()}
     found[f"valid_{PRIMARY}"] = {"name": f"validation {PRIMARY}", "share": True}
     return found | {"train_loss": {"name": "training loss", "share": False}}
+
+
+def scores_told(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The test scores of a round in words, each with the ± that its test rows leave; without those told apart."""
+    known = {key: _number(value) for key, value in row.items()}
+    shown = [(m, key, name) for m, key, name in _tested() if key not in SCORED and known.get(key) is not None]
+    return [(name, m.told(known, key) + " %" * m.share) for m, key, name in shown]
 
 
 def point() -> tuple[str, ...]:
@@ -137,11 +148,12 @@ class Followed:
                 self.trouble = f"{type(error).__name__}: {error}"
         said = {"time": time.time(), "kind": "note", "round": 0, "text": f"cannot be read: {self.trouble}"}
         return {
-            **dict.fromkeys(("name", "method", "engine", "pace", "left", "accuracy", "loss", "scored", "train_loss")),
-            **dict.fromkeys(("best_round", "stopped_early")), **dict.fromkeys(("up", "down", "time", "left_out"), 0),
+            **dict.fromkeys(("name", "method", "engine", "pace", "left", "scored", "best_round", "stopped_early")),
+            **dict.fromkeys(("accuracy", "accuracy_half", "loss", "train_loss")),
+            **dict.fromkeys(("up", "down", "time", "left_out"), 0),
             "id": self.place.key, "label": self.place.label, "group": self.place.group, "seed": self.place.seed,
             "state": "unreadable", "round": 0, "rounds": self.place.rounds, "phase": {}, "said": said,
-            "missing": said["text"], "accuracy_on": "test",
+            "missing": said["text"], "accuracy_on": "test", "told": [],
         }  # fmt: skip
 
     def look(self, number: int) -> None:
@@ -232,6 +244,7 @@ class Followed:
             "accuracy": _number(self.scored.get("test_accuracy", self.scored.get("valid_accuracy"))),
             "accuracy_on": "validation" if self.scored and "test_accuracy" not in self.scored else "test",
             "loss": _number(self.scored.get("test_loss")),
+            "accuracy_half": _number(self.scored.get(f"test_{PRIMARY}{ROWS_HALF}")), "told": scores_told(self.scored),
             "scored": self.scored.get("round"), "train_loss": _number(self.last.get("train_loss")),
             "best_round": self.result.get().get("best_round"), "stopped_early": self.result.get().get("stopped_early"),
             "up": last.get("up", 0), "down": last.get("down", 0), "time": last.get("time", 0),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.runs.files import to_json
 from fedquilt.runs.progress import span
 from fedquilt.runs.show import listing
@@ -48,7 +49,7 @@ def lines_of(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "run": line["label"] + (f", seed {line['seed']}" if line["group"] else ""), "state": line["state"],
             "rounds": f"{line['round']}/{line['rounds'] or '?'}",
             "left": "" if line["left"] is None else span(line["left"]),
-            "accuracy": "" if line["accuracy"] is None else f"{line['accuracy']:.4f}"
+            "accuracy, %": metric(PRIMARY).written(line["accuracy"], line["accuracy_half"])
             + (" (validation)" if line["accuracy_on"] == "validation" else ""),
             "loss": "" if line["loss"] is None else f"{line['loss']:.4f}",
             "MB": f"{line['up'] + line['down']:.2f}", "left out": line["left_out"] or "",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.table import ClientId
-from fedquilt.metrics.table import PRIMARY, Metric, metric, metrics
+from fedquilt.metrics.table import PRIMARY, Metric, cells, client_columns, metric, metrics
 from fedquilt.runs.report.blocks import Block, Panel, chart, column, numbers, table
 from fedquilt.runs.report.gather import Gathered
 from fedquilt.runs.report.panels.curves import thinned
@@ -75,30 +75,17 @@ SURE = (
 MOST_SURE = 1000  # lines
 
 
-def _sure() -> list[dict[str, Any]]:
-    """The columns of clients' scores, each with its interval."""
-    columns = [*SURE]
-    for m in metrics("table"):
-        half = {} if m.variance is None or m.interval else {"half": f"{m.id}_half_95"}
-        columns.append(column(m.id, m.short, help=m.help, **half, **m.look))
-        if m.interval is not None:
-            ends = {end: f"{m.id}_{end}" for end in ("low", "high")}
-            columns.append(column(f"{m.id}_interval", "95 %", "range", **ends, help="its 95 % interval"))
-    return columns
-
-
 def sureness(found: Gathered) -> Panel | None:
     """Each client's test scores with intervals that know how many rows they rest on, the lowest first."""
     rows: list[dict[str, Any]] = []
-    columns = _sure()
-    keys = [c[part] for c in columns for part in ("key", "half", "low", "high") if part in c]
+    columns = [*SURE, *client_columns("table")]
     for label, group in found.begun.items():
         view = group[0]
         at = _round(view)
         for row in view.tests_at(at) if at is not None else ():
             if row.get(f"{PRIMARY}_low") is not None:
                 whose = {"method": label, "place": found.places[label], "client": str(row["client"])}
-                rows.append({key: row.get(key.removesuffix("_interval")) for key in keys} | whose)
+                rows.append(cells(columns, row) | whose)
     if not rows:
         return None
     rows.sort(key=lambda row: row[PRIMARY])

@@ -9,6 +9,7 @@ from scipy.cluster.hierarchy import dendrogram
 
 from fedquilt.core.errors import FedquiltError
 from fedquilt.core.table import in_order
+from fedquilt.metrics.table import PRIMARY, ROWS_HALF
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.runs.clusters import LOG, clusters_in, history, placed_words
 from fedquilt.runs.report.blocks import Block, Panel, chart, column, numbers, table, text
@@ -61,10 +62,11 @@ def _agreed(row: dict[str, Any]) -> str:
     return f"; of these, ARI {row['ari']:.2f} against the planted groups" if "ari" in row else ""
 
 
+SCORES = (PRIMARY, PRIMARY + ROWS_HALF, f"{PRIMARY}_least", "majority_class")
 COLUMNS = (
     column("method", "method"), column("seed", "seed", "number", digits=0),
     column("cluster", "cluster", "number", digits=0), column("size", "clients", "number", digits=0),
-    column("accuracy", "accuracy", "percent"), column("accuracy_least", "lowest", "percent"),
+    column("accuracy", "accuracy", "percent", half=SCORES[1]), column("accuracy_least", "lowest", "percent"),
     column("majority_class", "majority class", "percent"),
     column("groups", "planted groups", help="how many members of each planted group"), column("members", "members"),
 )  # fmt: skip
@@ -84,7 +86,7 @@ def _lines(view: RunView, result: ClusterResult, log: list[dict[str, Any]], foun
             "method": view.label, "place": found.places[view.label], "seed": view.seed, "cluster": place,
             "size": len(group), "members": named,
             "groups": ", ".join(f"{n} x {g}" for g, n in sorted(counts.items())) or None,
-            **{n: known.get(place, {}).get(n) for n in ("accuracy", "accuracy_least", "majority_class")},
+            **{n: known.get(place, {}).get(n) for n in SCORES},
         })  # fmt: skip
     return lines
 

@@ -26,6 +26,8 @@ def headline(found: Gathered) -> Panel | None:
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
         blocks.append(facts(*_cards(found, summary)))
+    for method, line in (summary or {}).get("modes", {}).items():
+        blocks.append(text(f"{method}: {line}"))
     open_runs = [v for v in found.views if not v.result]
     if open_runs:
         named = "; ".join(f"{v.label}, seed {v.seed}: {v.state}" for v in open_runs[:12])
@@ -58,9 +60,9 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         second = max(won["versus"], key=lambda name: rows[name][measure])
         pair = won["versus"][second]
         p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
-        better = f"better in {pair['seeds_better']} of {pair['seeds']} seeds"
+        lower = f"lower in {pair['seeds_better']} of {pair['seeds']} seeds"
         said.append(f"{second} comes next, {abs(100 * pair['difference']):.1f} points "
-                    f"{'lower' if pair['difference'] >= 0 else 'HIGHER client by client'} ({better}{p}).")  # fmt: skip
+                    f"{'lower' if pair['difference'] >= 0 else 'HIGHER client by client'} ({lower}{p}).")  # fmt: skip
     if not math.isnan(summary["majority_class"]):
         gap = 100 * (best[measure] - summary["majority_class"])
         whose = "a client's" if measure == "accuracy" else "the"
@@ -91,8 +93,8 @@ def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, 
     ]  # fmt: skip
     if best["worst10"] is not None:
         half = best["worst10_both_half_95"]
-        sure = "" if half is None else f" ± {100 * half:.1f}, over seeds and test rows"
-        cards.append(("worst tenth of clients", _percent(best["worst10"]), f"mean accuracy of the lowest 10 %{sure}"))
+        sure = "" if half is None else f"± {100 * half:.1f} over seeds and test rows; "
+        cards.append(("worst tenth of clients", _percent(best["worst10"]), f"{sure}mean accuracy of the lowest 10 %"))
     if measure == "accuracy" and best["common_accuracy"] is not None:
         cards.append(("common test set", _percent(best["common_accuracy"]), "its global model, on nobody's rows"))
     return [

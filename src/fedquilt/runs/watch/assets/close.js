@@ -52,7 +52,8 @@ quilt.close = function (id, alone, scores) {
 
   const cards = (run, last) => {
     const items = [
-      [`${run.accuracy_on} accuracy`, quilt.share(run.accuracy) || "–", run.scored ? `mean over clients, after round ${run.scored}` : "not scored yet"],
+      [`${run.accuracy_on} accuracy`, quilt.share(run.accuracy) || "–", run.scored ? `${run.accuracy_half === null ? "" : `\u00b1 ${(100 * run.accuracy_half).toFixed(1)}, `}mean over clients, after round ${run.scored}` : "not scored yet"],
+      ...run.told.map(([name, text]) => [name, text, "± is 95 %, for the number of test rows"]),
       ["test loss", quilt.fixed(run.loss) || "–", run.train_loss === null || run.train_loss === undefined ? "" : `training ${quilt.fixed(run.train_loss)}`],
       ["sent", quilt.size(run.up + run.down), `${quilt.size(run.up)} up, ${quilt.size(run.down)} down`],
       ["clients", String(last.clients ?? "–"), last.clients ? "in the last round" : ""],
