@@ -158,3 +158,30 @@ class Meter:
             yield
         finally:
             self.add(name, self.since(before))
+
+
+def per_run(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What several runs of a method spent, as the mean of one; what the first of them without joules says, if any."""
+    silent = next((f for f in found if not f.get("joules")), None)
+    if silent is not None:
+        return dict(silent)
+    phases = dict.fromkeys(phase for f in found for phase in f["joules"])
+    joules = {phase: sum(f["joules"].get(phase, 0.0) for f in found) / len(found) for phase in phases}
+    notes = dict.fromkeys(["mean of a run"] * (len(found) > 1) + [f["note"] for f in found if f.get("note")])
+    return {"source": found[0]["source"], "joules": joules, "note": "; ".join(notes)}
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """What a run spent, as its result.json has it, in a line."""
+    spent = found.get("joules")
+    if not spent:
+        return f"energy: {found.get('note') or 'unknown'}"
+    parts = ", ".join(f"{phase} {_figure(joules)} J" for phase, joules in spent.items())
+    ratio = found.get("joules_per_model_change")
+    change = "" if ratio is None else f"; {_figure(ratio)} J per unit of model change"
+    note = f" ({found['note']})" if found.get("note") else ""
+    return f"energy: {_figure(sum(spent.values()))} J by {found['source']}: {parts}{change}{note}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

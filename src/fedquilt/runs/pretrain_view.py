@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.core.errors import Stopped
-from fedquilt.metrics.energy import Meter
+from fedquilt.metrics.energy import Meter, in_words
 from fedquilt.runs.config import Config
-from fedquilt.runs.energy import OFF, in_words
+from fedquilt.runs.energy import OFF
 from fedquilt.runs.pretrain import Pretraining, pretrain
 from fedquilt.runs.pretrain_card import PICTURE, TEXT
 from fedquilt.runs.progress import Bar, Progress

@@ -11,8 +11,8 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.metrics.energy import in_words
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
-from fedquilt.runs.energy import in_words
 from fedquilt.runs.finished import in_messages, modes_line, validated
 from fedquilt.runs.mending import missing_of
 from fedquilt.runs.mending import told as lost_in_words

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.table import ClientId
+from fedquilt.metrics.energy import in_words, per_run
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
 from fedquilt.runs.clusters import LOG
-from fedquilt.runs.energy import in_words, per_run
 from fedquilt.runs.finished import modes_line, modes_over, validated
 from fedquilt.runs.majority import at_majority
 from fedquilt.runs.statistics.beside import beside, winner

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedquilt.metrics.energy import Meter
+from fedquilt.metrics.energy import Meter, in_words, per_run
 from fedquilt.runs.config import load
-from fedquilt.runs.energy import in_words, per_run
 from helpers.command import fedquilt, small
 from helpers.ticking import Ticking
 
