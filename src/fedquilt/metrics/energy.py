@@ -6,7 +6,7 @@ and uncore counters are parts of them. Without a counter that can be read everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
