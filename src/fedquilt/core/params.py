@@ -13,6 +13,7 @@ from fedquilt.core.errors import InputError
 
 Params = dict[str, Tensor]
 Names = Callable[[str], bool]
+_REACH = 1e6
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,14 @@ def same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str = "pa
                 f"{what}: '{name}' should be {tuple(tensor.shape)} {tensor.dtype}, "
                 f"got {tuple(other.shape)} {other.dtype}."
             )
+
+
+def check_reach(found: Mapping[str, Tensor], model: Mapping[str, Tensor], what: str) -> None:
+    """Raise unless what a client found along a model is no longer than could be: 1e6 times the model, or 1e6, as a new
+    part of a server's state may be."""
+    length, limit = norm(found), _REACH * max(1.0, norm(model))
+    if not length <= limit:
+        raise InputError(f"{what} has length {length:.3g}, and {limit:.3g} is the limit beside this model.")
 
 
 def zip_with(f: Callable[..., Tensor], first: Mapping[str, Tensor], *rest: Mapping[str, Tensor]) -> Params:

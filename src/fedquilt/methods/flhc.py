@@ -13,7 +13,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone, plain
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.core.params import Names, Params, everything, flatten, pick, sub, weighted_mean
+from fedquilt.core.params import Names, Params, check_reach, everything, flatten, pick, sub, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
@@ -155,6 +155,7 @@ class FLHC(Grouped):
         length = whole.numel() if self.sketch_size is None else min(whole.numel(), self.sketch_size)
         if upload.vector.shape != (length,) or upload.vector.dtype != whole.dtype:
             raise InputError(f"A client's update is {shown(upload.vector)}, expected ({length},) {whole.dtype}.")
+        check_reach({"vector": upload.vector}, state.models[0], "A client's update")
 
     def clustered(self, vectors: Mapping[ClientId, Tensor], turn: Turn) -> ClusterResult:
         """The clusters of these vectors."""
