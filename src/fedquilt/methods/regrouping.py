@@ -9,7 +9,7 @@ from typing import Any
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
 from fedquilt.core.objective import Objective
-from fedquilt.core.params import Params, add, same_names, sub
+from fedquilt.core.params import Params, add, check_change, sub
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import Download
@@ -74,7 +74,7 @@ class Regrouping(Starting):
         """The number of a model there is, and a change of it."""
         if type(upload.cluster) is not int or not 0 <= upload.cluster < len(state.models):
             raise InputError(f"upload: there is no cluster {upload.cluster!r}, only 0 to {len(state.models) - 1}.")
-        same_names({**state.common, **state.models[upload.cluster]}, upload.delta, "upload")
+        check_change({**state.common, **state.models[upload.cluster]}, upload.delta, "upload")
 
     def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
         """Regroup the clients that were heard, then average within clusters; a cluster without reply stays."""
