@@ -37,8 +37,10 @@ def test_the_readme_shows_the_numbers(script: Any, numbers: dict[str, Any]) -> N
 
 @pytest.mark.parametrize(("method", "seed"), [("centralised", 2), ("fedavg", 0)])
 def test_the_numbers_are_those_of_a_fresh_run(numbers: dict[str, Any], tmp_path: Path, method: str, seed: int) -> None:
-    """A frame, of the seed whose number differs between kinds of CPU, and a federation. On the kind of CPU of the table
-    to the last digit; on another one, where nothing more is promised, within the intervals of seeds and test rows."""
+    """A frame, of the seed whose number differs between kinds of CPU, and a federation.
+
+    On the kind of CPU of the table to the last digit; on another one, where nothing more is promised, within the
+    intervals of seeds and test rows."""
     pytest.importorskip("mlxtend")
     given = (f"method={method}", f"seed={seed}", f"output.folder={tmp_path}", "--json")
     said = fedquilt("run", HOME / "recipes/demo.toml", *given)

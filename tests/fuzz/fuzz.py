@@ -30,6 +30,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 SECONDS = 1.0  # of processor time that a case may take
+DATA = 0.05  # of the recipes go on to the data
 CHUNK = 500
 
 
@@ -99,7 +100,8 @@ def config_case() -> Callable[[random.Random], str]:
     os.chdir(folder.name)
 
     def play(draw: random.Random) -> str:
-        return fuzz_configs.tried(fuzz_configs.mutated(draw, seeds), Path(folder.name) / "recipe.toml")
+        text, file = fuzz_configs.mutated(draw, seeds), Path(folder.name) / "recipe.toml"
+        return fuzz_configs.tried(text, file, data=draw.random() < DATA)
 
     return play
 

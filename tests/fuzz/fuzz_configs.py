@@ -16,6 +16,7 @@ from fedquilt.registry import entries
 from fedquilt.runs.build import engine_of, method_of, tell_of
 from fedquilt.runs.compare import cells
 from fedquilt.runs.config import dump, load, parse
+from fedquilt.runs.data import federation_of
 from fedquilt.runs.options import _schema
 from fedquilt.runs.settings import Config
 from fedquilt.runs.sweeping import sweep
@@ -193,20 +194,30 @@ def _value(value: Any) -> str:
     return '"None"' if value is None else repr(value)
 
 
-def tried(text: str, file: Path) -> str:
-    """What became of a recipe: 'built', or the kind of error it was refused with. Anything else is raised."""
+def tried(text: str, file: Path, data: bool = False) -> str:
+    """What became of a recipe: 'built', or the kind of error it was refused with. Anything else is raised. With
+    ``data``, its clients get their rows, too."""
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     try:
         config = load(file)
         config.folder_name  # noqa: B018  # its hash is made
         assert parse_again(config) == config
         build(config)
+        if data:
+            federation_of(small(config))
     except InputError as error:
         said = str(error)
         assert said.strip(), "a refusal without a reason"
         assert len(said) < 200_000, "a refusal of endless length"
         return type(error).__name__
-    return "built"
+    return "built with data" if data else "built"
+
+
+def small(config: Config) -> Config:
+    """The same partition, tail, shift and stream of 200 little pictures."""
+    limit = min(config.data.limit or 200, 200)
+    data = config.data.model_copy(update={"source": "digits", "path": None, "limit": limit})
+    return config.model_copy(update={"data": data})
 
 
 def parse_again(config: Config) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import fuzz_configs
@@ -16,6 +17,7 @@ from fedquilt.core.limits import upload_limits
 from fedquilt.core.record import unpack
 from fedquilt.pieces import etf
 from fedquilt.runs.config import dump, load
+from fedquilt.runs.data import federation_of
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +79,24 @@ def test_odd_recipes_are_refused_with_a_reason(text, tmp_path):
     with pytest.raises(InputError) as refused:
         fuzz_configs.build(load_text(text, tmp_path))
     assert 10 < len(str(refused.value)) < 12_000
+
+
+ODD_DATA = {
+    "groups without end": ('shift = { kind = "label_permutation", groups = 1000000000000000000000000000000 }', None),
+    "a state beyond 32 bits": (
+        'long_tail = { kind = "step", factor = 0.9, random_state = 1000000000000 }',
+        "random_state must be a number from 0 to",
+    ),
+    "an infinite sum": ('partition = { kind = "dirichlet", alpha = 1e308 }', "alpha must be at most 1e.12"),
+}
+
+
+@pytest.mark.parametrize(("setting", "refusal"), ODD_DATA.values(), ids=ODD_DATA)
+def test_odd_data_are_made_or_refused_in_no_time(setting, refusal, tmp_path):
+    began = time.process_time()
+    with nullcontext() if refusal is None else pytest.raises(InputError, match=refusal):
+        federation_of(fuzz_configs.small(load_text(f"[data]\n{setting}\n", tmp_path)))
+    assert time.process_time() - began < 1
 
 
 def load_text(text: str, folder: Path) -> fuzz_configs.Config:

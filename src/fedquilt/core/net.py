@@ -141,6 +141,13 @@ class Net:
         found: Tapes = self._cell["tapes"]
         return found
 
+    @property
+    def embeds(self) -> bool:
+        """Whether its rows are token ids, which it looks up in an embedding."""
+        module = self._resident().module
+        tables = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
+        return tables or bool(getattr(module, "ids", False))
+
     def trait(self, name: str) -> Any:
         """An attribute of the module, such as the width of its embeddings."""
         module = self._resident().module

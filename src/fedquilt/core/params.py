@@ -13,6 +13,8 @@ from fedquilt.core.errors import InputError
 
 Params = dict[str, Tensor]
 Names = Callable[[str], bool]
+_REACH = 1e6
+_COUNTED = 1e12
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,23 @@ def same_names(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str = "pa
                 f"{what}: '{name}' should be {tuple(tensor.shape)} {tensor.dtype}, "
                 f"got {tuple(other.shape)} {other.dtype}."
             )
+
+
+def check_reach(found: Mapping[str, Tensor], model: Mapping[str, Tensor], what: str) -> None:
+    """Raise unless what a client found along a model is no longer than could be: 1e6 times the model, or 1e6, as a new
+    part of a server's state may be."""
+    length, limit = norm(found), _REACH * max(1.0, norm(model))
+    if not length <= limit:
+        raise InputError(f"{what} has length {length:.3g}, and {limit:.3g} is the limit beside this model.")
+
+
+def check_change(model: Mapping[str, Tensor], change: Mapping[str, Tensor], what: str) -> None:
+    """Raise unless a change has the names, shapes and dtypes of a model, and its whole numbers, such as BatchNorm's
+    count of batches, are such as somebody can have counted."""
+    same_names(model, change, what)
+    for name, tensor in change.items():
+        if tensor.numel() and not tensor.is_floating_point() and float(tensor.double().abs().max()) > _COUNTED:
+            raise InputError(f"{what}: '{name}' counts beyond {_COUNTED:g}.")
 
 
 def zip_with(f: Callable[..., Tensor], first: Mapping[str, Tensor], *rest: Mapping[str, Tensor]) -> Params:

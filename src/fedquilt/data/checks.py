@@ -17,6 +17,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, in_order
 
 _CHANNELS = (1, 3, 4)
+_LARGEST = 1e12  # of a Dirichlet draw's parameter; sums of some more are infinite
 _MOST = 1_000_000  # classes; a larger label is a number of something else
 
 
@@ -180,9 +181,11 @@ def check_clients(rows: int, clients: int, name: str = "", minimum: int = 0) -> 
 
 
 def check_positive(name: str, field: str, value: float, cure: str) -> None:
-    """Raise unless a setting is a finite number above 0."""
+    """Raise unless a setting is a number above 0 that can be drawn with."""
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"{name}: {field} must be more than 0, got {value!r}. {cure}.")
+    if value > _LARGEST:
+        raise InputError(f"{name}: {field} must be at most {_LARGEST:g}, got {value:g}. {cure}.")
 
 
 def check_minimum(name: str, minimum: int) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedquilt.core.declared import shown
 from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.data.checks import as_seed, label_column
@@ -110,6 +111,8 @@ def kept_rows(labels: NDArray[Any], tail: Profile, seed: int | Seed = 0, classes
 
 
 def _as_published(labels: NDArray[Any], wanted: Ints, state: int) -> Ints:
+    if not 0 <= state < 2**32:
+        raise InputError(f"random_state must be a number from 0 to {2**32 - 1}, got {shown(state)}.")
     draw, kept = np.random.RandomState(state), []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)

@@ -165,7 +165,7 @@ class LabelPermutation:
         classes, root = federation.classes or 0, as_seed(seed).fold("label permutation")
         drawn = self.permutations or tuple(
             tuple(root.fold(g).numpy().permutation(classes).tolist() if g else range(classes))
-            for g in range(self.groups)
+            for g in range(min(self.groups, len(federation.ids)))
         )
         if any(len(p) != classes for p in drawn):
             raise InputError(f"LabelPermutation: give permutations of the {classes} classes of this federation.")

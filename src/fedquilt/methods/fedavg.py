@@ -12,7 +12,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Codec, Cohort, Exchange, Reply, Turn, everyone, plain
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
-from fedquilt.core.params import Names, Params, Parts, everything, pick, same_names, sub
+from fedquilt.core.params import Names, Params, Parts, check_change, everything, pick, sub
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
@@ -164,7 +164,7 @@ class FedAvg:
 
     def check(self, state: Any, upload: Any) -> None:
         """A change has the names and shapes of what it changes."""
-        same_names(state.shared, upload.delta, "upload")
+        check_change(state.shared, upload.delta, "upload")
 
     def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
         """Merge the changes."""

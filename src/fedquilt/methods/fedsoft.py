@@ -13,7 +13,7 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone, plain
 from fedquilt.core.objective import Objective
-from fedquilt.core.params import Params, add, same_names, weighted_mean
+from fedquilt.core.params import Params, add, check_change, same_names, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -169,7 +169,7 @@ class FedSoft(Regrouping):
 
     def same(self, state: Soft, upload: Upload) -> None:
         """A change has the names and shapes of what it changes."""
-        same_names(state.models[0], upload.delta, "upload")
+        check_change(state.models[0], upload.delta, "upload")
 
     def soften(self, state: Soft, replies: Iterable[Reply[Upload]], turn: Turn) -> Soft:
         """Each cluster's model anew from those it asked; it stays if none of them answered."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedquilt.core.declared import shown
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, everyone, plain
-from fedquilt.core.params import Names, Params, everything, flatten, pick, sub, weighted_mean
+from fedquilt.core.params import Names, Params, check_reach, everything, flatten, pick, sub, weighted_mean
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
@@ -166,6 +166,7 @@ class ByUpdates:
         length = whole.numel() if self.options.sketch_size is None else min(whole.numel(), self.options.sketch_size)
         if upload.vector.shape != (length,) or upload.vector.dtype != whole.dtype:
             raise InputError(f"A client's update is {shown(upload.vector)}, expected ({length},) {whole.dtype}.")
+        check_reach({"vector": upload.vector}, state.models[0], "A client's update")
 
     def clustered(self, vectors: Mapping[ClientId, Tensor], turn: Turn) -> ClusterResult:
         """The clusters of these vectors."""

@@ -28,7 +28,7 @@ from fedquilt.core.declared import shown
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Cohort, Exchange, Reply, Turn
 from fedquilt.core.objective import Term
-from fedquilt.core.params import Params
+from fedquilt.core.params import Params, check_reach
 from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
@@ -269,6 +269,8 @@ class Grouped(OnBase):
             vector, dtypes = upload.vector, {t.dtype for t in state.models[0].values()}
             if vector is not None and (aims is None or vector.shape != aims.shape[1:] or vector.dtype not in dtypes):
                 raise InputError(f"The client's vector is {shown(vector)}, unlike the clusters'.")
+            if vector is not None:
+                check_reach({"vector": vector}, state.models[0], "The client's vector")
             if vector is None and upload.cluster is None and aims is not None:
                 raise InputError("A client that opens a cluster must show its vector.")
 

@@ -15,7 +15,7 @@ from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.core.params import Params, Parts, everything, lerp, nothing, pick, same_names, sub
+from fedquilt.core.params import Params, Parts, check_change, everything, lerp, nothing, pick, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
@@ -176,7 +176,7 @@ class Adapters(OnBase):
     def check(self, state: Anchors, upload: Any) -> None:
         """Adapters as they are here; prototypes of the right width, none of them zero, with a count each."""
         if isinstance(upload, Learned):
-            same_names(state.shared, upload.delta, "upload")
+            check_change(state.shared, upload.delta, "upload")
         rows, counts, width = upload.prototypes, upload.counts, state.bank.rows.shape[1]
         if (
             rows.dim() != 2

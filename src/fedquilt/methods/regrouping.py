@@ -25,7 +25,17 @@ from torch import Tensor
 from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
 from fedquilt.core.objective import Objective, OnLoss
-from fedquilt.core.params import Names, Params, add, everything, everything_but, flatten, pick, same_names, sub
+from fedquilt.core.params import (
+    Names,
+    Params,
+    add,
+    check_change,
+    everything,
+    everything_but,
+    flatten,
+    pick,
+    sub,
+)
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
@@ -188,7 +198,7 @@ class Regrouping(OnBase):
         """The number of a model there is, and a change of it."""
         if type(upload.cluster) is not int or not 0 <= upload.cluster < len(state.models):
             raise InputError(f"upload: there is no cluster {upload.cluster!r}, only 0 to {len(state.models) - 1}.")
-        same_names({**state.common, **state.models[upload.cluster]}, upload.delta, "upload")
+        check_change({**state.common, **state.models[upload.cluster]}, upload.delta, "upload")
 
     def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
         """Regroup the clients that were heard, then average within clusters; a cluster without reply stays. What is

@@ -82,7 +82,10 @@ class class_wise:
     def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
         rest, sums, total = Mean(), dict[str, torch.Tensor](), torch.zeros(())
         for reply in replies:
-            weight = reply.examples * reply.upload.counts.double()
+            counts = reply.upload.counts.double()
+            if float(counts.sum()) > reply.examples:
+                raise InputError(f"counts of {counts.sum():g} rows, of a client that has {reply.examples}.")
+            weight = reply.examples * counts
             total = total + weight
             for name, delta in pick(self.names, reply.upload.delta).items():
                 part = delta.double() * weight.view(-1, *[1] * (delta.dim() - 1))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
-from fedquilt.core.params import Params, same_names
+from fedquilt.core.params import Params, check_reach, same_names
 from fedquilt.core.record import record
 from fedquilt.core.table import Table
 
@@ -86,5 +86,6 @@ def check_slopes(upload: ClassSlopes, head: Params) -> None:
     """Raise unless the slopes fit this head."""
     classes = len(head[WEIGHT])
     same_names({n: t.new_zeros(classes, *t.shape) for n, t in head.items()}, upload.slopes, "upload.slopes")
+    check_reach(upload.slopes, head, "upload.slopes")
     if upload.shown.shape != (classes,) or upload.shown.dtype != torch.bool:
         raise InputError(f"upload.shown must be {classes} truth values, got {upload.shown.tolist()[:5]}.")

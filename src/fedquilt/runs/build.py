@@ -22,7 +22,7 @@ from fedquilt.runs.data import made
 from fedquilt.runs.energy import OFF
 from fedquilt.runs.files import write_atomic
 from fedquilt.runs.finished import result_of
-from fedquilt.runs.preparation import agreed
+from fedquilt.runs.preparation import agreed, tell_whole_numbers
 from fedquilt.runs.runner import Run, make_engine
 from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.trackers import RunInfo, Trackers
@@ -84,6 +84,7 @@ def run_of(
     data = federation if federation is not None else federation_of(config)
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
     method = method_of(config, data)
+    tell_whole_numbers(method, data)
     if not engine.keeps_states:
         check_fits(method, data, config.train.batch_size)
         check_codecs(method, data, Seed(config.seed))

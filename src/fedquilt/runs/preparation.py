@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedquilt.core.columns import Column, PerColumn
 from fedquilt.core.errors import SnapshotError
+from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.data.tabular import scope_of
@@ -18,6 +22,8 @@ from fedquilt.engines.rounds import Rounds
 from fedquilt.methods.survey import Survey
 from fedquilt.runs.files import to_json, write_atomic
 
+log = logging.getLogger("fedquilt")
+_TOLD: list[str] = []
 FILE = "preparation.json"
 MOST = 5000  # clients whose exchange is made in a simulation, to tell its bytes
 
@@ -73,6 +79,23 @@ def agreed(source: Any, engine: Engine, standardise: Any, seed: Seed, folder: Pa
         if folder is not None:
             found.write(folder)
     return replace(source, prepare=found.prepare)
+
+
+def tell_whole_numbers(method: Any, source: Any) -> None:
+    """Say, once in a process, that rows of whole numbers are given to a network as they are, unless it embeds them."""
+    columns, net = getattr(source, "columns", None), getattr(method, "net", None)
+    x = columns.get("x") if isinstance(columns, dict) else None
+    if _TOLD or not isinstance(net, Net) or x is None or x.dim() != 2 or x.dtype not in (torch.int64, torch.int32):
+        return
+    if not net.embeds:
+        _TOLD.append(str(x.dtype))
+        log.warning(
+            "note: rows of %d whole numbers (%s) are taken for token ids and given to the network as they are. If they "
+            "are numbers, such as counts, give them as floats, x.astype('float32'): then they are a table, whose "
+            "columns are standardised.",
+            x.shape[1],
+            str(x.dtype).removeprefix("torch."),
+        )
 
 
 def of_run(federation: Any, folder: Path | None) -> Prepared | None:

@@ -23,7 +23,7 @@ from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.engines import make_engine as make_engine
 from fedquilt.runs.links import Network
 from fedquilt.runs.play import Run as Run
-from fedquilt.runs.preparation import agreed
+from fedquilt.runs.preparation import agreed, tell_whole_numbers
 from fedquilt.runs.snapshot import Snapshot as Snapshot
 from fedquilt.runs.storage import RunFolder
 
@@ -99,6 +99,7 @@ def run(
     try:
         place = None if folder is None else Path(folder)
         federation = agreed(federation, used, "federation", Seed(seed), place)
+        tell_whole_numbers(method, federation)
         made = Run(
             method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,
             stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models, checkpoints=checkpoints,

@@ -84,20 +84,18 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def paths(value: Any, here: Path = ()) -> Iterator[Path]:
-    """Every field of an upload, also those inside fields; of a dict of tensors the first and the last."""
+def paths(value: Any, here: Path = (), end: bool = True) -> Iterator[tuple[Path, bool]]:
+    """Every field of an upload, also those inside fields; and whether it is at an end: not, of a dict or list, between
+    the first and the last."""
+    inside: list[tuple[Any, Any]] = []
     if is_dataclass(value):
-        for field in fields(value):
-            yield (*here, field.name)
-            yield from paths(getattr(value, field.name), (*here, field.name))
-    elif isinstance(value, dict):
-        for key in dict.fromkeys([*list(value)[:1], *list(value)[-1:]]):
-            yield (*here, key)
-            yield from paths(value[key], (*here, key))
-    elif isinstance(value, tuple | list):
-        for place in dict.fromkeys([0, len(value) - 1] if value else []):
-            yield (*here, place)
-            yield from paths(value[place], (*here, place))
+        inside = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    elif isinstance(value, dict | tuple | list):
+        inside = list(value.items() if isinstance(value, dict) else enumerate(value))
+    for place, (step, inner) in enumerate(inside):
+        outer = end and (is_dataclass(value) or place in (0, len(inside) - 1))
+        yield (*here, step), outer
+        yield from paths(inner, (*here, step), outer)
 
 
 def spoilt(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
@@ -141,7 +139,7 @@ class Spoiling(Local):
     def __init__(self, spoil: Spoil | None, memo: dict[bytes, Outcome]) -> None:
         super().__init__()
         self.spoil, self.memo = spoil, memo
-        self.seen: dict[str, set[Path]] = {}
+        self.seen: dict[str, dict[Path, bool]] = {}
         self.optional: set[tuple[str, Path]] = set()
         self.hit = 0
 
@@ -159,8 +157,9 @@ class Spoiling(Local):
         spoil = self.spoil
         if spoil is None:
             wire = unpack(found.upload)
-            self.seen.setdefault(task.exchange, set()).update(paths(wire))
-            self.optional |= {(task.exchange, path) for path in paths(wire) if may_be_none(wire, path)}
+            fields = dict(paths(wire))
+            self.seen.setdefault(task.exchange, {}).update(fields)
+            self.optional |= {(task.exchange, path) for path in fields if may_be_none(wire, path)}
         elif (task.client, task.exchange) == (spoil.client, spoil.exchange):
             if spoil.kind is None:
                 return Lost("lost")
