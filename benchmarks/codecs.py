@@ -25,17 +25,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params, cosine
-from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, Federation, Pixels, read
-from fedquilt.engines.client_side import Wire
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedper import FedPer
 from fedquilt.methods.on_base import OnBase
+from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.models.registry import net
 from fedquilt.pieces.codecs import (
     half,
@@ -51,6 +48,9 @@ from fedquilt.pieces.codecs import (
     uniform,
 )
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import pack, record, unpack
+from fedquilt.rounds.client import Wire
+from fedquilt.rounds.rounds import Rounds
 
 TIMED = {
     "hgc": hgc(), "hgc_rc": hgc_rc(), "sign": sign(), "half": half(), "uniform 8": uniform(8), "uniform 4": uniform(4),

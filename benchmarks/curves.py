@@ -35,11 +35,11 @@ def of_parameters(width: int, processes: int) -> dict[str, Any]:
     from fedquilt.core.params import numel
     from fedquilt.core.seed import Seed
     from fedquilt.data import IID, Federation
-    from fedquilt.engines.rounds import Rounds
     from fedquilt.engines.workers import Workers
     from fedquilt.methods.fedavg import FedAvg
     from fedquilt.models.registry import make
     from fedquilt.pieces.optimizers import SGD
+    from fedquilt.rounds.rounds import Rounds
 
     x = np.random.default_rng(0).random((1000, 1, 28, 28), dtype=np.float32)
     data = Federation.from_arrays(x, np.arange(1000) % 10, IID(), 20, test=0.0, valid=0.0, standardise=None)

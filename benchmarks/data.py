@@ -37,8 +37,8 @@ def forget_peak() -> None:
 
 def writers(repeats: int) -> dict[str, Any]:
     """One client per writer of MNIST."""
-    from fedquilt.core.errors import InputError
     from fedquilt.data import Federation, read
+    from fedquilt.errors import InputError
 
     try:
         arrays = read("mnist")

@@ -38,11 +38,11 @@ from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import IID, Federation
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
 from fedquilt.engines.workers import Workers
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models.registry import make
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.runner import run
 
 

@@ -22,14 +22,14 @@ import torch
 
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedloge import FedLoGe
+from fedquilt.methods.long_tailed.fedloge import FedLoGe
 from fedquilt.models.registry import make
 from fedquilt.pieces.etf import Frame, _built, ideal_angle, spread
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import pack
 
 CASES = {"64 features, 10 classes": (10, 64, 2.0), "512 features, 100 classes": (100, 512, 60.0)}
 MOST = 1.10

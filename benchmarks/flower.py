@@ -183,10 +183,10 @@ def ended(processes: list[subprocess.Popen[bytes]]) -> None:
 
 def ours(folder: Path, data: dict[str, Path], rounds: int) -> dict[str, Any]:
     """The library's FedAvg."""
+    from fedquilt.config.config import parse
     from fedquilt.deploy.flower_command import Address, free_port
     from fedquilt.deploy.keys import Keys, make
     from fedquilt.deploy.serve import Server
-    from fedquilt.runs.config import parse
 
     make(folder / "keys", ["localhost"], NODES)
     keys, address = Keys(folder / "keys"), Address("127.0.0.1", free_port())

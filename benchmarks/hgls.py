@@ -21,18 +21,18 @@ from typing import Any
 
 import torch
 
-from fedquilt.core.errors import FedquiltError
+from fedquilt.config.config import parse
 from fedquilt.core.params import pick
-from fedquilt.core.record import unpack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.hgls import HGLS
-from fedquilt.methods.own_heads import as_matrix, is_head, rows_of
+from fedquilt.errors import FedquiltError
+from fedquilt.methods.personalised.hgls import HGLS
+from fedquilt.methods.personalised.own_heads import as_matrix, is_head, rows_of
 from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import unpack
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import federation_of
-from fedquilt.runs.config import parse
 
 CLIENTS, TARGET = 20, 0.15
 

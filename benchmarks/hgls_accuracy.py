@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from scipy import stats
 
+from fedquilt.config.config import parse
 from fedquilt.runs.build import federation_of, method_of
-from fedquilt.runs.config import parse
 from fedquilt.runs.runner import run
 
 CODED = {"gradient": "last_batch", "search_base": "local"}

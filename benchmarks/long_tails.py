@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedquilt.runs.compare import paired
-from fedquilt.runs.finished import result_of
-from fedquilt.runs.tails import evaluate
+from fedquilt.analysis.tails import evaluate
+from fedquilt.storage.finished import result_of
+from fedquilt.studies.compare import paired
 
 Scores = dict[str, dict[int, dict[str, Any]]]  # method -> seed -> scores
 COMMON = ("universal", "global", "realigned")

@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedquilt.config.config import Evaluation, Snapshots
 from fedquilt.core.exchange import at_random
 from fedquilt.core.net import Net
 from fedquilt.core.params import nbytes
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, read
 from fedquilt.engines.local import Local
-from fedquilt.methods.local_only import LocalOnly
+from fedquilt.methods.averaging.local_only import LocalOnly
 from fedquilt.models.registry import make
-from fedquilt.runs.config import Evaluation, Snapshots
 from fedquilt.runs.runner import Run
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 
 MEGABYTE = 2**20
 

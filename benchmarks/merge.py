@@ -51,7 +51,7 @@ def write_models(folder: Path) -> list[Path]:
 
 def merge(folder: Path) -> dict[str, float]:
     """The merge, in this process."""
-    from fedquilt.runs.merging import Request, merge_files
+    from fedquilt.analysis.merging import Request, merge_files
 
     paths = [folder / f"{name}.safetensors" for name in ("base", *range(MODELS))]
     before, wall, began = resident("VmRSS"), time.perf_counter(), time.process_time()
@@ -75,9 +75,9 @@ def select() -> dict[str, float]:
 
 def wire() -> list[dict[str, Any]]:
     """Frames of every density, beside the formulas."""
-    from fedquilt.core.record import pack
     from fedquilt.core.seed import Seed
     from fedquilt.pieces.codecs.sparse_wire import sparse
+    from fedquilt.records.record import pack
 
     rows, draw = [], np.random.default_rng(0)
     for keep in DENSITIES:

@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
+from fedquilt.config.links import Network
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.engines.local import Local
-from fedquilt.engines.phases import PhaseMeter
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models.registry import net
-from fedquilt.runs.links import Network
+from fedquilt.rounds.phases import PhaseMeter
 from fedquilt.runs.meters import LOG, Meters
 from fedquilt.runs.play import Run
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 
 MOST = 0.01
 MODELS = {"mlp": "digits", "lenet5": "mnist5k"}

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from fedquilt.core.record import frame_bytes
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.methods.anchoring import NOVEL, OWN, TOLD, Anchoring
-from fedquilt.methods.podfcssv_records import Anchored, Learned
+from fedquilt.methods.self_supervised.anchoring import NOVEL, OWN, TOLD, Anchoring
+from fedquilt.methods.self_supervised.podfcssv_records import Anchored, Learned
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.pieces.prototypes.memory import Following
 from fedquilt.pieces.prototypes.spherical import spherical_kmeans
+from fedquilt.records.record import frame_bytes
 
 WIDTH, DEPTH, BOTTLENECK, BACKBONE = 768, 12, 64, 111_907_840  # ViT-MAE-base: numbers of encoder and decoder
 

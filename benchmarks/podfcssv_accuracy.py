@@ -31,16 +31,16 @@ import numpy as np
 import torch
 from scipy import stats
 
+from fedquilt.analysis.continual import Examiner, summary
+from fedquilt.config.data import set_aside
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, Federation, Pixels
-from fedquilt.data.sources import read as read_source
-from fedquilt.data.streams import Stream
-from fedquilt.methods.podfcssv import PODFCSSV, FedMAE, MAEAlone, MAEPooled
+from fedquilt.data.sources.sources import read as read_source
+from fedquilt.data.streams.streams import Stream
+from fedquilt.methods.self_supervised.podfcssv import PODFCSSV, FedMAE, MAEAlone, MAEPooled
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.optimizers import AdamW
-from fedquilt.runs.continual import Examiner, summary
 from fedquilt.runs.runner import run
-from fedquilt.runs.set_aside import set_aside
 
 MEAN, STD = (0.491, 0.482, 0.447), (0.247, 0.244, 0.262)
 TASKS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))

@@ -28,16 +28,16 @@ def case(method: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
+    from fedquilt.config.config import Evaluation
     from fedquilt.core.exchange import at_random
     from fedquilt.core.net import Net
     from fedquilt.data import IID, Federation
     from fedquilt.engines.local import Local
     from fedquilt.methods.fedavg import FedAvg
-    from fedquilt.methods.fedper import FedPer
+    from fedquilt.methods.personalised.fedper import FedPer
     from fedquilt.models.registry import make
-    from fedquilt.runs.config import Evaluation
     from fedquilt.runs.runner import Run
-    from fedquilt.runs.storage import RunFolder
+    from fedquilt.storage.folder import RunFolder
 
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)

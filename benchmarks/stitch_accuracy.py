@@ -51,10 +51,10 @@ def one(arrays: Any, model: str, kind: str, options: dict[str, Any], seed: int, 
     """One run."""
     from fedquilt import run
     from fedquilt.data import Federation
-    from fedquilt.data.legacy import DirichletCuts
+    from fedquilt.data.partitions.legacy import DirichletCuts
+    from fedquilt.methods.averaging.fedavg_noise import FedAvgNoise
     from fedquilt.methods.fedavg import FedAvg
-    from fedquilt.methods.fedavg_noise import FedAvgNoise
-    from fedquilt.methods.localize_stitch import LocalizeStitch
+    from fedquilt.methods.merging.localize_stitch import LocalizeStitch
     from fedquilt.models.registry import net
     from fedquilt.pieces.aggregators import uniform_mean
     from fedquilt.pieces.optimizers import AdamW
@@ -132,7 +132,7 @@ def table(options: argparse.Namespace) -> None:
     """Markdown to the screen, CSV and pictures beside ``options.table``."""
     from matplotlib import rc_context
 
-    from fedquilt.runs.plots import COLOURS, STYLE, subplots
+    from fedquilt.results.plots import COLOURS, STYLE, subplots
 
     every = {name: rows_of(options.out / name) for name in options.data if (options.out / name).is_dir()}
     options.table.parent.mkdir(parents=True, exist_ok=True)

@@ -28,9 +28,9 @@ KEPT = (
 
 def main(folder: Path | None) -> None:
     """Play if there is nothing to take, then write."""
-    from fedquilt.runs.compare import compare
-    from fedquilt.runs.config import load
-    from fedquilt.runs.progress import Progress
+    from fedquilt.config.config import load
+    from fedquilt.show.progress import Progress
+    from fedquilt.studies.compare import compare
 
     with tempfile.TemporaryDirectory() as place:
         if folder is None:

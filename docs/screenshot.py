@@ -50,7 +50,7 @@ def arrange(page: Any) -> None:
 @contextmanager
 def watched(folder: Path) -> Iterator[str]:
     """The address of the page that follows the runs in a folder."""
-    from fedquilt.runs.watch.server import Watch
+    from fedquilt.watch.server import Watch
 
     with Watch(folder) as server:
         Thread(target=server.serve_forever, daemon=True).start()

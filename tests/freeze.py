@@ -19,9 +19,9 @@ from typer.main import get_command
 
 from conformance.cases import CASES
 from fedquilt.cli import app
-from fedquilt.core.record import pack
+from fedquilt.config.settings import Config
 from fedquilt.metrics.classify import classify
-from fedquilt.runs.settings import Config
+from fedquilt.records.record import pack
 from helpers.toy import last
 
 

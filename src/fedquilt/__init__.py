@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedquilt.moved import install
+
 if TYPE_CHECKING:
-    from fedquilt.core.errors import FedquiltError as FedquiltError
+    from fedquilt.analysis.newcomers import evaluate_newcomers as evaluate_newcomers
     from fedquilt.core.exchange import Exchange as Exchange
     from fedquilt.core.exchange import Method as Method
     from fedquilt.core.exchange import Reply as Reply
@@ -22,22 +24,22 @@ if TYPE_CHECKING:
     from fedquilt.core.params import Parts as Parts
     from fedquilt.core.params import everything_but as everything_but
     from fedquilt.core.params import under as under
-    from fedquilt.core.record import pack as pack
-    from fedquilt.core.record import record as record
-    from fedquilt.core.record import unpack as unpack
     from fedquilt.core.seed import Seed as Seed
     from fedquilt.core.train import Job as Job
     from fedquilt.core.train import Train as Train
     from fedquilt.core.train import Trained as Trained
     from fedquilt.data.federation import Federation as Federation
-    from fedquilt.methods.centralised import Centralised as Centralised
+    from fedquilt.errors import FedquiltError as FedquiltError
+    from fedquilt.methods.averaging.centralised import Centralised as Centralised
+    from fedquilt.methods.averaging.fedavg_noise import FedAvgNoise as FedAvgNoise
+    from fedquilt.methods.averaging.fedprox import FedProx as FedProx
+    from fedquilt.methods.averaging.local_only import LocalOnly as LocalOnly
     from fedquilt.methods.fedavg import FedAvg as FedAvg
-    from fedquilt.methods.fedavg_noise import FedAvgNoise as FedAvgNoise
-    from fedquilt.methods.fedprox import FedProx as FedProx
-    from fedquilt.methods.local_only import LocalOnly as LocalOnly
     from fedquilt.methods.on_base import OnBase as OnBase
+    from fedquilt.records.record import pack as pack
+    from fedquilt.records.record import record as record
+    from fedquilt.records.record import unpack as unpack
     from fedquilt.runs.callbacks import Callback as Callback
-    from fedquilt.runs.newcomers import evaluate_newcomers as evaluate_newcomers
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
     from fedquilt.testing.methods import check as check
@@ -101,6 +103,9 @@ __all__ = [
     "under",
     "unpack",
 ]
+
+
+install()
 
 
 def __getattr__(name: str) -> Any:

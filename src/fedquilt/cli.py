@@ -11,21 +11,15 @@ from typing import Any
 import typer
 
 from fedquilt import __version__
-from fedquilt.commands import (
-    audit,
-    benching,
-    catalogues,
-    continual,
-    federations,
-    looking,
-    merging,
-    pretraining,
-    running,
-    sweeping,
-    tails,
-)
+from fedquilt.commands import afterwards as continual
+from fedquilt.commands import afterwards as tails
+from fedquilt.commands import audit, catalogues, federations, looking, running
+from fedquilt.commands import catalogues as benching
+from fedquilt.commands import models as merging
+from fedquilt.commands import models as pretraining
+from fedquilt.commands import running as sweeping
 from fedquilt.commands.options import STOPPED
-from fedquilt.core.errors import FedquiltError
+from fedquilt.errors import FedquiltError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -99,7 +93,7 @@ def _say(as_json: bool, text: str, code: int, kind: str) -> None:
     if as_json:
         print(json.dumps({"error": kind, "message": text, "exit_code": code}))
     else:
-        from fedquilt.runs.terminal import say
+        from fedquilt.terminal import say
 
         say(f"fedquilt: {text}", file=sys.stderr)
     sys.exit(code)

@@ -1,71 +1,227 @@
-"""Where names of earlier versions are now. Old names go on working for one release, with a DeprecationWarning."""
+"""Where modules and names of 0.1 are now. The old ones go on working until 0.3, with a DeprecationWarning."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_HOMES = """
+core > .: errors
+core > core.capture: marks purity reach steps
+core > kernels: plain tape wide_linear winograd
+core > records: compact declared limits record registered
+data > data.partitions: class_groups legacy long_tail measures quantity shares shift
+data > data.sources: cache catalogue download formats hub known places plugins readers unpack
+data > data.streams: clock
+data.formats > data.sources.formats: cifar files folders har idx leaf lists pictures svhn text
+engines > rounds: beside blame engine log phases rounds scale sender slots traffic trip
+methods > methods.averaging: centralised fedavg_noise feddyn fednova fedopt fedprox local_only moon scaffold
+methods > methods.clustered: by_distance cfl cgpfl feddrift fedgroup fedper_grouped fedsoft fesem flhc grouped hcfl ifca
+methods > methods.clustered: lcfed pacfl regrouping retest row_losses starts
+methods > methods.long_tailed: creff fedetf fedloge ratio_loss with_slopes
+methods > methods.merging: localize_stitch votes wrapping
+methods > methods.personalised: apfl ditto fedala fedamp fedbabu fedbn fedper fedper_finetune fedproto fedrep fedrod
+methods > methods.personalised: finetune hgls hgls_records own_heads perfedavg pfedme
+methods > methods.self_supervised: anchoring masked podfcssv podfcssv_records
+models > models.masked: autoencoders hf_mae mae masking
+models > models.weights: files hub streamed torch_files
+runs > .: report terminal watch
+runs > analysis: afterwards assign bench continual continual_plots continual_view csv_export division doctor heads
+runs > analysis: merging
+runs > analysis: modes newcomers other_links predict pretrain pretrain_card tails
+runs > config: codecs config data described links models options settings texts training
+runs > metrics: evaluation
+runs > results: cluster_plots clusters comparison_plots majority plots statistics tables tail_plots traffic views
+runs > show: cluster_view comparison_view datasets pretrain_view progress show tail_view
+runs > storage: columns federation_file files finished journal logs mending slots withheld
+runs > studies: compare listening player side_by_side
+runs.report > report: blocks gather page panels
+runs.report.panels > report.panels: clients clusters curves files phases settings streams summary sweeps traffic
+runs.statistics > results.statistics: beside intervals paired spread targets
+runs.sweeping > config: space
+runs.sweeping > results: ranking
+runs.sweeping > studies: points sweep
+runs.watch > watch: board clients find follow page server tail
+"""  # from which folder to which: modules that kept their names
+_RENAMED = {  # modules that did not
+    "commands.benching": "commands.catalogues",
+    "commands.continual": "commands.afterwards",
+    "commands.merging": "commands.models",
+    "commands.pretraining": "commands.models",
+    "commands.sweeping": "commands.running",
+    "commands.tails": "commands.afterwards",
+    "compat.folders": "compat.pfllib",
+    "core.conv_pool": "kernels.pooling",
+    "core.kernels": "kernels.calls",
+    "core.pool_first": "kernels.pooling",
+    "core.slopes": "kernels.gradient",
+    "data.client_streams": "data.streams.kinds",
+    "data.imports.unpickle": "data.imports.pfllib",
+    "data.joining": "data.streams.streams",
+    "data.known_people": "data.sources.known",
+    "data.stream_kinds": "data.streams.kinds",
+    "engines.client_side": "rounds.client",
+    "engines.feed": "engines.stacked",
+    "engines.groups": "engines.workers",
+    "methods.fedrod_hyper": "methods.personalised.fedrod",
+    "methods.framed": "methods.long_tailed.fedloge",
+    "methods.long_tail": "methods.long_tailed.losses",
+    "methods.once": "methods.averaging.centralised",
+    "metrics.probes": "metrics.continual",
+    "models.layouts": "models.weights.start",
+    "pieces.clustering.quality": "pieces.clustering.tree",
+    "pieces.clustering.stability": "pieces.clustering.agglomerative",
+    "pieces.codecs.half": "pieces.codecs.quantised",
+    "pieces.codecs.sign": "pieces.codecs.quantised",
+    "pieces.merging.density": "pieces.merging.trim",
+    "runs.report.panels.federation": "report.panels.settings",
+    "runs.report.panels.ledger": "report.panels.traffic",
+    "runs.rounds_plot": "results.comparison_plots",
+    "runs.set_aside": "config.data",
+    "runs.soup": "analysis.merging",
+    "runs.statistics.effects": "results.statistics.paired",
+    "runs.storage": "storage.folder",
+    "runs.sweeping.plot": "results.sweep_plot",
+    "runs.sweeping.view": "show.sweep_view",
+    "runs.watch.view": "show.watch",
+}
+
+
+def _homes() -> Iterator[tuple[str, str, str]]:
+    for line in _HOMES.strip().splitlines():
+        folders, _, leaves = line.partition(": ")
+        old, _, new = folders.partition(" > ")
+        yield old, new, leaves
+
+
+def _new(folder: str, leaf: str) -> str:
+    return f"fedquilt.{leaf}" if folder == "." else f"fedquilt.{folder}.{leaf}"
+
+
+MODULES = {
+    **{f"fedquilt.{old}.{leaf}": _new(new, leaf) for old, new, leaves in _homes() for leaf in leaves.split()},
+    **{f"fedquilt.{old}": f"fedquilt.{new}" for old, new in _RENAMED.items()},
+}
 NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.core.exchange:OnBase": "fedquilt.methods.on_base:OnBase",
-    "fedquilt.methods.cfl:cfl": "fedquilt.methods.cfl:CFL",
-    "fedquilt.methods.cgpfl:cgpfl": "fedquilt.methods.cgpfl:CGPFL",
-    "fedquilt.methods.cgpfl:cgpfl_moreau": "fedquilt.methods.cgpfl:CGPFLMoreau",
-    "fedquilt.methods.feddrift:feddrift": "fedquilt.methods.feddrift:FedDrift",
-    "fedquilt.methods.fedgroup:fedgroup": "fedquilt.methods.fedgroup:FedGroup",
-    "fedquilt.methods.fedgroup:fedgroup_params": "fedquilt.methods.fedgroup:FedGroupParams",
-    "fedquilt.methods.fedper_grouped:fedper_grouped": "fedquilt.methods.fedper_grouped:FedPerGrouped",
-    "fedquilt.methods.fedsoft:fedsoft": "fedquilt.methods.fedsoft:FedSoft",
-    "fedquilt.methods.fesem:fesem": "fedquilt.methods.fesem:FeSEM",
-    "fedquilt.methods.flhc:flhc": "fedquilt.methods.flhc:FLHC",
+    "fedquilt.methods.apfl:apfl": "fedquilt.methods.personalised.apfl:APFL",
+    "fedquilt.methods.cfl:cfl": "fedquilt.methods.clustered.cfl:CFL",
+    "fedquilt.methods.cgpfl:cgpfl": "fedquilt.methods.clustered.cgpfl:CGPFL",
+    "fedquilt.methods.cgpfl:cgpfl_moreau": "fedquilt.methods.clustered.cgpfl:CGPFLMoreau",
+    "fedquilt.methods.creff:creff": "fedquilt.methods.long_tailed.creff:CReFF",
+    "fedquilt.methods.ditto:ditto": "fedquilt.methods.personalised.ditto:Ditto",
+    "fedquilt.methods.fedala:fedala": "fedquilt.methods.personalised.fedala:FedALA",
+    "fedquilt.methods.fedamp:fedamp": "fedquilt.methods.personalised.fedamp:FedAMP",
+    "fedquilt.methods.fedavg_noise:fedavg_noise": "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
+    "fedquilt.methods.fedbabu:fedbabu": "fedquilt.methods.personalised.fedbabu:FedBABU",
+    "fedquilt.methods.fedbn:fedbn": "fedquilt.methods.personalised.fedbn:FedBN",
+    "fedquilt.methods.feddrift:feddrift": "fedquilt.methods.clustered.feddrift:FedDrift",
+    "fedquilt.methods.feddyn:feddyn": "fedquilt.methods.averaging.feddyn:FedDyn",
+    "fedquilt.methods.fedetf:fedetf": "fedquilt.methods.long_tailed.fedetf:FedETF",
+    "fedquilt.methods.fedgroup:fedgroup": "fedquilt.methods.clustered.fedgroup:FedGroup",
+    "fedquilt.methods.fedgroup:fedgroup_params": "fedquilt.methods.clustered.fedgroup:FedGroupParams",
+    "fedquilt.methods.fedloge:fedloge": "fedquilt.methods.long_tailed.fedloge:FedLoGe",
+    "fedquilt.methods.fednova:fednova": "fedquilt.methods.averaging.fednova:FedNova",
+    "fedquilt.methods.fedopt:fedadagrad": "fedquilt.methods.averaging.fedopt:FedAdagrad",
+    "fedquilt.methods.fedopt:fedadam": "fedquilt.methods.averaging.fedopt:FedAdam",
+    "fedquilt.methods.fedopt:fedavgm": "fedquilt.methods.averaging.fedopt:FedAvgM",
+    "fedquilt.methods.fedopt:fedyogi": "fedquilt.methods.averaging.fedopt:FedYogi",
+    "fedquilt.methods.fedper:fedper": "fedquilt.methods.personalised.fedper:FedPer",
+    "fedquilt.methods.fedper_finetune:HeadTuning": "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
+    "fedquilt.methods.fedper_finetune:fedper_finetune": "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
+    "fedquilt.methods.fedper_grouped:fedper_grouped": "fedquilt.methods.clustered.fedper_grouped:FedPerGrouped",
+    "fedquilt.methods.fedproto:fedproto": "fedquilt.methods.personalised.fedproto:FedProto",
+    "fedquilt.methods.fedprox:fedprox": "fedquilt.methods.averaging.fedprox:FedProx",
+    "fedquilt.methods.fedrep:fedrep": "fedquilt.methods.personalised.fedrep:FedRep",
+    "fedquilt.methods.fedrod:fedrod": "fedquilt.methods.personalised.fedrod:FedRoD",
+    "fedquilt.methods.fedrod_hyper:fedrod_hyper": "fedquilt.methods.personalised.fedrod:FedRoDHyper",
+    "fedquilt.methods.fedsoft:fedsoft": "fedquilt.methods.clustered.fedsoft:FedSoft",
+    "fedquilt.methods.fesem:fesem": "fedquilt.methods.clustered.fesem:FeSEM",
+    "fedquilt.methods.finetune:fedavg_finetune": "fedquilt.methods.personalised.finetune:FedAvgFineTune",
+    "fedquilt.methods.flhc:flhc": "fedquilt.methods.clustered.flhc:FLHC",
     "fedquilt.methods.hcfl:fading": "fedquilt.pieces.clustering.sharing:fading",
-    "fedquilt.methods.hcfl:hcfl": "fedquilt.methods.hcfl:HCFL",
-    "fedquilt.methods.ifca:ifca": "fedquilt.methods.ifca:IFCA",
-    "fedquilt.methods.ifca:ifca_gradient": "fedquilt.methods.ifca:IFCAGradient",
-    "fedquilt.methods.lcfed:lcfed": "fedquilt.methods.lcfed:LCFed",
-    "fedquilt.methods.pacfl:pacfl": "fedquilt.methods.pacfl:PACFL",
+    "fedquilt.methods.hcfl:hcfl": "fedquilt.methods.clustered.hcfl:HCFL",
+    "fedquilt.methods.hgls_recipe:hgls": "fedquilt.methods.personalised.hgls:HGLS",
+    "fedquilt.methods.ifca:ifca": "fedquilt.methods.clustered.ifca:IFCA",
+    "fedquilt.methods.ifca:ifca_gradient": "fedquilt.methods.clustered.ifca:IFCAGradient",
+    "fedquilt.methods.lcfed:lcfed": "fedquilt.methods.clustered.lcfed:LCFed",
+    "fedquilt.methods.local_only:local_only": "fedquilt.methods.averaging.local_only:LocalOnly",
+    "fedquilt.methods.localize_stitch:localize_stitch": "fedquilt.methods.merging.localize_stitch:LocalizeStitch",
+    "fedquilt.methods.localize_stitch:stitch_once": "fedquilt.methods.merging.localize_stitch:StitchOnce",
+    "fedquilt.methods.long_tail:fedavg_balanced": "fedquilt.methods.long_tailed.losses:FedAvgBalanced",
+    "fedquilt.methods.long_tail:fedlc": "fedquilt.methods.long_tailed.losses:FedLC",
+    "fedquilt.methods.moon:moon": "fedquilt.methods.averaging.moon:Moon",
+    "fedquilt.methods.once:single_model": "fedquilt.methods.averaging.centralised:SingleModel",
+    "fedquilt.methods.pacfl:pacfl": "fedquilt.methods.clustered.pacfl:PACFL",
+    "fedquilt.methods.perfedavg:perfedavg": "fedquilt.methods.personalised.perfedavg:PerFedAvg",
+    "fedquilt.methods.perfedavg:perfedavg_hf": "fedquilt.methods.personalised.perfedavg:PerFedAvgHF",
+    "fedquilt.methods.pfedme:pfedme": "fedquilt.methods.personalised.pfedme:PFedMe",
+    "fedquilt.methods.podfcssv_recipe:fedmae": "fedquilt.methods.self_supervised.podfcssv:FedMAE",
+    "fedquilt.methods.podfcssv_recipe:mae_alone": "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
+    "fedquilt.methods.podfcssv_recipe:mae_pooled": "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
+    "fedquilt.methods.podfcssv_recipe:podfcssv": "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
+    "fedquilt.methods.ratio_loss:ratio_loss": "fedquilt.methods.long_tailed.ratio_loss:RatioLoss",
+    "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.averaging.scaffold:Scaffold",
+    "fedquilt.methods.starts:Starting": "fedquilt.methods.clustered.regrouping:Regrouping",
     "fedquilt.runs.check:check": "fedquilt.testing.methods:check",
-    "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.scaffold:Scaffold",
-    "fedquilt.methods.starts:Starting": "fedquilt.methods.regrouping:Regrouping",
-    "fedquilt.methods.apfl:apfl": "fedquilt.methods.apfl:APFL",
-    "fedquilt.methods.creff:creff": "fedquilt.methods.creff:CReFF",
-    "fedquilt.methods.ditto:ditto": "fedquilt.methods.ditto:Ditto",
-    "fedquilt.methods.fedala:fedala": "fedquilt.methods.fedala:FedALA",
-    "fedquilt.methods.fedamp:fedamp": "fedquilt.methods.fedamp:FedAMP",
-    "fedquilt.methods.fedavg_noise:fedavg_noise": "fedquilt.methods.fedavg_noise:FedAvgNoise",
-    "fedquilt.methods.fedbabu:fedbabu": "fedquilt.methods.fedbabu:FedBABU",
-    "fedquilt.methods.fedbn:fedbn": "fedquilt.methods.fedbn:FedBN",
-    "fedquilt.methods.feddyn:feddyn": "fedquilt.methods.feddyn:FedDyn",
-    "fedquilt.methods.fedetf:fedetf": "fedquilt.methods.fedetf:FedETF",
-    "fedquilt.methods.fedloge:fedloge": "fedquilt.methods.fedloge:FedLoGe",
-    "fedquilt.methods.fednova:fednova": "fedquilt.methods.fednova:FedNova",
-    "fedquilt.methods.fedopt:fedadagrad": "fedquilt.methods.fedopt:FedAdagrad",
-    "fedquilt.methods.fedopt:fedadam": "fedquilt.methods.fedopt:FedAdam",
-    "fedquilt.methods.fedopt:fedavgm": "fedquilt.methods.fedopt:FedAvgM",
-    "fedquilt.methods.fedopt:fedyogi": "fedquilt.methods.fedopt:FedYogi",
-    "fedquilt.methods.fedper:fedper": "fedquilt.methods.fedper:FedPer",
-    "fedquilt.methods.fedper_finetune:HeadTuning": "fedquilt.methods.fedper_finetune:FedPerFineTune",
-    "fedquilt.methods.fedper_finetune:fedper_finetune": "fedquilt.methods.fedper_finetune:FedPerFineTune",
-    "fedquilt.methods.fedproto:fedproto": "fedquilt.methods.fedproto:FedProto",
-    "fedquilt.methods.fedprox:fedprox": "fedquilt.methods.fedprox:FedProx",
-    "fedquilt.methods.fedrep:fedrep": "fedquilt.methods.fedrep:FedRep",
-    "fedquilt.methods.fedrod:fedrod": "fedquilt.methods.fedrod:FedRoD",
-    "fedquilt.methods.fedrod_hyper:fedrod_hyper": "fedquilt.methods.fedrod_hyper:FedRoDHyper",
-    "fedquilt.methods.finetune:fedavg_finetune": "fedquilt.methods.finetune:FedAvgFineTune",
-    "fedquilt.methods.hgls_recipe:hgls": "fedquilt.methods.hgls:HGLS",
-    "fedquilt.methods.local_only:local_only": "fedquilt.methods.local_only:LocalOnly",
-    "fedquilt.methods.localize_stitch:localize_stitch": "fedquilt.methods.localize_stitch:LocalizeStitch",
-    "fedquilt.methods.localize_stitch:stitch_once": "fedquilt.methods.localize_stitch:StitchOnce",
-    "fedquilt.methods.long_tail:fedavg_balanced": "fedquilt.methods.long_tail:FedAvgBalanced",
-    "fedquilt.methods.long_tail:fedlc": "fedquilt.methods.long_tail:FedLC",
-    "fedquilt.methods.moon:moon": "fedquilt.methods.moon:Moon",
-    "fedquilt.methods.once:single_model": "fedquilt.methods.once:SingleModel",
-    "fedquilt.methods.perfedavg:perfedavg": "fedquilt.methods.perfedavg:PerFedAvg",
-    "fedquilt.methods.perfedavg:perfedavg_hf": "fedquilt.methods.perfedavg:PerFedAvgHF",
-    "fedquilt.methods.pfedme:pfedme": "fedquilt.methods.pfedme:PFedMe",
-    "fedquilt.methods.podfcssv_recipe:fedmae": "fedquilt.methods.podfcssv:FedMAE",
-    "fedquilt.methods.podfcssv_recipe:mae_alone": "fedquilt.methods.podfcssv:MAEAlone",
-    "fedquilt.methods.podfcssv_recipe:mae_pooled": "fedquilt.methods.podfcssv:MAEPooled",
-    "fedquilt.methods.podfcssv_recipe:podfcssv": "fedquilt.methods.podfcssv:PODFCSSV",
-    "fedquilt.methods.ratio_loss:ratio_loss": "fedquilt.methods.ratio_loss:RatioLoss",
-    **{f"fedquilt.runs.registry:{name}": f"fedquilt.registry:{name}" for name in ("Entry", "entries", "lookup")},
-    "fedquilt:fedavg_noise": "fedquilt.methods.fedavg_noise:FedAvgNoise",
-    "fedquilt:fedprox": "fedquilt.methods.fedprox:FedProx",
-    "fedquilt:local_only": "fedquilt.methods.local_only:LocalOnly",
+    "fedquilt.runs.registry:Entry": "fedquilt.registry:Entry",
+    "fedquilt.runs.registry:entries": "fedquilt.registry:entries",
+    "fedquilt.runs.registry:lookup": "fedquilt.registry:lookup",
+    "fedquilt:fedavg_noise": "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
+    "fedquilt:fedprox": "fedquilt.methods.averaging.fedprox:FedProx",
+    "fedquilt:local_only": "fedquilt.methods.averaging.local_only:LocalOnly",
 }
+
+
+class Alias(ModuleType):
+    """A module of 0.1: it has what its successor has, and what its names are called now."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return moved(f"{self.__name__}:{name}")
+
+
+class Finder(MetaPathFinder, Loader):
+    """Finds modules of 0.1 that are elsewhere now, once Python has found none of that name."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        """The spec of an alias."""
+        return ModuleSpec(name, self) if name in MODULES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The alias; nothing else is imported for it yet."""
+        return Alias(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Say where the module is now."""
+        _warn(f"the module {module.__name__} is {MODULES[module.__name__]} now")
+
+
+def moved(name: str) -> Any:
+    """What 'module:name' of 0.1 is now; a name that was never there is an AttributeError."""
+    module, _, leaf = name.partition(":")
+    if name in NAMES:
+        _warn(f"{leaf} of {module} is {NAMES[name].replace(':', '.')} now")
+        module, _, leaf = NAMES[name].partition(":")
+    elif module in MODULES:
+        module = MODULES[module]
+    else:
+        raise AttributeError(f"module {module!r} has no attribute {leaf!r}")
+    return getattr(importlib.import_module(module), leaf)
+
+
+def _warn(what: str) -> None:
+    warnings.warn(f"{what}; the old name goes with fedquilt 0.3.", DeprecationWarning, stacklevel=4)
+
+
+def install() -> None:
+    """Let Python find modules of 0.1."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.append(Finder())

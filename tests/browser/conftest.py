@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedquilt.runs.report import write_report
+from fedquilt.report import write_report
 from helpers.command import fedquilt, small
 from helpers.made_runs import made_comparison
 

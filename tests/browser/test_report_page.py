@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from browser.conftest import Opened, opened
-from fedquilt.runs.report import write_report
+from fedquilt.report import write_report
 from helpers.command import lines
 from helpers.made_runs import METHODS, made_comparison
 

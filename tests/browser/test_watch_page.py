@@ -19,7 +19,7 @@ import pytest
 import fedquilt as package
 from browser.conftest import Opened
 from fedquilt.data import read
-from fedquilt.runs.watch.server import Watch
+from fedquilt.watch.server import Watch
 from helpers.command import SMALL, lines, small
 from helpers.growing import Growing
 

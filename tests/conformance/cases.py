@@ -10,53 +10,51 @@ from fedquilt.core.exchange import Method, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
-from fedquilt.methods.apfl import APFL
-from fedquilt.methods.centralised import Centralised
-from fedquilt.methods.cfl import CFL
-from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
+from fedquilt.methods.averaging.centralised import Centralised, SingleModel
+from fedquilt.methods.averaging.fedavg_noise import FedAvgNoise
+from fedquilt.methods.averaging.feddyn import FedDyn
+from fedquilt.methods.averaging.fednova import FedNova
+from fedquilt.methods.averaging.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedquilt.methods.averaging.fedprox import FedProx
+from fedquilt.methods.averaging.local_only import LocalOnly
+from fedquilt.methods.averaging.moon import Moon
+from fedquilt.methods.averaging.scaffold import Scaffold
+from fedquilt.methods.clustered.cfl import CFL
+from fedquilt.methods.clustered.cgpfl import CGPFL, CGPFLMoreau
+from fedquilt.methods.clustered.feddrift import FedDrift
+from fedquilt.methods.clustered.fedgroup import FedGroup, FedGroupParams
+from fedquilt.methods.clustered.fedper_grouped import FedPerGrouped
+from fedquilt.methods.clustered.fedsoft import FedSoft
+from fedquilt.methods.clustered.fesem import FeSEM
+from fedquilt.methods.clustered.flhc import FLHC
+from fedquilt.methods.clustered.hcfl import HCFL
+from fedquilt.methods.clustered.ifca import IFCA, IFCAGradient
+from fedquilt.methods.clustered.lcfed import LCFed
+from fedquilt.methods.clustered.pacfl import PACFL
 from fedquilt.methods.compressed import Compressed
-from fedquilt.methods.creff import CReFF
-from fedquilt.methods.ditto import Ditto
-from fedquilt.methods.fedala import FedALA
-from fedquilt.methods.fedamp import FedAMP
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedavg_noise import FedAvgNoise
-from fedquilt.methods.fedbabu import FedBABU
-from fedquilt.methods.fedbn import FedBN
-from fedquilt.methods.feddrift import FedDrift
-from fedquilt.methods.feddyn import FedDyn
-from fedquilt.methods.fedetf import FedETF
-from fedquilt.methods.fedgroup import FedGroup, FedGroupParams
-from fedquilt.methods.fedloge import FedLoGe
-from fedquilt.methods.fednova import FedNova
-from fedquilt.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
-from fedquilt.methods.fedper import FedPer
-from fedquilt.methods.fedper_finetune import FedPerFineTune
-from fedquilt.methods.fedper_grouped import FedPerGrouped
-from fedquilt.methods.fedproto import FedProto
-from fedquilt.methods.fedprox import FedProx
-from fedquilt.methods.fedrep import FedRep
-from fedquilt.methods.fedrod import FedRoD
-from fedquilt.methods.fedrod_hyper import FedRoDHyper
-from fedquilt.methods.fedsoft import FedSoft
-from fedquilt.methods.fesem import FeSEM
-from fedquilt.methods.finetune import FedAvgFineTune
-from fedquilt.methods.flhc import FLHC
-from fedquilt.methods.hcfl import HCFL
-from fedquilt.methods.hgls import HGLS
-from fedquilt.methods.ifca import IFCA, IFCAGradient
-from fedquilt.methods.lcfed import LCFed
-from fedquilt.methods.local_only import LocalOnly
-from fedquilt.methods.localize_stitch import LocalizeStitch, StitchOnce
-from fedquilt.methods.long_tail import FedAvgBalanced, FedLC
-from fedquilt.methods.moon import Moon
-from fedquilt.methods.once import SingleModel
-from fedquilt.methods.pacfl import PACFL
-from fedquilt.methods.perfedavg import PerFedAvg, PerFedAvgHF
-from fedquilt.methods.pfedme import PFedMe
-from fedquilt.methods.podfcssv import PODFCSSV, FedMAE, MAEAlone, MAEPooled
-from fedquilt.methods.ratio_loss import RatioLoss
-from fedquilt.methods.scaffold import Scaffold
+from fedquilt.methods.long_tailed.creff import CReFF
+from fedquilt.methods.long_tailed.fedetf import FedETF
+from fedquilt.methods.long_tailed.fedloge import FedLoGe
+from fedquilt.methods.long_tailed.losses import FedAvgBalanced, FedLC
+from fedquilt.methods.long_tailed.ratio_loss import RatioLoss
+from fedquilt.methods.merging.localize_stitch import LocalizeStitch, StitchOnce
+from fedquilt.methods.personalised.apfl import APFL
+from fedquilt.methods.personalised.ditto import Ditto
+from fedquilt.methods.personalised.fedala import FedALA
+from fedquilt.methods.personalised.fedamp import FedAMP
+from fedquilt.methods.personalised.fedbabu import FedBABU
+from fedquilt.methods.personalised.fedbn import FedBN
+from fedquilt.methods.personalised.fedper import FedPer
+from fedquilt.methods.personalised.fedper_finetune import FedPerFineTune
+from fedquilt.methods.personalised.fedproto import FedProto
+from fedquilt.methods.personalised.fedrep import FedRep
+from fedquilt.methods.personalised.fedrod import FedRoD, FedRoDHyper
+from fedquilt.methods.personalised.finetune import FedAvgFineTune
+from fedquilt.methods.personalised.hgls import HGLS
+from fedquilt.methods.personalised.perfedavg import PerFedAvg, PerFedAvgHF
+from fedquilt.methods.personalised.pfedme import PFedMe
+from fedquilt.methods.self_supervised.podfcssv import PODFCSSV, FedMAE, MAEAlone, MAEPooled
 from fedquilt.models.registry import make
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.aggregators import uniform_mean

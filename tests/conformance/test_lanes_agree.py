@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from conformance.cases import CASES, Case
-from fedquilt.core.errors import ExchangeError, InputError
 from fedquilt.core.params import pick, under
-from fedquilt.core.record import tensors_in
 from fedquilt.engines.lanes import Lanes
+from fedquilt.errors import ExchangeError, InputError
+from fedquilt.records.record import tensors_in
 from helpers.toy import last
 
 TOLERANCE = 1e-3  # of a tensor's largest value, after one round; most are within 1e-6

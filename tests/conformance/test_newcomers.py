@@ -12,17 +12,17 @@ import torch
 
 import fedquilt
 from conformance.cases import CASES, NET, WORK, Case, fedavg
-from fedquilt.core.errors import InputError
+from fedquilt.analysis.newcomers import MODES, evaluate_newcomers
 from fedquilt.core.exchange import Turn
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.data import Federation, held_out
-from fedquilt.engines.client_side import one_thread
-from fedquilt.methods.fedper import FedPer
-from fedquilt.methods.ifca import IFCA
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.ifca import IFCA
+from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.metrics.classify import classify
-from fedquilt.runs.newcomers import MODES, evaluate_newcomers
+from fedquilt.rounds.client import one_thread
 from fedquilt.runs.runner import Snapshot
 from helpers.command import SMALL, small
 from helpers.command import fedquilt as command

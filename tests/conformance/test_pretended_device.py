@@ -10,12 +10,12 @@ from torch import nn
 from conformance.cases import CASES, Case
 from fedquilt.core.net import Net
 from fedquilt.core.params import under
-from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.data import Dirichlet, Federation
-from fedquilt.data.sources import read
+from fedquilt.data.sources.sources import read
 from fedquilt.metrics.classify import classify
+from fedquilt.records.record import tensors_in
 from helpers.pretended import DEVICE, Far, Pretended, Pretending
 from helpers.toy import last
 

@@ -55,8 +55,8 @@ def test_the_numbers_are_those_of_a_fresh_run(numbers: dict[str, Any], tmp_path:
 
 
 def test_every_row_of_the_recipe_is_in_the_table(script: Any, numbers: dict[str, Any]) -> None:
-    from fedquilt.runs.compare import cells
-    from fedquilt.runs.config import load
+    from fedquilt.config.config import load
+    from fedquilt.studies.compare import cells
 
     config = load(HOME / "recipes/demo.toml")
     labels = list(dict.fromkeys(cell.label for cell in cells(config)[1]))

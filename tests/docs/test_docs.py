@@ -101,7 +101,7 @@ def test_settings(page: Path) -> None:
     """The defaults shown in the docs are the defaults."""
     import tomllib
 
-    from fedquilt.runs.config import Config, parse
+    from fedquilt.config.config import Config, parse
 
     for block in blocks(page, "toml"):
         assert parse(tomllib.loads(block)) == Config()

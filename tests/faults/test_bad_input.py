@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import RoundError
-from fedquilt.core.record import unpack
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
-from fedquilt.methods.local_only import LocalOnly
+from fedquilt.errors import RoundError
+from fedquilt.methods.averaging.local_only import LocalOnly
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import unpack
 from fedquilt.runs.runner import run
-from fedquilt.runs.slots import entries_of, file_of
+from fedquilt.storage.slots import entries_of, file_of
 from helpers.command import Said, fedquilt, lines, small
 from helpers.sabotage import Corrupting
 from helpers.toy import fedavg, points
@@ -371,7 +371,7 @@ def test_a_finished_run_that_lost_its_result_writes_it_again(recipe: Path, damag
 
 
 def test_a_folder_that_another_process_runs_is_left_alone(recipe: Path) -> None:
-    from fedquilt.runs.storage import RunFolder
+    from fedquilt.storage.folder import RunFolder
 
     folder = Path(fedquilt("run", recipe, "--json").json["folder"])
     (folder / "result.json").unlink()

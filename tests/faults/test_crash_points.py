@@ -11,11 +11,11 @@ from unittest.mock import patch
 
 import pytest
 
+from fedquilt.config.config import Snapshots
 from fedquilt.engines.local import Local
-from fedquilt.methods.local_only import LocalOnly
-from fedquilt.runs.config import Snapshots
+from fedquilt.methods.averaging.local_only import LocalOnly
 from fedquilt.runs.runner import Run
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 from helpers.toy import linear, points
 
 STEPS = ((os, "fsync"), (os, "truncate"), (Path, "replace"), (Path, "unlink"), (Path, "write_bytes"), (Path, "open"))

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.record import pack, unpack
+from fedquilt.analysis.csv_export import export_csv
+from fedquilt.config.config import Snapshots
 from fedquilt.engines.local import Local
-from fedquilt.runs.config import Snapshots
-from fedquilt.runs.csv_export import export_csv
-from fedquilt.runs.logs import LOGS, ROUNDS, VISITS, WITHHELD, gaps, row_in, spans
-from fedquilt.runs.report import write_report
+from fedquilt.records.record import pack, unpack
+from fedquilt.report import write_report
+from fedquilt.results.traffic import summary
+from fedquilt.results.views import missing_in, views_in
 from fedquilt.runs.runner import Run
-from fedquilt.runs.storage import RunFolder
-from fedquilt.runs.traffic import summary
-from fedquilt.runs.views import missing_in, views_in
-from fedquilt.runs.watch import board
-from fedquilt.runs.watch.board import Board
+from fedquilt.storage.folder import RunFolder
+from fedquilt.storage.logs import LOGS, ROUNDS, VISITS, WITHHELD, gaps, row_in, spans
+from fedquilt.watch import board
+from fedquilt.watch.board import Board
 from helpers.clustered import halves
 from helpers.command import fedquilt, small
 from helpers.toy import linear, points
@@ -268,7 +268,7 @@ def test_the_commands_say_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_comparison_goes_on_with_a_damaged_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedquilt.runs.comparison_plots.draw_all", lambda *_: None)  # they take longer than the runs
+    monkeypatch.setattr("fedquilt.results.comparison_plots.draw_all", lambda *_: None)  # they take longer than the runs
     asked = [small(tmp_path), 'compare.methods=["fedavg","local_only"]', "compare.seeds=[0]", "rounds=2"]
     first = fedquilt("compare", *asked, "--json").json
     for log in (ROUNDS, "metrics/clients.jsonl"):

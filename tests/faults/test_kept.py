@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.record import pack, unpack
+from fedquilt.config.config import load
 from fedquilt.engines.local import Local
+from fedquilt.records.record import pack, unpack
 from fedquilt.registry import METHODS
 from fedquilt.runs.build import run_of
-from fedquilt.runs.config import load
 from fedquilt.runs.environment import environment, same_kind
 
 KEPT = sorted((Path(__file__).parents[1] / "kept").glob("*.tar.gz"))

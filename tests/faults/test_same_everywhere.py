@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedquilt.config.config import load
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.engines.auto import Auto
@@ -14,7 +15,6 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models.registry import make
-from fedquilt.runs.config import load
 from fedquilt.runs.runner import run
 from helpers.command import fedquilt, lines, small, untimed
 from helpers.toy import digits

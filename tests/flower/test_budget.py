@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.errors import InputError, RoundError
 from fedquilt.core.net import Net
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.deploy.site import read_site, settings_of
 from fedquilt.engines.flower.budget import Budget, TooLong
 from fedquilt.engines.flower.errand import Answer, Given, Refused
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.cgpfl import CGPFLMoreau
+from fedquilt.errors import InputError, RoundError
+from fedquilt.methods.clustered.cgpfl import CGPFLMoreau
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedrep import FedRep
-from fedquilt.methods.localize_stitch import LocalizeStitch
-from fedquilt.methods.pfedme import PFedMe
+from fedquilt.methods.merging.localize_stitch import LocalizeStitch
+from fedquilt.methods.personalised.fedrep import FedRep
+from fedquilt.methods.personalised.pfedme import PFedMe
 from fedquilt.models.registry import make
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import pack, unpack
+from fedquilt.rounds.rounds import Rounds
 from helpers.nodes import Seen, flower, grid
 from helpers.sabotage import Without
 from helpers.toy import points

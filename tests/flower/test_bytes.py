@@ -13,19 +13,19 @@ from flwr.app import Message
 
 from conformance.cases import CASES
 from fedquilt.core.net import Net
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.content import from_content
 from fedquilt.engines.flower.errand import Parcel
 from fedquilt.engines.flower.inprocess import InProcess
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
-from fedquilt.runs.finished import CARRIED
+from fedquilt.records.record import pack
+from fedquilt.results.traffic import summary, table
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.runner import run
-from fedquilt.runs.show import result_table
-from fedquilt.runs.traffic import summary, table
+from fedquilt.show.show import result_table
+from fedquilt.storage.finished import CARRIED
 from helpers.nodes import flower, grid
 from helpers.toy import digits, fedavg
 

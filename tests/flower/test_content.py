@@ -10,9 +10,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedquilt.core.errors import FrameError
 from fedquilt.engines.flower.content import from_content, to_content
 from fedquilt.engines.flower.inprocess import coded
+from fedquilt.errors import FrameError
 
 SMALL = {"begin": b"abc", "errand": bytes(2000), "frame-0": b""}
 LARGE = {"frame-1": bytes(range(256)) * 400, "frame-2": b"x" * (2**16 + 1)}

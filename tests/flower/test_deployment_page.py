@@ -125,11 +125,11 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 def expected(place: Path) -> dict[str, Any]:
     """The same run, in this process: both sites as two clients of one federation."""
+    from fedquilt.config.config import load as settings
     from fedquilt.data import Federation
     from fedquilt.data.npz import load
     from fedquilt.engines.local import Local
     from fedquilt.runs.build import method_of
-    from fedquilt.runs.config import load as settings
     from fedquilt.runs.runner import run
 
     config = settings(place / "server" / "recipe.toml")
@@ -193,7 +193,7 @@ def test_units_run_the_commands_of_the_page(unit: str, text: str, tmp_path: Path
 def test_the_recipe_of_the_page_is_one() -> None:
     import tomllib
 
-    from fedquilt.runs.config import parse
+    from fedquilt.config.config import parse
 
     ((name, text),) = blocks("toml")
     config = parse(tomllib.loads(text), name)

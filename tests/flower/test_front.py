@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-from fedquilt.core.errors import InputError
 from fedquilt.deploy import serve
 from fedquilt.deploy.flower_command import Address, free_port
 from fedquilt.deploy.front import Front
 from fedquilt.deploy.keys import Keys, make
 from fedquilt.deploy.serve import Server
+from fedquilt.errors import InputError
 
 Calls = list[tuple[str, str, dict[str, str], bytes]]
 

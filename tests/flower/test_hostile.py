@@ -16,18 +16,18 @@ from flwr.app import Error, Message
 from flwr.supercore.inflatable.inflatable_object import UnexpectedObjectContentError, get_object_id
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 
-from fedquilt.core.compact import MAGIC
-from fedquilt.core.errors import FrameError, InputError, RoundError
 from fedquilt.core.net import Net
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.apps import Client
 from fedquilt.engines.flower.engine import Flower, Patience
 from fedquilt.engines.flower.errand import Answer, Parcel, Refused, read
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import FrameError, InputError, RoundError
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
+from fedquilt.records.compact import MAGIC
+from fedquilt.records.record import pack, unpack
+from fedquilt.rounds.rounds import Rounds
 from helpers.frames import resealed, sealed
 from helpers.nodes import flower, grid
 from helpers.sabotage import Without

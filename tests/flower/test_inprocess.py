@@ -13,15 +13,15 @@ import pytest
 pytest.importorskip("flwr")
 
 from conformance.cases import CASES, Case
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import Exam, Task
 from fedquilt.engines.flower.errand import Begin, Errand, ExamJob, read
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.reconstruct import reconstruct
+from fedquilt.records.record import tensors_in
+from fedquilt.rounds.client import Exam, Task
+from fedquilt.rounds.rounds import Rounds
 from helpers.nodes import Seen, flower, grid
 
 Key = tuple[Any, ...]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt.core.errors import InputError, SnapshotError
 from fedquilt.engines.flower.keep import InMemory, Keep, OnDisk, Version, safe, token
+from fedquilt.errors import InputError, SnapshotError
 
 CLIENTS = ("a", "b")
 STEP = st.fixed_dictionaries(

@@ -14,10 +14,10 @@ pytest.importorskip("flwr")
 
 from cryptography import x509
 
-from fedquilt.core.errors import InputError
 from fedquilt.deploy import keys as module
 from fedquilt.deploy.flower_command import Address
 from fedquilt.deploy.keys import Keys, check_node_key, make
+from fedquilt.errors import InputError
 from helpers.command import fedquilt, small
 
 

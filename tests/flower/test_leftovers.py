@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import parse
 from fedquilt.deploy import join as joining
 from fedquilt.deploy.apps import play
 from fedquilt.deploy.flower_command import Address, free_port
@@ -26,8 +26,8 @@ from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
 from fedquilt.deploy.serve import Server
 from fedquilt.deploy.site import SiteSettings
 from fedquilt.engines.local import Local
+from fedquilt.errors import InputError
 from fedquilt.runs.build import method_of
-from fedquilt.runs.config import parse
 from helpers.deployed import nobody
 from helpers.nodes import grid
 from helpers.toy import digits, last

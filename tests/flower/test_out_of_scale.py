@@ -8,9 +8,9 @@ from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
 from fedquilt.models.registry import make
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.rounds import Rounds
 from helpers.nodes import flower, grid
 from helpers.sabotage import Without, wild_in
 from helpers.tampering import spoilt, tampered
@@ -26,7 +26,7 @@ def method(**settings: Any) -> Any:
 
 def test_a_liar_is_left_out_and_its_own_state_goes_back(monkeypatch):
     """Node 14 has client 3 alone."""
-    monkeypatch.setattr("fedquilt.engines.rounds.MOST_VOID", 1)  # none is
+    monkeypatch.setattr("fedquilt.rounds.rounds.MOST_VOID", 1)  # none is
     engine = flower(tampered(FOUR, 14, spoilt(1e30), nodes=4))
     rounds = Rounds(method(), engine.gather(4), engine, Seed(0))
     honest = Rounds(Without(base=method(), client=3), FOUR, Local(), Seed(0))

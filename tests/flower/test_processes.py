@@ -16,7 +16,7 @@ pytest.importorskip("flwr")
 from fedquilt.deploy.app_folder import export
 from fedquilt.deploy.flower_command import FlowerError, call
 from fedquilt.deploy.keys import Keys, make
-from fedquilt.runs.watch.board import Board
+from fedquilt.watch.board import Board
 from helpers.command import lines
 from helpers.deployed import SITES, STRANGER, Standing, at_home, recipe
 from helpers.expired import Greeting, expired

@@ -19,13 +19,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fedquilt.core.errors import FrameError, InputError
-from fedquilt.core.record import pack, unpack
 from fedquilt.deploy.apps import answering, client_app
 from fedquilt.deploy.site import SiteSettings
 from fedquilt.engines.flower.errand import Errand, Here
 from fedquilt.engines.flower.mark import Mark
 from fedquilt.engines.flower.resident import PLACE, ask, stay
+from fedquilt.errors import FrameError, InputError
+from fedquilt.records.record import pack, unpack
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_nodes_keep_few_versions_with_and_without_a_folder(tmp_path):
 
 
 def test_a_site_whose_data_changed_is_not_resumed_with(tmp_path):
-    from fedquilt.core.errors import SnapshotError
+    from fedquilt.errors import SnapshotError
     from helpers.toy import digits
 
     served("fedavg", grid(CHOSEN["fedavg"].federation, 2), tmp_path, rounds=1)

@@ -11,14 +11,14 @@ import torch
 pytest.importorskip("flwr")
 
 from conformance.cases import CASES
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Pixels
 from fedquilt.engines.flower.apps import Client
 from fedquilt.engines.flower.inprocess import InProcess
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
+from fedquilt.records.record import pack, unpack
+from fedquilt.rounds.rounds import Rounds
 from helpers.nodes import flower, grid, site
 from helpers.toy import points
 

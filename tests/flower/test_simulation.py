@@ -13,16 +13,16 @@ pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
 from conformance.cases import CASES, TOY
-from fedquilt.core.errors import ExchangeError, InputError, WorkerError
+from fedquilt.config.config import load
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.simulation import FlowerSimulation
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import ExchangeError, InputError, WorkerError
 from fedquilt.metrics.classify import classify
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import engine_of, run_of
-from fedquilt.runs.config import load
 from fedquilt.runs.runner import run
-from fedquilt.runs.watch.board import Board
+from fedquilt.watch.board import Board
 from helpers.command import small
 from helpers.sabotage import Deadly, Failing
 from helpers.toy import digits, fedavg, last, points

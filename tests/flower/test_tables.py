@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+from fedquilt.config.config import Config
 from fedquilt.core.columns import Column, ColumnSums, PerColumn, check_sums
-from fedquilt.core.errors import FedquiltError, InputError
-from fedquilt.core.record import unpack
 from fedquilt.data import Federation, imports
 from fedquilt.deploy.dry_run import leaving
 from fedquilt.deploy.site import settings_of, source_of
 from fedquilt.engines.flower.errand import Begin
 from fedquilt.engines.flower.inprocess import InProcess
 from fedquilt.engines.local import Local
+from fedquilt.errors import FedquiltError, InputError
+from fedquilt.records.record import unpack
 from fedquilt.runs.build import federation_of, run_of
-from fedquilt.runs.config import Config
-from fedquilt.runs.finished import result_of
+from fedquilt.storage.finished import result_of
 from helpers import clinics
 from helpers.nodes import flower, site
 

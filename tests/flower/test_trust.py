@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 import fedquilt
 from conformance.cases import CASES
 from fedquilt.core.describe import _FILES, _ROOMS, build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
-from fedquilt.core.record import pack, unpack
+from fedquilt.errors import InputError
 from fedquilt.models.registry import make
-from fedquilt.models.weights import with_weights
+from fedquilt.models.weights.start import with_weights
+from fedquilt.records.record import pack, unpack
 
 HOSTILE = [
     "os:system", "builtins:eval", "builtins:open", "functools:partial", "subprocess:Popen", "importlib:import_module",
@@ -25,8 +25,8 @@ HOSTILE = [
     "fedquilt.core.net:torch.load", "fedquilt.core.net:copy.deepcopy", "fedquilt.core.net:partial",
     "fedquilt.core.net:Net.__init__.__globals__.get", "fedquilt.core.net:Net.__class__",
     "fedquilt.core.net:Net.__init__.__builtins__.get", "fedquilt.models.small:nn.Module.load_state_dict",
-    "fedquilt.models.registry:Path", "fedquilt.models.registry:MODELS", "fedquilt.models.files:load_file",
-    "fedquilt.data.download:fetch", "fedquilt.runs.files:write_atomic", "fedquilt.deploy.flower_command:call",
+    "fedquilt.models.registry:Path", "fedquilt.models.registry:MODELS", "fedquilt.models.weights.files:load_file",
+    "fedquilt.data.sources.download:fetch", "fedquilt.storage.files:write_atomic", "fedquilt.deploy.flower_command:call",
     "fedquilt.methods:__builtins__", "fedquilt.modelsevil:x", "", ":", "fedquilt.models", "fedquilt.models:", 7,
 ]  # fmt: skip
 
@@ -42,12 +42,12 @@ def test_names_outside_the_rooms_are_refused(name, form, monkeypatch):
 
 
 READING = [
-    ("fedquilt.models.hub:pretrained", ["AutoModel", "somebody/model"], {"trust_remote_code": True}),
+    ("fedquilt.models.weights.hub:pretrained", ["AutoModel", "somebody/model"], {"trust_remote_code": True}),
     ("fedquilt.models.encoder:TextEncoder", ["somebody/model"], {}),
-    ("fedquilt.models.files:read_tensors", ["/etc/passwd"], {}),
-    ("fedquilt.models.files:fingerprint", ["/etc/passwd"], {}),
-    ("fedquilt.models.weights:load_file", ["/etc/passwd"], {}),
-    ("fedquilt.models.weights:read_tensors", ["/etc/passwd"], {}),
+    ("fedquilt.models.weights.files:read_tensors", ["/etc/passwd"], {}),
+    ("fedquilt.models.weights.files:fingerprint", ["/etc/passwd"], {}),
+    ("fedquilt.models.weights.start:load_file", ["/etc/passwd"], {}),
+    ("fedquilt.models.weights.start:read_tensors", ["/etc/passwd"], {}),
     ("fedquilt.models.registry:fingerprint", ["/etc/passwd"], {}),
     ("fedquilt.models:make", ["encoder", [3], 2], {"folder": "/etc"}),
     ("fedquilt.models:with_weights", [None, "/etc/passwd"], {}),
@@ -67,7 +67,7 @@ def test_a_server_cannot_name_a_sites_weights_unless_the_site_agrees(tmp_path):
     described = unpack(pack(describe(Net(with_weights(builder, tmp_path / "w.safetensors")))))
     with pytest.raises(InputError, match=r"reads files of this machine.*trust fedquilt\.models\.weights"):
         build(described, trusted=())
-    for trusted in (["fedquilt.models.weights"], ["fedquilt"]):
+    for trusted in (["fedquilt.models.weights.start"], ["fedquilt"]):
         assert isinstance(build(described, trusted=trusted), Net)
 
 

@@ -14,7 +14,7 @@ from conformance.cases import CASES
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.post import Patience, clock
 from fedquilt.engines.flower.roster import called
-from fedquilt.engines.rounds import Rounds
+from fedquilt.rounds.rounds import Rounds
 from helpers.nodes import flower, grid
 
 FEDAVG = next(case for case in CASES if case.name == "fedavg")

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import dump, load, parse
+from fedquilt.config.data import federation_of
+from fedquilt.config.options import _schema
+from fedquilt.config.settings import Config
+from fedquilt.errors import InputError
 from fedquilt.models.registry import MODELS, net
 from fedquilt.registry import entries
 from fedquilt.runs.build import engine_of, method_of, tell_of
-from fedquilt.runs.compare import cells
-from fedquilt.runs.config import dump, load, parse
-from fedquilt.runs.data import federation_of
-from fedquilt.runs.options import _schema
-from fedquilt.runs.settings import Config
-from fedquilt.runs.sweeping import sweep
+from fedquilt.studies import sweep
+from fedquilt.studies.compare import cells
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 _NAMES = (

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from fedquilt.core.compact import MAGIC
-from fedquilt.core.errors import FedquiltError, FrameError
 from fedquilt.core.exchange import Codec
-from fedquilt.core.limits import upload_limits
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import Slot, Wire
 from fedquilt.engines.flower.errand import Answer, Errand, Given, Here, Job
+from fedquilt.errors import FedquiltError, FrameError
+from fedquilt.records.compact import MAGIC
+from fedquilt.records.limits import upload_limits
+from fedquilt.records.record import pack, unpack
 from fedquilt.registry import entries, lookup
+from fedquilt.rounds.client import Slot, Wire
 from helpers.frames import resealed, sealed
 
 

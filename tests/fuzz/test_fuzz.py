@@ -12,12 +12,12 @@ import fuzz_frames
 import pytest
 
 import fuzz
-from fedquilt.core.errors import ConfigError, FrameError, InputError
-from fedquilt.core.limits import upload_limits
-from fedquilt.core.record import unpack
+from fedquilt.config.config import dump, load
+from fedquilt.config.data import federation_of
+from fedquilt.errors import ConfigError, FrameError, InputError
 from fedquilt.pieces import etf
-from fedquilt.runs.config import dump, load
-from fedquilt.runs.data import federation_of
+from fedquilt.records.limits import upload_limits
+from fedquilt.records.record import unpack
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Params
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, from_labels
+from fedquilt.records.record import record
 
 ANGLES = torch.eye(2)
 

@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from fedquilt.config.config import Config, dump, parse
 from fedquilt.core.exchange import Method
 from fedquilt.data import Federation
 from fedquilt.deploy.flower_command import Address, call, free_port
 from fedquilt.deploy.keys import Keys, make
 from fedquilt.deploy.serve import CONNECTION, Server, _Link
-from fedquilt.engines.client_side import one_thread
 from fedquilt.engines.local import Local
+from fedquilt.rounds.client import one_thread
 from fedquilt.runs.build import method_of
-from fedquilt.runs.config import Config, dump, parse
-from fedquilt.runs.finished import result_of
 from fedquilt.runs.play import Run
+from fedquilt.storage.finished import result_of
 
 SITES = ("bergen", "oslo")
 STRANGER = "trondheim"  # it has a key of its own, and joins only where a test says so

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.table import ClientId
-from fedquilt.engines.client_side import Task
 from fedquilt.engines.local import Local
+from fedquilt.records.record import pack, unpack
+from fedquilt.rounds.client import Task
 from fedquilt.testing.faults import Tampering as Tampering
 from fedquilt.testing.faults import Visits as Visits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from fedquilt.core.compact import MAGIC
+from fedquilt.records.compact import MAGIC
 
 SUM = b'"crc32":"'  # in the header of a safetensors frame, before 8 digits
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedquilt.runs.config import dump, parse
-from fedquilt.runs.files import to_json
-from fedquilt.runs.journal import Journal
-from fedquilt.runs.storage import RunFolder
+from fedquilt.config.config import dump, parse
+from fedquilt.storage.files import to_json
+from fedquilt.storage.folder import RunFolder
+from fedquilt.storage.journal import Journal
 
 
 class Growing:

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedquilt.core.net import Net
 from fedquilt.data import Dirichlet, Federation
-from fedquilt.data.streams import Stream
-from fedquilt.methods.podfcssv import PODFCSSV
+from fedquilt.data.streams.streams import Stream
+from fedquilt.methods.self_supervised.podfcssv import PODFCSSV
 from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import AdamW
 

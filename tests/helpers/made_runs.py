@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.runs.config import dump, parse
-from fedquilt.runs.views import CELLS
+from fedquilt.config.config import dump, parse
+from fedquilt.results.views import CELLS
 
 METHODS = {"fedavg": 0.72, "fedprox": 0.71, "local_only": 0.62, "ditto": 0.8, "fedrep": 0.78, "centralised": 0.9}
 PARTS = {"shared.0.weight": [4000, 4000], "shared.0.bias": [40, 40], "(frame)": [60, 60]}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import Arrays, Entry, File
+from fedquilt.errors import InputError
 
 NOT_A_DATA_SET = 3
 

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fedquilt.core.table import ClientId
-from fedquilt.engines.client_side import Task
 from fedquilt.engines.local import Local
+from fedquilt.rounds.client import Task
 from helpers.engines import Visits
 
 DEVICE = torch.device("lazy", 0)  # torch knows its name and walks graphs on it in this thread; it has no kernels there

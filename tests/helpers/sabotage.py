@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
+from fedquilt.errors import InputError
 from fedquilt.testing.faults import Corrupted as Corrupted
 from fedquilt.testing.faults import Corrupting as Corrupting
 from fedquilt.testing.faults import Deadly as Deadly

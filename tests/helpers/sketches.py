@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Params, sub
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import FedAvg, Server
 from fedquilt.methods.on_base import OnBase
 from fedquilt.metrics.classify import classify
+from fedquilt.records.record import record
 
 
 @record

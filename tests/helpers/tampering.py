@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fedquilt.core.record import pack, unpack
 from fedquilt.engines.flower.apps import Client
 from fedquilt.engines.flower.errand import Answer
 from fedquilt.engines.flower.inprocess import InProcess
+from fedquilt.records.record import pack, unpack
 from helpers.nodes import grid
 
 Frames = dict[str, bytes]

@@ -64,7 +64,6 @@ def serve(address: str) -> None:
 
     import fedquilt  # noqa: F401
     from fedquilt import cli
-    from fedquilt.runs import build, compare, report, show  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as door:

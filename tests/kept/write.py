@@ -13,10 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from fedquilt.config.config import parse
 from fedquilt.engines.local import Local
 from fedquilt.registry import METHODS
 from fedquilt.runs.build import run_of
-from fedquilt.runs.config import parse
 from fedquilt.runs.environment import environment
 from helpers.guessing import fitting
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.methods.fedala import Blender, FedALA
-from fedquilt.methods.fedamp import Cloud, FedAMP
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Download
+from fedquilt.methods.personalised.fedala import Blender, FedALA
+from fedquilt.methods.personalised.fedamp import Cloud, FedAMP
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import DATA, LOSS, START, N, descend, loss, mean, slope
 from helpers.toy import last, site_of

@@ -15,7 +15,7 @@ from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.table import Batch
 from fedquilt.data import Federation
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedbn import FedBN
+from fedquilt.methods.personalised.fedbn import FedBN
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import last

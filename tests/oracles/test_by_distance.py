@@ -11,26 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import tensor
 
-from fedquilt.core.errors import ExchangeError, InputError
 from fedquilt.core.exchange import Reply, Turn, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import nbytes, sub
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.by_distance import Placed
-from fedquilt.methods.cgpfl import CGPFL
+from fedquilt.errors import ExchangeError, InputError
+from fedquilt.methods.clustered.by_distance import Placed
+from fedquilt.methods.clustered.cgpfl import CGPFL
+from fedquilt.methods.clustered.feddrift import FedDrift
+from fedquilt.methods.clustered.fesem import FeSEM, Remembering
+from fedquilt.methods.clustered.ifca import IFCA
+from fedquilt.methods.clustered.lcfed import LCFed, Projected
+from fedquilt.methods.clustered.starts import Vote
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.feddrift import FedDrift
-from fedquilt.methods.fesem import FeSEM, Remembering
-from fedquilt.methods.ifca import IFCA
-from fedquilt.methods.lcfed import LCFed, Projected
-from fedquilt.methods.starts import Vote
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.objectives import prox
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.rounds import Rounds
 from helpers.quadratic import LOSS, at, federation, place
 from helpers.toy import Normed, OneWeight, last, points, site_of, squared_error, trained
 

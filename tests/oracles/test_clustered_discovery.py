@@ -17,17 +17,17 @@ from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Job, Train
-from fedquilt.methods.cfl import CFL
-from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
+from fedquilt.methods.clustered.cfl import CFL
+from fedquilt.methods.clustered.cgpfl import CGPFL, CGPFLMoreau
+from fedquilt.methods.clustered.fedper_grouped import FedPerGrouped
+from fedquilt.methods.clustered.flhc import FLHC
+from fedquilt.methods.clustered.grouped import Groups
+from fedquilt.methods.clustered.hcfl import HCFL, Blended
+from fedquilt.methods.clustered.lcfed import LCFed
+from fedquilt.methods.clustered.pacfl import PACFL
 from fedquilt.methods.fedavg import FedAvg, Upload
-from fedquilt.methods.fedper import FedPer
-from fedquilt.methods.fedper_grouped import FedPerGrouped
-from fedquilt.methods.flhc import FLHC
-from fedquilt.methods.grouped import Groups
-from fedquilt.methods.hcfl import HCFL, Blended
-from fedquilt.methods.lcfed import LCFed
-from fedquilt.methods.pacfl import PACFL
-from fedquilt.methods.pfedme import PFedMe
+from fedquilt.methods.personalised.fedper import FedPer
+from fedquilt.methods.personalised.pfedme import PFedMe
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import from_labels
 from fedquilt.pieces.objectives import prox

@@ -14,7 +14,7 @@ from scipy.spatial.distance import pdist
 from fedquilt.core.exchange import Turn
 from fedquilt.core.params import lerp
 from fedquilt.core.seed import Seed
-from fedquilt.methods.cfl import norms, parting
+from fedquilt.methods.clustered.cfl import norms, parting
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.decomposed import edc, grouped, madc
 from fedquilt.pieces.clustering.result import assign

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import at_random
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
-from fedquilt.methods.feddyn import FedDyn
-from fedquilt.methods.fednova import FedNova, pace
-from fedquilt.methods.scaffold import Scaffold
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.feddyn import FedDyn
+from fedquilt.methods.averaging.fednova import FedNova, pace
+from fedquilt.methods.averaging.scaffold import Scaffold
 from fedquilt.pieces.optimizers import SGD, Adam
 from helpers.scalar import DATA, LOSS, START, N, slope, weight
 from helpers.toy import last

@@ -12,9 +12,9 @@ from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.data import Federation
-from fedquilt.methods.fedproto import MEANS, ROWS, FedProto, Prototypes, near_prototypes
-from fedquilt.methods.fedrod import FedRoD
-from fedquilt.methods.long_tail import FedAvgBalanced, FedLC
+from fedquilt.methods.long_tailed.losses import FedAvgBalanced, FedLC
+from fedquilt.methods.personalised.fedproto import MEANS, ROWS, FedProto, Prototypes, near_prototypes
+from fedquilt.methods.personalised.fedrod import FedRoD
 from fedquilt.models.small import MLP, LogisticRegression
 from fedquilt.pieces.objectives import balanced_softmax, calibrated
 from fedquilt.pieces.optimizers import SGD

@@ -11,11 +11,11 @@ from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
-from fedquilt.methods.centralised import Centralised
+from fedquilt.methods.averaging.centralised import Centralised
+from fedquilt.methods.averaging.fedavg_noise import FedAvgNoise
+from fedquilt.methods.averaging.fedprox import FedProx
+from fedquilt.methods.averaging.local_only import LocalOnly
 from fedquilt.methods.fedavg import FedAvg, Upload
-from fedquilt.methods.fedavg_noise import FedAvgNoise
-from fedquilt.methods.fedprox import FedProx
-from fedquilt.methods.local_only import LocalOnly
 from fedquilt.pieces.aggregators import noised, uniform_mean
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import OneWeight, last, points, squared_error

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.seed import Seed
 from fedquilt.data import IID, Federation, LabelPermutation, Stream
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.feddrift import FedDrift, Report, Watch
-from fedquilt.methods.starts import Centres
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.feddrift import FedDrift, Report, Watch
+from fedquilt.methods.clustered.starts import Centres
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.rounds import Rounds
 from helpers.quadratic import LOSS, at, federation, place
 from helpers.toy import linear
 

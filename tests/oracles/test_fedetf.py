@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.fedetf import FedETF
+from fedquilt.errors import InputError
+from fedquilt.methods.long_tailed.fedetf import FedETF
 from fedquilt.models.small import LogisticRegression
 from fedquilt.pieces.etf import simplex
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.rounds import Rounds
 from helpers.toy import points
 
 LINE = Net.of(LogisticRegression, features=2, classes=2)

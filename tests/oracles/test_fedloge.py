@@ -7,17 +7,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import under
-from fedquilt.core.record import pack, tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.core.train import Job
 from fedquilt.data import Federation
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Download, Upload
-from fedquilt.methods.fedloge import CountedUpload, FedLoGe, Holder
+from fedquilt.methods.long_tailed.fedloge import CountedUpload, FedLoGe, Holder
 from fedquilt.models.registry import make
 from fedquilt.models.small import MLP
 from fedquilt.pieces.aggregators import class_wise, mean, uniform_mean
@@ -25,6 +24,7 @@ from fedquilt.pieces.etf import Frame
 from fedquilt.pieces.objectives import prox
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.pieces.realign import Realign
+from fedquilt.records.record import pack, tensors_in
 from helpers.near import close
 from helpers.toy import digits, last
 

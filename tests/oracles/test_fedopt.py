@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
-from fedquilt.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import LOSS, START, N, descend, mean, weight
 from helpers.toy import Normed, digits, last

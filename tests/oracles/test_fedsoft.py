@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn, tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
@@ -16,12 +15,13 @@ from fedquilt.core.params import sub
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.fedsoft import FedSoft, Shares, Soft
+from fedquilt.methods.clustered.starts import Offer
 from fedquilt.methods.fedavg import Owner, Upload
-from fedquilt.methods.fedsoft import FedSoft, Shares, Soft
-from fedquilt.methods.starts import Offer
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.rounds import Rounds
 from helpers.toy import squared_error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.pieces.etf import Frame, ideal_angle, simplex, spread, survivors
 from helpers.near import close
 

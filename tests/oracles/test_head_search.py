@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.pieces.head_search import Found, HeadSearch, Line, Rows, cosine_step, head_gradient, loss
 
 # Three rows with two features (and the 1 that goes with the bias), two classes, a head of zeros.

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import cosine
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.pieces.codecs import hgc, hgc_legacy, hgc_rc, lfsr
 from fedquilt.pieces.codecs.hgc import row_norms
 

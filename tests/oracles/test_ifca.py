@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
@@ -19,15 +18,16 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.data import Federation, LabelPermutation
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.ifca import IFCA, IFCAGradient
+from fedquilt.methods.clustered.row_losses import mean_loss
+from fedquilt.methods.clustered.starts import Centres, Offer, Vote
 from fedquilt.methods.fedavg import Client, FedAvg, Server
-from fedquilt.methods.ifca import IFCA, IFCAGradient
-from fedquilt.methods.row_losses import mean_loss
-from fedquilt.methods.starts import Centres, Offer, Vote
 from fedquilt.models import MLP
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.rounds import Rounds
 from helpers import sketches
 from helpers.toy import OneWeight, last, points, site_of
 

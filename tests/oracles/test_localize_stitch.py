@@ -11,29 +11,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
-from fedquilt.core.record import pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import chosen
 from fedquilt.core.table import Table
 from fedquilt.data import Dirichlet, Federation
-from fedquilt.data.legacy import DirichletCuts
-from fedquilt.engines.client_side import ClientSide, Task
+from fedquilt.data.partitions.legacy import DirichletCuts
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.centralised import SingleModel
+from fedquilt.methods.averaging.scaffold import Scaffold
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.localize_stitch import LocalizeStitch, StitchOnce
-from fedquilt.methods.once import SingleModel
-from fedquilt.methods.scaffold import Scaffold
+from fedquilt.methods.merging.localize_stitch import LocalizeStitch, StitchOnce
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
-from fedquilt.pieces.merging.density import Density
 from fedquilt.pieces.merging.trained import TrainedMask, some_of_each
+from fedquilt.pieces.merging.trim import Density
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import pack, tensors_in, unpack
+from fedquilt.rounds.client import ClientSide, Task
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.runner import run
 from helpers.toy import Normed, digits, last
 

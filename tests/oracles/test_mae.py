@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn, tensor
 
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import one_thread
 from fedquilt.models import Adapter, LowRank, MaskedAutoencoder, ViTMAE, adapted, audit, inject
-from fedquilt.models.masking import hidden_error, mask_of, pooled, visible
+from fedquilt.models.masked.masking import hidden_error, mask_of, pooled, visible
+from fedquilt.rounds.client import one_thread
 
 
 def close(found: Tensor, wanted: object) -> None:

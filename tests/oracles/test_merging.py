@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.models import MLP
 from fedquilt.pieces.merging.informed import Fisher, RegMean, fisher_information, gram_matrices

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.methods.moon import Moon
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.moon import Moon
 from fedquilt.models.small import MLP
 from fedquilt.pieces.objectives import contrast
 from fedquilt.pieces.optimizers import SGD

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import Federation
-from fedquilt.methods.apfl import APFL
-from fedquilt.methods.perfedavg import PerFedAvg, PerFedAvgHF
-from fedquilt.methods.pfedme import PFedMe
+from fedquilt.errors import InputError
+from fedquilt.methods.personalised.apfl import APFL
+from fedquilt.methods.personalised.perfedavg import PerFedAvg, PerFedAvgHF
+from fedquilt.methods.personalised.pfedme import PFedMe
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import DATA, LOSS, START, N, mean, slope
 from helpers.toy import last

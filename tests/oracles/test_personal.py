@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.methods.ditto import Ditto
-from fedquilt.methods.fedbabu import FedBABU
-from fedquilt.methods.fedbn import FedBN
-from fedquilt.methods.fedper import FedPer
-from fedquilt.methods.fedrep import FedRep
-from fedquilt.methods.finetune import FedAvgFineTune
+from fedquilt.errors import InputError
+from fedquilt.methods.personalised.ditto import Ditto
+from fedquilt.methods.personalised.fedbabu import FedBABU
+from fedquilt.methods.personalised.fedbn import FedBN
+from fedquilt.methods.personalised.fedper import FedPer
+from fedquilt.methods.personalised.fedrep import FedRep
+from fedquilt.methods.personalised.finetune import FedAvgFineTune
 from fedquilt.pieces.optimizers import SGD
 from helpers.scalar import DATA, LOSS, START, N, descend, mean, slope
 from helpers.toy import Normed, digits, fedavg, last, squared_error

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.metrics.continual import continual
 from fedquilt.pieces.aggregators import mean, uniform_mean
 from fedquilt.pieces.prototypes.bank import MergeOrAdd, collapsed, cosines, no_prototypes
@@ -22,6 +21,7 @@ from fedquilt.pieces.prototypes.centre import moved, no_rows
 from fedquilt.pieces.prototypes.gpad import GPAD
 from fedquilt.pieces.prototypes.memory import Following, Novelty
 from fedquilt.pieces.prototypes.spherical import spherical_kmeans
+from fedquilt.records.record import pack, unpack
 
 Z = torch.tensor([[3.0, 4.0], [1.0, 0.0], [-1.0, -0.2], [1.0, 1.0]])
 V = torch.tensor([[1.0, 0.0], [0.0, 2.0]])

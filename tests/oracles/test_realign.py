@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.pieces.realign import Head, Realign, local, masked
 from helpers.near import close
 

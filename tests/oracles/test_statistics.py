@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedquilt.runs.statistics.beside import apart, beside, winner
-from fedquilt.runs.statistics.effects import cliffs_delta, cohens_d, rank_biserial
-from fedquilt.runs.statistics.intervals import bootstrap
-from fedquilt.runs.statistics.paired import against, holm_adjusted, wilcoxon
-from fedquilt.runs.statistics.spread import client_means, over_clients
-from fedquilt.runs.statistics.targets import area_under, best_test_round, costs_to, first_reach, joules_by_round
+from fedquilt.results.statistics.beside import apart, beside, winner
+from fedquilt.results.statistics.intervals import bootstrap
+from fedquilt.results.statistics.paired import against, cliffs_delta, cohens_d, holm_adjusted, rank_biserial, wilcoxon
+from fedquilt.results.statistics.spread import client_means, over_clients
+from fedquilt.results.statistics.targets import area_under, best_test_round, costs_to, first_reach, joules_by_round
 
 DRAW = np.random.default_rng(1)
 SOME = DRAW.normal(0.3, 1.0, 17)

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Params, add
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import Selection, Shortlist, chosen, how_many, kth_largest, threshold
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.pieces.aggregators import noised, uniform_mean
 from fedquilt.pieces.merging.rule import merge, merging

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Table
 from fedquilt.data import Federation
-from fedquilt.methods.creff import CReFF
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedrod_hyper import FedRoDHyper
-from fedquilt.methods.ratio_loss import RatioLoss, ratios
+from fedquilt.methods.long_tailed.creff import CReFF
+from fedquilt.methods.long_tailed.ratio_loss import RatioLoss, ratios
+from fedquilt.methods.personalised.fedrod import FedRoDHyper
 from fedquilt.models.small import LogisticRegression
 from fedquilt.pieces.class_slopes import BIAS, WEIGHT, ClassSlopes, SlopedUpload, class_slopes, head_of
 from fedquilt.pieces.objectives import class_weighted

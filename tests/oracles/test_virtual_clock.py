@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import ConfigError
-from fedquilt.engines.phases import Phase
-from fedquilt.runs.config import parse
-from fedquilt.runs.links import PRESETS, Network
-from fedquilt.runs.statistics.targets import costs_until
+from fedquilt.config.config import parse
+from fedquilt.config.links import PRESETS, Network
+from fedquilt.errors import ConfigError
+from fedquilt.results.statistics.targets import costs_until
+from fedquilt.rounds.phases import Phase
 from fedquilt.runs.virtual_clock import VirtualClock, server_seconds
 
 

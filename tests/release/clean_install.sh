@@ -28,6 +28,6 @@ version=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' "$root/src/fedquilt/__ini
 "$bin/fedquilt" methods >methods.txt
 "$bin/fedquilt" run quick.toml rounds=2 engine.kind=local >run.txt
 [ -s runs/quick/result.json ] && [ -s runs/quick/report.html ]
-"$bin/python" -W error -c "import fedquilt; [getattr(fedquilt, name) for name in fedquilt.__all__]; import fedquilt.runs.report"
+"$bin/python" -W error -c "import fedquilt; [getattr(fedquilt, name) for name in fedquilt.__all__]; import fedquilt.report"
 "$bin/python" -m pip check
 echo "fedquilt $version: built, installed and used ($(cd "$root/dist" && echo *))"

@@ -111,7 +111,7 @@ def test_doctor() -> None:
 
 
 def test_doctor_says_when_something_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedquilt.runs import doctor
+    from fedquilt.analysis import doctor
 
     def broken(name: str) -> str:
         raise OSError("no processes today")

@@ -14,10 +14,10 @@ from fedquilt.audit.analytic import BIAS, features_of, label_of, present_classes
 from fedquilt.audit.inversion import Guess, Puzzle, invert
 from fedquilt.audit.quality import paired, psnr, ssim
 from fedquilt.audit.sight import Sight, View, filled
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 
 Numbers = dict[str, float | None]
 Found = tuple[Numbers, tuple[Tensor, Tensor] | None, str]

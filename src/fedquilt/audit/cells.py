@@ -12,14 +12,14 @@ from torch import Tensor
 from fedquilt.audit import attacks, defences
 from fedquilt.audit.sight import network, sight
 from fedquilt.audit.tapping import Few, overheard
-from fedquilt.core.errors import ExchangeError, InputError, RoundError
+from fedquilt.config.config import Config, Kinded
+from fedquilt.config.data import made
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import MemorySlots, Rounds
+from fedquilt.errors import ExchangeError, InputError, RoundError
+from fedquilt.rounds.rounds import MemorySlots, Rounds
 from fedquilt.runs.build import method_of
-from fedquilt.runs.config import Config, Kinded
-from fedquilt.runs.data import made
 
 SAMPLE = 200  # rows of each client that tell the range of values
 

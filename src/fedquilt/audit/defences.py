@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedquilt.audit.analytic import BIAS
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Codec, Exchange, plain, unmoved
-from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import InTurn, Train
-from fedquilt.methods.hgls import HGLS
+from fedquilt.errors import InputError
 from fedquilt.methods.on_base import OnBase
+from fedquilt.methods.personalised.hgls import HGLS
 from fedquilt.pieces.codecs import on
+from fedquilt.records.record import tensors_in
 from fedquilt.registry import lookup
 
 Change = Callable[[Any, Seed], Any]

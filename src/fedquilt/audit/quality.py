@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 EXACT = 100.0  # decibels at which a reconstruction counts as exact: means stay finite
 

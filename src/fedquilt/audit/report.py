@@ -16,9 +16,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedquilt.audit.cells import Finding, Plan
-from fedquilt.runs.files import storage, to_json, write_atomic
-from fedquilt.runs.plots import STYLE, subplots
-from fedquilt.runs.terminal import say, show_table
+from fedquilt.results.plots import STYLE, subplots
+from fedquilt.storage.files import storage, to_json, write_atomic
+from fedquilt.terminal import say, show_table
 
 NUMBERS = {
     "psnr": "PSNR dB", "psnr_blind": "blind dB", "ssim": "SSIM", "labels_right": "labels",

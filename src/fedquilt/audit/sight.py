@@ -12,13 +12,13 @@ from torch import Tensor
 from fedquilt.audit.analytic import BIAS, WEIGHT
 from fedquilt.audit.defences import searching
 from fedquilt.audit.tapping import Letter
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
-from fedquilt.methods.fedproto import ROWS
+from fedquilt.errors import InputError
+from fedquilt.methods.personalised.fedproto import ROWS
+from fedquilt.records.record import pack
 
 KNOWN = {"delta", "base", "head", "slope"}  # fields of uploads that an attacker reads
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.exchange import Exchange, Method
-from fedquilt.core.record import unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, Source, Table
-from fedquilt.engines.client_side import Outcome, Task
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.records.record import unpack
+from fedquilt.rounds.client import Outcome, Task
+from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.rounds import Rounds
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,9 @@ def audit(
     """
     from fedquilt.audit.cells import Plan, audited, cells
     from fedquilt.audit.report import show, write
+    from fedquilt.config.config import load
     from fedquilt.runs.build import federation_of
-    from fedquilt.runs.config import load
-    from fedquilt.runs.progress import Progress
+    from fedquilt.show.progress import Progress
 
     plan = Plan(
         methods=_listed(methods), codecs=_listed(codecs), attacks=_listed(attacks), defences=_listed(defences),

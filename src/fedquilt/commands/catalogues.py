@@ -9,6 +9,37 @@ import typer
 from fedquilt.commands.options import AsJson, echo, listing
 
 
+def bench(
+    seconds: Annotated[float, typer.Option(help="For each model and engine.")] = 1.5,
+    processes: Annotated[
+        int | None, typer.Option(help="Of the engine workers; by default one per core.", min=1)
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Only this model; may be given several times.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine in less than a minute: steps per second of each engine, memory, and what to set.
+
+    Example: [bold]fedquilt bench --model lenet5 --seconds 3[/bold]
+    """
+    from fedquilt.analysis.bench import MODELS, advice, measured
+    from fedquilt.show.progress import Progress
+
+    rows, models = [], model or MODELS
+    with Progress(quiet=as_json) as progress:
+        bar = progress.bar("measuring", len(models))
+        for row in measured(models, processes, seconds):
+            rows.append(row)
+            bar.note(f"{row['model']} on {row['engine']}")
+            bar.reached(models.index(row["model"]))
+        bar.reached(len(models))
+    if as_json:
+        echo({"measured": rows, "advice": advice(rows)})
+        return
+    short = [{k: round(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    listing(short, False, "training steps per second, batches of 10")
+    listing(advice(rows), False, "what to set")
+
+
 def methods(
     name: Annotated[str | None, typer.Argument(help="A method, to see its settings.", metavar="NAME")] = None,
     as_json: AsJson = False,
@@ -47,7 +78,7 @@ def _tell(kind: str, name: str | None, as_json: bool) -> None:
         rows = [{"name": e.name, "about": e.about, "reference": e.reference} for e in entries(kind).values()]
         listing(rows, as_json, f"{kind}s")
         return
-    from fedquilt.runs.described import detail, lines
+    from fedquilt.config.described import detail, lines
 
     found = detail(kind, name)
     if as_json:
@@ -69,8 +100,8 @@ def models(
 
     Example: [bold]fedquilt models resnet18 norm=batch --shape 3,32,32 --classes 100[/bold]
     """
-    from fedquilt.runs.described import lines
-    from fedquilt.runs.models import detail, in_words, overview
+    from fedquilt.config.described import lines
+    from fedquilt.config.models import detail, in_words, overview
 
     found = overview() if name is None else detail(name, shape, classes, options or [])
     if as_json:
@@ -92,7 +123,7 @@ def datasets(name: Annotated[str | None, typer.Argument(help="One data set.", me
 
     Example: [bold]fedquilt datasets cifar10[/bold] or [bold]fedquilt datasets --download cifar10[/bold]
     """
-    from fedquilt.runs import datasets as actions
+    from fedquilt.show import datasets as actions
 
     if clear_cache:
         listing(actions.cleared(), as_json, "removed from the cache")
@@ -111,7 +142,7 @@ def datasets(name: Annotated[str | None, typer.Argument(help="One data set.", me
 
 def doctor(as_json: AsJson = False) -> None:
     """Check this machine: versions, cores, memory, worker processes, data. Example: [bold]fedquilt doctor[/bold]"""
-    from fedquilt.runs.doctor import checks
+    from fedquilt.analysis.doctor import checks
 
     found = checks()
     listing(found, as_json, "doctor")

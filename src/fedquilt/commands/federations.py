@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedquilt.commands.options import AsJson, Energy, Overrides, Recipe, stops_on_sigterm, with_energy
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 KeyFolder = Annotated[Path | None, typer.Option("--keys", help="The key folder (fedquilt keys).", metavar="DIR")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, without keys; only on this machine.")]
@@ -62,13 +62,13 @@ def serve(
 
     Example: [bold]fedquilt serve recipe.toml --keys keys --host 0.0.0.0 --nodes 3[/bold]
     """
+    from fedquilt.config.config import load
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
     from fedquilt.deploy.serve import Server
-    from fedquilt.runs.config import load
-    from fedquilt.runs.finished import result_of
-    from fedquilt.runs.progress import Progress
-    from fedquilt.runs.show import result_table
+    from fedquilt.show.progress import Progress
+    from fedquilt.show.show import result_table
+    from fedquilt.storage.finished import result_of
 
     _keys_or_plain(key_folder, insecure)
     config = load(recipe, [*with_energy(overrides, energy), *([] if nodes is None else [f"flower.nodes={nodes}"])])
@@ -144,7 +144,7 @@ def join(
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.join import Membership
     from fedquilt.deploy.site import is_function, settings_of
-    from fedquilt.runs.terminal import say
+    from fedquilt.terminal import say
 
     place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
     own = is_function(data)
@@ -206,8 +206,8 @@ def export(
 
     Example: [bold]fedquilt export recipe.toml --flower my-app[/bold]
     """
+    from fedquilt.config.config import load
     from fedquilt.deploy.app_folder import export as write
-    from fedquilt.runs.config import load
 
     if flower is None:
         raise InputError("Say what to write: --flower DIR.")

@@ -18,11 +18,11 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
 
     Example: [bold]fedquilt partition recipes/quick.toml data.partition.alpha=0.1 --plot split.png[/bold]
     """
+    from fedquilt.analysis.division import looked_at, stream_looked_at
+    from fedquilt.config.config import load
     from fedquilt.data import Stream
     from fedquilt.runs.build import federation_of
-    from fedquilt.runs.config import load
-    from fedquilt.runs.division import looked_at, stream_looked_at
-    from fedquilt.runs.show import partition_table, stream_tables
+    from fedquilt.show.show import partition_table, stream_tables
 
     config = load(recipe, overrides or [])
     federation = federation_of(config)
@@ -43,7 +43,7 @@ def clusters(folder: Folder,
 
     Example: [bold]fedquilt clusters runs/groups-1a2b3c4d[/bold]
     """
-    from fedquilt.runs.cluster_view import clusters_table, viewed
+    from fedquilt.show.cluster_view import clusters_table, viewed
 
     found = viewed(folder, to)
     echo(found) if as_json else clusters_table(found)
@@ -58,7 +58,7 @@ def assign(folder: Folder,
     """
     from dataclasses import asdict
 
-    from fedquilt.runs.assign import assign as place
+    from fedquilt.analysis.assign import assign as place
 
     found = asdict(place(folder, data))
     short = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
@@ -72,7 +72,7 @@ def csv(folder: Folder,
 
     Example: [bold]fedquilt csv runs/groups-1a2b3c4d --to tables[/bold]
     """
-    from fedquilt.runs.csv_export import export_csv
+    from fedquilt.analysis.csv_export import export_csv
 
     found = export_csv(folder, to)
     if as_json:
@@ -91,9 +91,9 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run or o
 
     Example: [bold]fedquilt report runs/quick-1a2b3c4d --to quick.html[/bold]
     """
-    from fedquilt.runs.report import write_report
-    from fedquilt.runs.terminal import say
-    from fedquilt.runs.views import missing_in
+    from fedquilt.report import write_report
+    from fedquilt.results.views import missing_in
+    from fedquilt.terminal import say
 
     path = write_report(folder, to)
     size, missing = path.stat().st_size, missing_in(folder)
@@ -112,7 +112,7 @@ def traffic(folder: Folder,
 
     Example: [bold]fedquilt traffic runs/quick-1a2b3c4d --plot traffic.png[/bold]
     """
-    from fedquilt.runs.traffic import drawn, summary, table
+    from fedquilt.results.traffic import drawn, summary, table
 
     found = summary(folder)
     if plot is not None:
@@ -136,7 +136,7 @@ def clock(folder: Annotated[Path, typer.Argument(help="The folder of a run or of
 
     Example: [bold]fedquilt clock runs/quick-1a2b3c4d uplink_mbps=2 downlink_mbps=10 --target 0.7[/bold]
     """
-    from fedquilt.runs.other_links import timed
+    from fedquilt.analysis.other_links import timed
 
     found = timed(folder, links or [], target)
     short = [{k: round(v, 1) if isinstance(v, float) else "never" if v is None else v for k, v in row.items()}
@@ -156,9 +156,9 @@ def watch(folder: Annotated[Path, typer.Argument(help="The folder of a run, of a
 
     Example: [bold]fedquilt watch runs --open[/bold]
     """
-    from fedquilt.runs.watch.board import Board
-    from fedquilt.runs.watch.find import check_folder
-    from fedquilt.runs.watch.view import follow, tell
+    from fedquilt.show.watch import follow, tell
+    from fedquilt.watch.board import Board
+    from fedquilt.watch.find import check_folder
 
     begun = check_folder(folder)
     if once:

@@ -45,7 +45,7 @@ def stops_on_sigterm() -> Iterator[None]:
 
 def listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     """Print rows as a table, or as JSON."""
-    from fedquilt.runs.show import listing as table
+    from fedquilt.show.show import listing as table
 
     if as_json:
         echo(rows)
@@ -55,6 +55,6 @@ def listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
 
 def echo(value: Any) -> None:
     """Print a value as JSON."""
-    from fedquilt.runs.files import to_json
+    from fedquilt.storage.files import to_json
 
     typer.echo(to_json(value))

@@ -8,10 +8,58 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe, echo, stops_on_sigterm, with_energy
-from fedquilt.core.errors import InputError
+from fedquilt.errors import ConfigError, InputError
+
+
+def sweep(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None,
+          tried: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUES", help=(
+              "A setting and what to try: NAME=1,2,3, or a range NAME=0.1..1.0 or NAME=log:0.001..1; may be repeated."
+          ))] = None,
+          random: Annotated[int | None, typer.Option(help="Try so many points at random.", min=1)] = None,
+          optuna: Annotated[int | None, typer.Option(help="Try so many points that optuna proposes.", min=1)] = None,
+          ) -> None:  # fmt: skip
+    """Try many settings of a method and choose one on validation rows; by default every combination.
+
+    Points that are finished are kept, so an interrupted sweep goes on where it stopped. What is varied may also stand
+    in the recipe, in \\[sweep.space].
+
+    Example: [bold]fedquilt sweep recipes/quick.toml rounds=5 --set train.optimizer.lr=0.01,0.1[/bold]
+    """
+    from fedquilt.config.config import load
+    from fedquilt.config.space import read_set
+    from fedquilt.show.progress import Progress
+    from fedquilt.show.sweep_view import sweep_table
+    from fedquilt.studies.sweep import planned
+    from fedquilt.studies.sweep import sweep as sweep_all
+
+    if random is not None and optuna is not None:
+        raise InputError("--random and --optuna exclude each other; leave one of them out.")
+    config = load(recipe, with_energy(overrides, energy))
+    changes: dict[str, object] = {}
+    if random is not None or optuna is not None:
+        changes = {"search": "optuna" if random is None else "random", "points": optuna if random is None else random}
+    try:
+        given = dict(read_set(text) for text in tried or [])
+        plan = config.sweep.model_dump() | changes
+        plan["space"] = {**plan["space"], **given}
+        config = config.model_copy(update={"sweep": type(config.sweep).model_validate(plan)})
+    except ValueError as error:
+        raise ConfigError([_told(error)], str(recipe)) from error
+    with stops_on_sigterm(), Progress(quiet=as_json) as progress:
+        summary = sweep_all(config, progress.parts(config.rounds, planned(config)))
+    echo(summary) if as_json else sweep_table(summary)
+    if summary["failed"]:
+        raise typer.Exit(3)
+
+
+def _told(error: ValueError) -> str:
+    """The problem alone; pydantic adds where it was found in its own words."""
+    problems = getattr(error, "errors", None)
+    return str(problems()[0]["ctx"]["error"]) if problems is not None else str(error)
+
 
 if TYPE_CHECKING:
-    from fedquilt.runs.config import Config
+    from fedquilt.config.config import Config
 
 
 def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None,
@@ -22,7 +70,7 @@ def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, en
 
     Example: [bold]fedquilt run recipes/quick.toml rounds=10 method.kind=fedprox method.mu=0.1[/bold]
     """
-    from fedquilt.runs.config import load
+    from fedquilt.config.config import load
 
     config = load(recipe, with_energy(overrides, energy))
     _run(config, Path(config.output.folder) / config.folder_name, as_json, fresh)
@@ -34,7 +82,7 @@ def resume(folder: Folder, energy: Energy = None,
 
     Example: [bold]fedquilt resume runs/quick-1a2b3c4d[/bold]
     """
-    from fedquilt.runs.afterwards import config_in
+    from fedquilt.analysis.afterwards import config_in
 
     config = config_in(folder)
     if energy is not None:
@@ -50,11 +98,11 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
 
     Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
     """
-    from fedquilt.runs.compare import cells
-    from fedquilt.runs.compare import compare as compare_all
-    from fedquilt.runs.comparison_view import comparison_table
-    from fedquilt.runs.config import load
-    from fedquilt.runs.progress import Progress
+    from fedquilt.config.config import load
+    from fedquilt.show.comparison_view import comparison_table
+    from fedquilt.show.progress import Progress
+    from fedquilt.studies.compare import cells
+    from fedquilt.studies.compare import compare as compare_all
 
     config = load(recipe, with_energy(overrides, energy))
     top, todo = cells(config)
@@ -77,9 +125,9 @@ def newcomers(folder: Folder,
 
     Example: [bold]fedquilt newcomers runs/quick-1a2b3c4d --epochs 2[/bold]
     """
-    from fedquilt.runs.afterwards import config_in, newcomers_of
-    from fedquilt.runs.data import federations_of
-    from fedquilt.runs.show import newcomers_table
+    from fedquilt.analysis.afterwards import config_in, newcomers_of
+    from fedquilt.config.data import federations_of
+    from fedquilt.show.show import newcomers_table
 
     config = config_in(folder)
     federation, new = federations_of(config)
@@ -93,15 +141,15 @@ def newcomers(folder: Folder,
 
 
 def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
-    from fedquilt.runs.afterwards import newcomers_of
+    from fedquilt.analysis.afterwards import newcomers_of
+    from fedquilt.config.data import federations_of
+    from fedquilt.report import write_report
     from fedquilt.runs.build import engine_of, result_for, run_of
-    from fedquilt.runs.data import federations_of
-    from fedquilt.runs.federation_file import write_federation
-    from fedquilt.runs.finished import result_of
-    from fedquilt.runs.listening import play_to
-    from fedquilt.runs.progress import Progress
-    from fedquilt.runs.report import write_report
-    from fedquilt.runs.show import newcomers_table, result_table
+    from fedquilt.show.progress import Progress
+    from fedquilt.show.show import newcomers_table, result_table
+    from fedquilt.storage.federation_file import write_federation
+    from fedquilt.storage.finished import result_of
+    from fedquilt.studies.listening import play_to
 
     federation, new = federations_of(config)
     found, notes = None if fresh else result_for(folder, federation), list[str]()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedquilt.compat.arguments import OWN
-from fedquilt.core.errors import InputError, did_you_mean
+from fedquilt.errors import InputError, did_you_mean
 
 Options = dict[str, Any]
 

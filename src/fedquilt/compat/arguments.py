@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 BINS = (8, 16, 32, 64)
 DEFAULTS = {  # of what PFLlib and CEHGLS begin with differently

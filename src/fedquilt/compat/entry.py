@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from fedquilt.core.errors import FedquiltError
+from fedquilt.errors import FedquiltError
 
 
 def told(run: Callable[[], Any]) -> None:

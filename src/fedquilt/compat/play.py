@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 
+from fedquilt.analysis.newcomers import evaluate_newcomers
 from fedquilt.audit import attacks
 from fedquilt.audit.cells import values_of
 from fedquilt.audit.sight import sight
@@ -19,15 +20,14 @@ from fedquilt.compat.algorithms import method_settings, model_settings
 from fedquilt.compat.practical import Practical, some
 from fedquilt.compat.results import Traffic
 from fedquilt.compat.scores import Evaluation, evaluation, grade
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import Config, parse
 from fedquilt.core.seed import Seed
 from fedquilt.engines.auto import Auto
-from fedquilt.engines.engine import Engine
-from fedquilt.engines.rounds import MemorySlots, Rounds
+from fedquilt.errors import InputError
+from fedquilt.rounds.engine import Engine
+from fedquilt.rounds.rounds import MemorySlots, Rounds
 from fedquilt.runs.build import check_fits, method_of
-from fedquilt.runs.config import Config, parse
-from fedquilt.runs.files import write_atomic
-from fedquilt.runs.newcomers import evaluate_newcomers
+from fedquilt.storage.files import write_atomic
 
 ATTACKED = 4  # clients of an attack
 Say = Callable[[str], None]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn, at_random, unmoved
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import InTurn, Job, Train
+from fedquilt.errors import InputError
 from fedquilt.methods.on_base import OnBase
 
 DELAY = 0.1  # seconds that one message on a slow line takes at most, as in PFLlib

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedquilt.compat.scores import Evaluation
-from fedquilt.core.errors import InputError
 from fedquilt.core.memory import check_bytes
-from fedquilt.runs.files import write_atomic
+from fedquilt.errors import InputError
+from fedquilt.storage.files import write_atomic
 
 SERIES = {"rs_test_acc": "accuracy", "rs_test_acc_std": "std", "rs_test_auc": "auc", "rs_train_loss": "loss"}
 LAST = 5

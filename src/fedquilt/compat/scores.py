@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedquilt.core.params import Params
-from fedquilt.core.record import record
 from fedquilt.core.table import Batch, ClientId, Table
+from fedquilt.records.record import record
 
 ROWS_PER_BLOCK = 100
 

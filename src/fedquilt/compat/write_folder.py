@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from fedquilt.compat.entry import told
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import load
+from fedquilt.config.data import federation_of
 from fedquilt.core.table import Table
-from fedquilt.runs.config import load
-from fedquilt.runs.data import federation_of
-from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.errors import InputError
+from fedquilt.storage.files import to_json, write_atomic
 
 
 def write(federation: Any, folder: Path, settings: Mapping[str, Any] | None = None) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from fedquilt.core.declared import shown
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
+from fedquilt.records.declared import shown
 
 
 class OverLimit(InputError):

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import record
 from fedquilt.core.table import Columns
+from fedquilt.errors import InputError
+from fedquilt.records.record import record
 
 LEVELS = 32  # of a category that get a column of their own: the most frequent ones
 TOLD = 256  # of a category that one client tells of

@@ -17,28 +17,23 @@ from typing import Any
 
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 _ROOMS = tuple(f"fedquilt.{room}" for room in (
     "core.net", "core.objective", "core.train", "core.exchange", "core.params", "core.columns", "pieces", "methods",
     "models", "metrics",
 ))  # fmt: skip
-_FILES = (
-    *(
-        f"fedquilt.models.{module}"
-        for module in (
-            "autoencoders",
-            "encoder",
-            "files",
-            "hf_mae",
-            "torch_files",
-            "hub",
-            "registry",
-            "streamed",
-            "weights",
-        )
-    ),
-    *(f"fedquilt.metrics.{module}" for module in ("energy", "memory")),
+_FILES = tuple(
+    f"fedquilt.{module}"
+    for module in (
+        "models.encoder",
+        "models.masked.autoencoders",
+        "models.masked.hf_mae",
+        "models.registry",
+        "models.weights",
+        "metrics.energy",
+        "metrics.memory",
+    )
 )
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor)
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 
 
 def elsewhere(device: torch.device | None) -> bool:

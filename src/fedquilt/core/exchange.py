@@ -12,10 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, in_order
+from fedquilt.errors import InputError
 
 U = TypeVar("U")
 
@@ -150,7 +150,7 @@ class Exchange:
             out of it.
         upload: The type of an upload, if ``check`` does not look at it: a record, a union of records, or None for
             trips whose clients have nothing to say. Whatever it is, the fields of records hold what their
-            annotations declare (see :mod:`fedquilt.core.declared`), or the reply is left out.
+            annotations declare (see :mod:`fedquilt.records.declared`), or the reply is left out.
         most_bytes: The longest frame that an upload may have; by default 64 MiB and 16 times its download, or the
             server's state, if that is larger.
         for_scores: The trip only makes clients' models ready for use, and training never sees what it leaves. It is

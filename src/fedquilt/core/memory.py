@@ -6,7 +6,7 @@ import os
 import re
 from functools import cache
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 VARIABLE = "FEDQUILT_MAX_BYTES"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

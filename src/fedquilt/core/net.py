@@ -13,14 +13,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fedquilt.core.capture.purity import own
+from fedquilt.core.capture.steps import Capture, Tapes, Visit
 from fedquilt.core.device import in_bfloat16
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, nothing, under
-from fedquilt.core.purity import own
 from fedquilt.core.resident import Resident, slots_of
 from fedquilt.core.seed import Seed
-from fedquilt.core.steps import Capture, Tapes, Visit
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 from fedquilt.kernels import wide
 
 _SMALL = 2**20  # numbers of a network whose first values are drawn from a tape

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 Params = dict[str, Tensor]
 Names = Callable[[str], bool]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params
+from fedquilt.errors import InputError
 from fedquilt.kernels import accelerate
 
 Slot = tuple[dict[str, Any], str]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 _MASK = (1 << 63) - 1
 

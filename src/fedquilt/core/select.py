@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 
 _TOP, _LOW = 1 << 15, 1 << 16  # a float32 that is not negative: 15 leading and 16 trailing bits, in numeric order
 

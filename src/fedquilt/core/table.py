@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 
 AT_ONCE = 2**19  # bytes of a pass over a table, up to which its rows are gathered at once: they stay in the cache
 ClientId = Hashable  # in practice an int, a string, or a tuple of them

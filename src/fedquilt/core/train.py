@@ -12,15 +12,15 @@ from torch import Tensor
 
 from fedquilt.core.allowance import ask
 from fedquilt.core.device import carried, elsewhere, moved
-from fedquilt.core.errors import InputError, StageError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.objective import Loss
 from fedquilt.core.params import Names, Params, everything
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site, Table
 from fedquilt.core.tree import leaves
+from fedquilt.errors import InputError, StageError
 from fedquilt.kernels import gradients
+from fedquilt.records.record import record
 
 Schedule = Callable[[int], float]
 

@@ -1,12 +1,13 @@
 """Who has which data: federations, ways to divide a data set, and data sets by name."""
 
-from fedquilt.data.catalogue import Entry, File
-from fedquilt.data.class_groups import ClassGroups, Pathological
-from fedquilt.data.clock import Clock
 from fedquilt.data.federation import Federation
 from fedquilt.data.imports import Words
-from fedquilt.data.legacy import DirichletChoice, DirichletCuts, TruncatedPerClient
-from fedquilt.data.long_tail import (
+from fedquilt.data.look import Majority
+from fedquilt.data.npz import Arrays
+from fedquilt.data.partitions.class_groups import ClassGroups, Pathological
+from fedquilt.data.partitions.labels import IID, Dirichlet, DirichletPerClient, Partition, Shards
+from fedquilt.data.partitions.legacy import DirichletChoice, DirichletCuts, TruncatedPerClient
+from fedquilt.data.partitions.long_tail import (
     ClassTiers,
     ExponentialTail,
     OwnTails,
@@ -18,15 +19,14 @@ from fedquilt.data.long_tail import (
     tiers_by_share,
     with_local_tests,
 )
-from fedquilt.data.look import Majority
-from fedquilt.data.measures import gini, imbalance_factor, label_distances, label_entropy, measures
-from fedquilt.data.npz import Arrays
-from fedquilt.data.partitions import IID, Dirichlet, DirichletPerClient, Partition, Shards
+from fedquilt.data.partitions.measures import gini, imbalance_factor, label_distances, label_entropy, measures
+from fedquilt.data.partitions.quantity import DirichletSizes, LogNormal, PowerLaw
+from fedquilt.data.partitions.shift import Colour, LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.prepare import Pixels
-from fedquilt.data.quantity import DirichletSizes, LogNormal, PowerLaw
-from fedquilt.data.shift import Colour, LabelPermutation, Light, Noise, Rotation
-from fedquilt.data.sources import available, fetch, read, texts, verify
-from fedquilt.data.streams import Stream
+from fedquilt.data.sources.catalogue import Entry, File
+from fedquilt.data.sources.sources import available, fetch, read, texts, verify
+from fedquilt.data.streams.clock import Clock
+from fedquilt.data.streams.streams import Stream
 from fedquilt.data.subsets import held_out, only_clients, without_labels
 from fedquilt.data.transforms import (
     GreyToRGB,

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from fedquilt.core.columns import PerColumn
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare
 from fedquilt.data.checks import (
@@ -25,11 +24,12 @@ from fedquilt.data.checks import (
     refuse_holes,
     same_kind,
 )
-from fedquilt.data.partitions import IID, Partition, by_user, check_parts
+from fedquilt.data.partitions.labels import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.rows import Ints, Rows, merged, split
 from fedquilt.data.tabular import Standardise, blank_for, fit, has_holes, is_table, of_pieces, scope_of, standardised
 from fedquilt.data.transforms import Transforms
+from fedquilt.errors import InputError
 
 SPLITS = ("train", "valid", "test")
 Pair = tuple[Any, Any]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.columns import LARGEST
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, in_order
+from fedquilt.errors import InputError
 
 _CHANNELS = (1, 3, 4)
 _LARGEST = 1e12  # of a Dirichlet draw's parameter; sums of some more are infinite

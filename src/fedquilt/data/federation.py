@@ -11,17 +11,17 @@ from typing import Any
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
 from fedquilt.data import build, imports, look, sharing
 from fedquilt.data.build import Extras, Given, Pair
 from fedquilt.data.checks import as_seed, few
 from fedquilt.data.npz import Arrays, arrays_of, load
-from fedquilt.data.partitions import Partition
+from fedquilt.data.partitions.labels import Partition
 from fedquilt.data.rows import Ints, Rows
-from fedquilt.data.sources import read
+from fedquilt.data.sources.sources import read
 from fedquilt.data.tabular import Standardise, standardised
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.describe import describe
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import pack
 from fedquilt.core.table import ClientId, Prepare
 from fedquilt.data.rows import Floats, Ints, Rows
+from fedquilt.errors import InputError
+from fedquilt.records.record import pack
 
 if TYPE_CHECKING:
     from fedquilt.data.federation import Federation
-    from fedquilt.data.streams import Stream
+    from fedquilt.data.streams.streams import Stream
 
 
 @dataclass(frozen=True, eq=False)

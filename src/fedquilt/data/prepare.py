@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.table import Columns
+from fedquilt.errors import InputError
 
 PerChannel = float | tuple[float, ...]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.table import ClientId
 from fedquilt.data.rows import Rows
+from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
     from fedquilt.data.federation import Federation

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.memory import check_bytes, most_bytes
+from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,14 +9,14 @@ from typing import TypeVar
 import numpy as np
 
 from fedquilt.core.columns import PerColumn
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.data.checks import as_seed
 from fedquilt.data.federation import Federation
 from fedquilt.data.rows import Rows, shuffled
-from fedquilt.data.streams import Stream
+from fedquilt.data.streams.streams import Stream
 from fedquilt.data.tabular import fit
+from fedquilt.errors import InputError
 
 Data = TypeVar("Data", Federation, Stream)
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.columns import LARGEST, SCOPES, Column, PerColumn, blank_of, code_of, fitted, own, sums_of
-from fedquilt.core.errors import InputError
 from fedquilt.data.npz import Array
+from fedquilt.errors import InputError
 
 Standardise = str | bool | None
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "?"))  # as they are written in files, in any case

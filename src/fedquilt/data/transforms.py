@@ -16,12 +16,12 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from fedquilt.core.columns import Column, blank_of, fitted, sums_of
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Columns, Table
 from fedquilt.data.images import on_floats
 from fedquilt.data.prepare import PerChannel, Pixels
 from fedquilt.data.tabular import is_table
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from fedquilt.core.errors import InputError
-from fedquilt.runs.config import Config, dump
-from fedquilt.runs.files import write_atomic
+from fedquilt.config.config import Config, dump
+from fedquilt.errors import InputError
+from fedquilt.storage.files import write_atomic
 
 _PROJECT = """\
 # A Flower app made by `fedquilt export`. Run it with `flwr run`; change recipe.toml to change the run.

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.deploy.told import NODES, write
 from fedquilt.engines.flower.apps import Client, Server, versions
 from fedquilt.engines.flower.resident import ask
-from fedquilt.runs.files import write_atomic
+from fedquilt.errors import FedquiltError, InputError
+from fedquilt.storage.files import write_atomic
 
 if TYPE_CHECKING:
+    from fedquilt.config.config import Config
     from fedquilt.engines.flower.engine import Flower
-    from fedquilt.runs.config import Config
 
 log = logging.getLogger("fedquilt")
 
@@ -59,7 +59,7 @@ def server_app(recipe: Path) -> Server:
     """The app of the server: it plays the recipe and keeps the run in the folder that the app's settings name."""
 
     def start(grid: Any, context: Any) -> None:
-        from fedquilt.runs.config import load
+        from fedquilt.config.config import load
 
         play(grid, load(recipe), Path(str(context.run_config["folder"])))
 
@@ -89,7 +89,7 @@ def play(grid: Any, config: Config, folder: Path) -> None:
 
 def _gathered(engine: Flower, config: Config, folder: Path) -> Any:
     """The federation; a run that goes on waits for the clients it began with, whoever else has come meanwhile."""
-    from fedquilt.core.record import pack, unpack
+    from fedquilt.records.record import pack, unpack
 
     place, settings = folder / "flower.clients", config.flower
     begun = unpack(place.read_bytes()) if place.exists() else []

@@ -10,17 +10,17 @@ from typing import Any
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
-from fedquilt.core.record import unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.data.tabular import scope_of
 from fedquilt.deploy.site import SiteSettings, source_of
-from fedquilt.engines.client_side import Outcome, Task
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.flower.node import prepared
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics.scoring import score_of
+from fedquilt.records.record import unpack
+from fedquilt.rounds.client import Outcome, Task
+from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.rounds import Rounds
 
 
 class _Listening(Local):
@@ -49,8 +49,8 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     The first ``rounds`` are played, and more until every exchange has happened, up to ``most``; those that did not are
     named.
     """
+    from fedquilt.config.config import load
     from fedquilt.runs.build import method_of
-    from fedquilt.runs.config import load
     from fedquilt.runs.preparation import survey
 
     config = load(recipe)

@@ -15,9 +15,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fedquilt.core.errors import InputError
 from fedquilt.deploy.flower_command import Address, FlowerError
 from fedquilt.deploy.keys import Keys
+from fedquilt.errors import InputError
 
 _NODES = re.compile(rb"/v1/fleet/[a-z-]{1,64}")
 _MOST = 2**25  # bytes of a call; Flower cuts what is longer than 5 MB

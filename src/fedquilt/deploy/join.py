@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedquilt.core.device import unused
-from fedquilt.core.errors import InputError
 from fedquilt.deploy.flower_command import (
     Address,
     environment,
@@ -31,6 +30,7 @@ from fedquilt.deploy.site import SiteSettings, is_function
 from fedquilt.deploy.told import SITE, told
 from fedquilt.engines.flower.resident import PLACE
 from fedquilt.engines.process import end_with_parent
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import InputError
 from fedquilt.deploy.flower_command import is_host
+from fedquilt.errors import InputError
 
 CA_KEY, CA, SERVER_KEY, SERVER, NODES = "ca.key", "ca.crt", "server.key", "server.pem", "nodes"
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedquilt.core.errors import InputError
-from fedquilt.runs.files import write_atomic
+from fedquilt.errors import InputError
+from fedquilt.storage.files import write_atomic
 
 
 def write_down(place: Path, number: int) -> None:

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from fedquilt.core.errors import FedquiltError
+from fedquilt.errors import FedquiltError
 
 
 def main(file: Path, parent: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import FedquiltError, InputError
+from fedquilt.config.config import Config
 from fedquilt.deploy.app_folder import export
 from fedquilt.deploy.flower_command import (
     Address,
@@ -28,12 +28,12 @@ from fedquilt.deploy.front import Front
 from fedquilt.deploy.keys import Keys, check_loopback
 from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
 from fedquilt.deploy.told import NODES, told
-from fedquilt.runs.config import Config
-from fedquilt.runs.files import write_atomic
-from fedquilt.runs.finished import result_of
-from fedquilt.runs.journal import Journal
-from fedquilt.runs.logs import ROUNDS, read
-from fedquilt.runs.watch.tail import Tail
+from fedquilt.errors import FedquiltError, InputError
+from fedquilt.storage.files import write_atomic
+from fedquilt.storage.finished import result_of
+from fedquilt.storage.journal import Journal
+from fedquilt.storage.logs import ROUNDS, read
+from fedquilt.watch.tail import Tail
 
 CONNECTION = "fedquilt"
 _START = 600.0  # seconds for a server app to start

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedquilt.core.errors import ConfigError, InputError
-from fedquilt.runs.files import write_atomic
+from fedquilt.errors import ConfigError, InputError
+from fedquilt.storage.files import write_atomic
 
 if TYPE_CHECKING:
     from fedquilt.core.table import Source

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import InputError
 from fedquilt.engines.flower.keep import OnDisk, Version
+from fedquilt.errors import InputError
 
 _KEY = re.compile(r"[0-9a-z]{6,64}")
 _DAY = 86400.0

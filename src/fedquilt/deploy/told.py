@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fedquilt.core.errors import FedquiltError
+from fedquilt.errors import FedquiltError
 
 NODES = "nodes.log"  # in the folder of a run: which sites came, went and failed
 SITE = "node.log"  # in the state folder of a site: what happened there

@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fedquilt.core.errors import FedquiltError, InputError, WorkerError
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.client_side import Exam, Outcome, Score, Task
-from fedquilt.engines.engine import Engine, Lost
 from fedquilt.engines.lanes import Lanes, trains
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers, cores, refuse_in_worker
+from fedquilt.errors import FedquiltError, InputError, WorkerError
+from fedquilt.rounds.client import Exam, Outcome, Score, Task
+from fedquilt.rounds.engine import Engine, Lost
 
 WORTH_SECONDS = 10.0
 LOOK_SECONDS = 2.0

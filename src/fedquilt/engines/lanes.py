@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from fedquilt.core.errors import InputError
+from fedquilt.core.capture.steps import EAGER
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
-from fedquilt.core.steps import EAGER
 from fedquilt.core.table import ClientId, Source
 from fedquilt.core.train import Descent, InTurn, Play, Train, Trained, Visited
-from fedquilt.engines.client_side import ClientSide, Outcome, Score, Task, Visit
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.local import Local
 from fedquilt.engines.stacked import REMEDY, alike, descend
+from fedquilt.errors import InputError
+from fedquilt.rounds.client import ClientSide, Outcome, Score, Task, Visit
+from fedquilt.rounds.engine import Lost
 
 WINDOW = 4  # so many times the width of clients are sorted by size, that lanes may have like lengths
 TUNE_STEPS = 3

@@ -10,9 +10,9 @@ import torch
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.client_side import ClientSide, Exam, Outcome, Score, Task
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.kept_memory import keep_memory
+from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Task
+from fedquilt.rounds.engine import Lost
 
 
 class Local:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError
-from fedquilt.core.record import Frame, pack, record, unpack
+from fedquilt.errors import FrameError
+from fedquilt.records.record import Frame, pack, record, unpack
 
 Array = npt.NDArray[np.uint8]
 
@@ -33,7 +33,7 @@ _NO_PART = (0, 0)
 _AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if it has the usual room
 
 
-@record
+@record(name="fedquilt.engines.pipe:Following")
 class Following:
     """Stands in a record for bytes that follow it; ``taken``: whoever gets them may have the memory they are in."""
 

@@ -20,10 +20,10 @@ from typing import NoReturn
 
 import torch
 
-from fedquilt.engines.client_side import Exam, Task
 from fedquilt.engines.kept_memory import keep_memory, settings
 from fedquilt.engines.pipe import Pipe
 from fedquilt.engines.worker import Begin, Job, Several, Together, main
+from fedquilt.rounds.client import Exam, Task
 
 
 class Forked:

@@ -18,18 +18,18 @@ from typing import Any
 import torch
 
 from fedquilt.core.describe import build, find
-from fedquilt.core.errors import ExchangeError, FedquiltError
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import ClientSide, Exam, Task
 from fedquilt.engines.lanes import visit_together
-from fedquilt.engines.phases import peak_bytes
 from fedquilt.engines.pipe import Pipe, mapped
+from fedquilt.errors import ExchangeError, FedquiltError
+from fedquilt.records.record import record
+from fedquilt.rounds.client import ClientSide, Exam, Task
+from fedquilt.rounds.phases import peak_bytes
 
 READY = -1  # the number of the answer to Begin
 
 
-@record
+@record(name="fedquilt.engines.worker:Begin")
 class Begin:
     """A run begins: what to build here, and where the data are."""
 
@@ -45,7 +45,7 @@ class Begin:
     device: str | None
 
 
-@record
+@record(name="fedquilt.engines.worker:Job")
 class Job:
     """A task or an exam, numbered. A download equal to the last one is left out; so is a global model (b"")."""
 
@@ -53,7 +53,7 @@ class Job:
     what: Any
 
 
-@record
+@record(name="fedquilt.engines.worker:Together")
 class Together:
     """Visits to make side by side; a download equal to the first one's is left out."""
 
@@ -61,7 +61,7 @@ class Together:
     tasks: tuple[Task, ...]
 
 
-@record
+@record(name="fedquilt.engines.worker:Several")
 class Several:
     """Tasks or exams to do one after another. A download and a global model equal to the first one's are left out of
     the parts (None and b"")."""
@@ -71,7 +71,7 @@ class Several:
     parts: tuple[Any, ...]
 
 
-@record
+@record(name="fedquilt.engines.worker:Done")
 class Done:
     """The result of a job, and how long it took."""
 
@@ -80,7 +80,7 @@ class Done:
     seconds: float = 0.0
 
 
-@record
+@record(name="fedquilt.engines.worker:Failed")
 class Failed:
     """A job that raised: where, and what it said."""
 

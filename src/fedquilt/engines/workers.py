@@ -9,24 +9,60 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fedquilt.core.describe import describe
-from fedquilt.core.errors import ExchangeError, FedquiltError, FrameError, InputError, WorkerError
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.client_side import ClientSide, Exam, Outcome, Score, Task
-from fedquilt.engines.engine import Lost
-from fedquilt.engines.groups import Pace, grouped
 from fedquilt.engines.kept_memory import keep_memory
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
 from fedquilt.engines.pipe import SharedTensors
 from fedquilt.engines.process import Worker
 from fedquilt.engines.worker import READY, Begin, Done, Failed, several, together
+from fedquilt.errors import ExchangeError, FedquiltError, FrameError, InputError, WorkerError
+from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Task
+from fedquilt.rounds.engine import Lost
 
 T = TypeVar("T")
+GRAIN = 0.03  # seconds of work that one message should bring
+MOST = 16
+
+
+@dataclass
+class Pace:
+    """How long one takes, as far as is known."""
+
+    seconds: float = 0.0
+    count: int = 0
+
+    def add(self, seconds: float, count: int) -> None:
+        """So many took so long."""
+        self.seconds, self.count = self.seconds + seconds, self.count + count
+
+    @property
+    def together(self) -> int:
+        """How many a message should bring; one, as long as nothing is known."""
+        return max(1, int(min(MOST, GRAIN * self.count / self.seconds))) if self.seconds > 0 else 1
+
+
+def grouped(items: Sequence[T], most: int, workers: int) -> list[tuple[T, ...]]:
+    """Neighbours together, at most so many; towards the end fewer, so that no worker is left with many of them.
+
+    Example:
+        >>> [len(group) for group in grouped(range(20), 4, 2)]
+        [4, 4, 3, 2, 1, 1, 1, 1, 1, 1, 1]
+    """
+    found, at = [], 0
+    while at < len(items):
+        size = max(1, min(most, (len(items) - at) // (2 * workers)))
+        found.append(tuple(items[at : at + size]))
+        at += size
+    return found
+
+
 _WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
 _shared: WeakKeyDictionary[Any, SharedTensors] = WeakKeyDictionary()
 os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Codec, Exchange, plain
+from fedquilt.errors import InputError
 from fedquilt.methods.on_base import OnBase
 
 

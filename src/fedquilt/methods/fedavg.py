@@ -8,18 +8,18 @@ from typing import Any
 
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Codec, Cohort, Exchange, Reply, Turn, everyone, plain
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, Parts, check_change, everything, pick, sub
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Optimizer, Schedule, Train, Trained, constant
+from fedquilt.errors import InputError
 from fedquilt.pieces.aggregators import Aggregator, mean
 from fedquilt.pieces.objectives import cross_entropy
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import record
 
 
 @record

@@ -9,13 +9,13 @@ from typing import Any, ClassVar, get_type_hints
 
 from torch import Tensor
 
-from fedquilt.core.errors import InputError, did_you_mean
 from fedquilt.core.exchange import Exchange
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site
+from fedquilt.errors import InputError, did_you_mean
 from fedquilt.methods.fedavg import FedAvg
 
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.columns import ColumnSums, PerColumn, check_sums, fitted, sums_of, without_numbers
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Params
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
+from fedquilt.errors import InputError
+from fedquilt.records.record import record
 
 
 @record

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
-from fedquilt.core.record import record
 from fedquilt.core.table import Batch, Table
+from fedquilt.errors import InputError
 from fedquilt.metrics.table import metrics
+from fedquilt.records.record import record
 
 Statistics = Mapping[str, Callable[[Tensor, Tensor], Tensor]]  # what metrics add up themselves, by their ids
 MOST_ROWS = 10**9  # of one client, from elsewhere

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, everything, norm, pick, sub, weighted_mean
 from fedquilt.core.table import ClientId, in_order
+from fedquilt.errors import InputError
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Counts, metric, metrics, values
 
 Labels = Mapping[ClientId, Any]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
-from fedquilt.core.record import record
 from fedquilt.core.table import Batch, Table
+from fedquilt.errors import InputError
+from fedquilt.records.record import record
 
 MOST_ROWS = 10**9  # of one client, from elsewhere
 ROWS_PER_BLOCK = 100

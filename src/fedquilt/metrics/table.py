@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedquilt.core.errors import InputError, did_you_mean
+from fedquilt.errors import InputError, did_you_mean
 from fedquilt.metrics import PRIMARY as PRIMARY
 from fedquilt.metrics.support import (
     Array,

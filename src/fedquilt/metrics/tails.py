@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedquilt.core.record import record
 from fedquilt.metrics.support import Array, half_of_mean
 from fedquilt.metrics.table import ROWS_HALF, Counts, metrics
+from fedquilt.records.record import record
 
 BINS = 15  # of confidence
 Floats = NDArray[np.float64]

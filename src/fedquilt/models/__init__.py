@@ -4,16 +4,16 @@ from fedquilt.models.adapters import Adapter, LowRank, adapted, inject
 from fedquilt.models.audit import Audit, audit
 from fedquilt.models.counts import Counts, count
 from fedquilt.models.encoder import TextEncoder, tokenise
-from fedquilt.models.hf_mae import ViTMAE
-from fedquilt.models.mae import MaskedAutoencoder
-from fedquilt.models.masking import Pictures, Reconstruction, pictures
+from fedquilt.models.masked.hf_mae import ViTMAE
+from fedquilt.models.masked.mae import MaskedAutoencoder
+from fedquilt.models.masked.masking import Pictures, Reconstruction, pictures
 from fedquilt.models.registry import available, make, net
 from fedquilt.models.resnet import ResNet
 from fedquilt.models.signals import SignalCNN
 from fedquilt.models.small import MLP, CNNCifar, CNNMnist, FedAvgCNN, LeNet5, LogisticRegression
 from fedquilt.models.text import CharRNN, TextCNN
 from fedquilt.models.vit import ViT, ViTCehgls
-from fedquilt.models.weights import Loaded, load_weights, with_weights
+from fedquilt.models.weights.start import Loaded, load_weights, with_weights
 
 __all__ = [
     "MLP", "Adapter", "Audit", "CNNCifar", "CNNMnist", "CharRNN", "Counts", "FedAvgCNN", "LeNet5", "Loaded",

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.models.split import check_choice, check_counts, check_share
 
 Kind = Literal["bottleneck", "low_rank"]

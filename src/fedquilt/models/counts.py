@@ -11,8 +11,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel  # the counter does not know the fused CPU kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
-from fedquilt.models.files import check_content
-from fedquilt.models.hub import library, pretrained
+from fedquilt.errors import InputError
 from fedquilt.models.split import Split, check_counts, check_switch
+from fedquilt.models.weights.files import check_content
+from fedquilt.models.weights.hub import library, pretrained
 
 
 class TextEncoder(Split):

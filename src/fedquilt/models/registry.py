@@ -13,21 +13,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedquilt.core.errors import FedquiltError, InputError, did_you_mean
 from fedquilt.core.memory import check_bytes
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything_but, nothing, under
-from fedquilt.models.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder, with_adapters
+from fedquilt.errors import FedquiltError, InputError, did_you_mean
 from fedquilt.models.counts import Counts, count
 from fedquilt.models.encoder import TextEncoder
-from fedquilt.models.files import fingerprint
-from fedquilt.models.mae import MaskedAutoencoder
+from fedquilt.models.masked.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder, with_adapters
+from fedquilt.models.masked.mae import MaskedAutoencoder
 from fedquilt.models.resnet import ResNet
 from fedquilt.models.signals import SignalCNN
 from fedquilt.models.small import MLP, CNNCifar, CNNMnist, FedAvgCNN, LeNet5, LogisticRegression
 from fedquilt.models.text import CharRNN, TextCNN
 from fedquilt.models.vit import ViT, ViTCehgls
-from fedquilt.models.weights import with_weights
+from fedquilt.models.weights.files import fingerprint
+from fedquilt.models.weights.start import with_weights
 from fedquilt.registry import entries, lookup
 
 Shape = tuple[int, ...]
@@ -263,7 +263,7 @@ def make(
         name: Of the model.
         shape: Of one input.
         classes: How many there are.
-        weights: A safetensors file or a folder to start from; see :func:`fedquilt.models.weights.with_weights`.
+        weights: A safetensors file or a folder to start from; see :func:`fedquilt.models.weights.start.with_weights`.
         options: Those of the model.
 
     Example:

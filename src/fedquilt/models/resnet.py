@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.models.split import Split, check_choice, check_counts
 
 BLOCKS = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}  # basic blocks in each of the four stages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.models.split import Split, check_counts
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.models.split import Flat, Split, check_counts, check_share
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 IDS = (torch.int32, torch.int64)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.models.split import Split, check_choice, check_counts, check_share
 
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Mean, Names, Params, add, pick
+from fedquilt.errors import InputError
 
 
 class Aggregator(Protocol):

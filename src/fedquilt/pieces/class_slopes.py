@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params, check_reach, same_names
-from fedquilt.core.record import record
 from fedquilt.core.table import Table
+from fedquilt.errors import InputError
+from fedquilt.records.record import record
 
 WEIGHT, BIAS = "head.weight", "head.bias"
 

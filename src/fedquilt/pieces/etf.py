@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 
 LEAST = 2  # entries that every class keeps
 CLOSE = 1e-6  # how far a cosine may be from the ideal one

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 
 SUFFICIENT = 1e-4  # backtracking: the least share of the promised descent
 HALVINGS = 20

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.params import Params, learns
 from fedquilt.core.table import Batch, Table
+from fedquilt.errors import InputError
 
 
 def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 Memory = tuple[list[Tensor], ...]
 

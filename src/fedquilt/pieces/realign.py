@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
+from fedquilt.errors import InputError
 
 Personal = Literal["readme", "code", "sum"]
 WEIGHT, BIAS = "head.weight", "head.bias"  # of a network in two parts

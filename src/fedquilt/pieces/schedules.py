@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params, add, scale, zeros_like, zip_with
+from fedquilt.errors import InputError
 
 Kept = tuple[Params, ...]
 SecondMoment = Callable[[Tensor, Tensor], Tensor]

@@ -6,26 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.config.codecs import check_codecs, with_codecs
+from fedquilt.config.config import Config, check_options, dump, flat
+from fedquilt.config.data import federation_of as federation_of
+from fedquilt.config.data import made
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import constant
-from fedquilt.engines.engine import Engine
+from fedquilt.errors import ConfigError, InputError
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
 from fedquilt.registry import lookup
-from fedquilt.runs.codecs import check_codecs, with_codecs
-from fedquilt.runs.config import Config, check_options, dump, flat
-from fedquilt.runs.data import federation_of as federation_of
-from fedquilt.runs.data import made
+from fedquilt.rounds.engine import Engine
 from fedquilt.runs.energy import OFF
-from fedquilt.runs.files import write_atomic
-from fedquilt.runs.finished import result_of
 from fedquilt.runs.preparation import agreed, tell_whole_numbers
 from fedquilt.runs.runner import Run, make_engine
-from fedquilt.runs.storage import RunFolder
 from fedquilt.runs.trackers import RunInfo, Trackers
+from fedquilt.storage.files import write_atomic
+from fedquilt.storage.finished import result_of
+from fedquilt.storage.folder import RunFolder
 
 
 def method_of(config: Config, federation: Any) -> Method:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedquilt.core.errors import CallbackError
 from fedquilt.core.exchange import Reply
-from fedquilt.core.record import pack
+from fedquilt.errors import CallbackError
+from fedquilt.records.record import pack
 
 if TYPE_CHECKING:
     from fedquilt.runs.play import Run
@@ -22,7 +22,7 @@ class Callback:
     snapshot are played again, and callbacks hear of them again: what a callback must know of the rounds before belongs
     into :meth:`state`.
 
-    A callback that raises ends the run with a :class:`~fedquilt.core.errors.CallbackError` that names it. What the last
+    A callback that raises ends the run with a :class:`~fedquilt.errors.CallbackError` that names it. What the last
     snapshot holds is safe, and the same call goes on from there.
 
     Example:

@@ -12,10 +12,10 @@ from torch import Tensor
 from fedquilt.core.exchange import Reply
 from fedquilt.core.params import Params, add
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.localize_stitch import LocalizeStitch
+from fedquilt.methods.merging.localize_stitch import LocalizeStitch
 from fedquilt.runs.callbacks import Callback
-from fedquilt.runs.files import file_name, write_atomic
 from fedquilt.runs.snapshot import Snapshot
+from fedquilt.storage.files import file_name, write_atomic
 
 
 class Checkpoints(Callback):

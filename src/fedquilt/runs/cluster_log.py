@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from fedquilt.core.deployed import first_state
 from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId
-from fedquilt.engines.client_side import one_thread
-from fedquilt.engines.rounds import Rounds
 from fedquilt.pieces.clustering.result import ClusterResult
+from fedquilt.results.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
+from fedquilt.rounds.client import one_thread
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.callbacks import Callback
-from fedquilt.runs.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
 from fedquilt.runs.snapshot import Snapshot, personal_model
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 
 if TYPE_CHECKING:
     from fedquilt.runs.play import Run

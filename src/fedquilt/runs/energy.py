@@ -9,15 +9,15 @@ from typing import Any
 from torch import Tensor
 
 from fedquilt.core.exchange import Method
-from fedquilt.core.limits import upload_limits
 from fedquilt.core.params import norm
-from fedquilt.core.record import Frame, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.client_side import Exam, Outcome, Score, Task
-from fedquilt.engines.engine import Engine, Lost, Timed
-from fedquilt.engines.rounds import RoundLog, Visit
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter, per_change
+from fedquilt.records.limits import upload_limits
+from fedquilt.records.record import Frame, unpack
+from fedquilt.rounds.client import Exam, Outcome, Score, Task
+from fedquilt.rounds.engine import Engine, Lost, Timed
+from fedquilt.rounds.rounds import RoundLog, Visit
 
 SIDE_BY_SIDE = "not told: runs side by side share the machine's counters; engine.at_once=1 plays one at a time"
 OFF = f"{SWITCHED_OFF} (meters.energy = false)"

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import torch
 
 from fedquilt.core.device import unused
-from fedquilt.core.errors import InputError
 from fedquilt.engines.auto import Auto
-from fedquilt.engines.engine import Engine
 from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
+from fedquilt.errors import InputError
 from fedquilt.registry import lookup
+from fedquilt.rounds.engine import Engine
 
 log = logging.getLogger("fedquilt")
 _SIMULATION = "flower-simulation"

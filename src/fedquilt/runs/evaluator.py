@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fedquilt.config.config import Evaluation
 from fedquilt.core.deployed import mode_scores
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table, in_order
-from fedquilt.engines.client_side import Score
-from fedquilt.engines.rounds import Rounds
-from fedquilt.runs.config import Evaluation
-from fedquilt.runs.evaluation import common_numbers, summarise
+from fedquilt.metrics.evaluation import common_numbers, summarise
+from fedquilt.rounds.client import Score
+from fedquilt.rounds.rounds import Rounds
 
 Exams = dict[ClientId, dict[str, Any]]
 COMMON = {"common_test": "global_test", "common_valid": "server_valid"}  # tables that a federation may hold in common

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedquilt.engines.log import Quarantine, RoundLog, Visit
-from fedquilt.engines.phases import PHASES, Phase, resident
-from fedquilt.runs.links import Network
+from fedquilt.config.links import Network
+from fedquilt.rounds.log import Quarantine, RoundLog, Visit
+from fedquilt.rounds.phases import PHASES, Phase, resident
 from fedquilt.runs.virtual_clock import NEEDED, PARTS, Trip, VirtualClock, server_seconds
 
 LOG = "metrics/phases.jsonl"

@@ -10,22 +10,22 @@ import safetensors.torch
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
-from fedquilt.engines.phases import peak_bytes
+from fedquilt.metrics.evaluation import client_rows, score_row
 from fedquilt.metrics.memory import memory
+from fedquilt.results.majority import at_majority, majority_facts
+from fedquilt.results.traffic import model_bytes, traffic_rows, visit_row
+from fedquilt.rounds.phases import peak_bytes
 from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.checkpoints import Checkpoints
 from fedquilt.runs.cluster_log import ClusterLog
-from fedquilt.runs.columns import write_tables
 from fedquilt.runs.environment import environment
-from fedquilt.runs.evaluation import client_rows, score_row
-from fedquilt.runs.files import file_name, to_json, write_atomic
-from fedquilt.runs.logs import CLIENTS, LEDGER, PHASES, ROUNDS, TRAFFIC, VISITS, WITHHELD
-from fedquilt.runs.majority import at_majority, majority_facts
 from fedquilt.runs.preparation import Prepared, of_run
 from fedquilt.runs.snapshot import Snapshot, personal_model
 from fedquilt.runs.stages import Stages
-from fedquilt.runs.storage import RunFolder
-from fedquilt.runs.traffic import model_bytes, traffic_rows, visit_row
+from fedquilt.storage.columns import write_tables
+from fedquilt.storage.files import file_name, to_json, write_atomic
+from fedquilt.storage.folder import RunFolder
+from fedquilt.storage.logs import CLIENTS, LEDGER, PHASES, ROUNDS, TRAFFIC, VISITS, WITHHELD
 
 if TYPE_CHECKING:
     from fedquilt.runs.play import Run

@@ -7,33 +7,33 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from fedquilt.core.errors import InputError, RoundError
+from fedquilt.config.config import Evaluation, Snapshots, Stop
+from fedquilt.config.links import Network
 from fedquilt.core.exchange import Method, Reply
 from fedquilt.core.seed import Seed
-from fedquilt.data.streams import Stream
+from fedquilt.data.streams.streams import Stream
 from fedquilt.engines.auto import Auto
-from fedquilt.engines.client_side import Score, one_thread
-from fedquilt.engines.engine import Carrier, Engine
-from fedquilt.engines.phases import peak_bytes
-from fedquilt.engines.rounds import RoundLog, Rounds
-from fedquilt.engines.scale import GROWTH
+from fedquilt.errors import InputError, RoundError
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.scoring import score_of
 from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.rounds.client import Score, one_thread
+from fedquilt.rounds.engine import Carrier, Engine
+from fedquilt.rounds.phases import peak_bytes
+from fedquilt.rounds.rounds import RoundLog, Rounds
+from fedquilt.rounds.scale import GROWTH
 from fedquilt.runs.callbacks import Callback, Callbacks
-from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.energy import Energy
 from fedquilt.runs.evaluator import Evaluated, Evaluator
-from fedquilt.runs.finished import CARRIED, on_validation
-from fedquilt.runs.journal import Journal
-from fedquilt.runs.links import Network
-from fedquilt.runs.mending import joined
 from fedquilt.runs.meters import Meters
 from fedquilt.runs.outputs import outputs_of
 from fedquilt.runs.snapshot import Snapshot
-from fedquilt.runs.storage import RunFolder
-from fedquilt.runs.withheld import apart, without_tests
+from fedquilt.storage.finished import CARRIED, on_validation
+from fedquilt.storage.folder import RunFolder
+from fedquilt.storage.journal import Journal
+from fedquilt.storage.mending import joined
+from fedquilt.storage.withheld import apart, without_tests
 
 TOTALS = ("updates", "bytes_down", "bytes_up", "raw_down", "raw_up", "seconds", "quarantined")  # sums over rounds
 

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 
 from fedquilt.core.columns import Column, PerColumn
-from fedquilt.core.errors import SnapshotError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.data.tabular import scope_of
-from fedquilt.engines.engine import Engine
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import SnapshotError
 from fedquilt.methods.survey import Survey
-from fedquilt.runs.files import to_json, write_atomic
+from fedquilt.rounds.engine import Engine
+from fedquilt.rounds.rounds import Rounds
+from fedquilt.storage.files import to_json, write_atomic
 
 log = logging.getLogger("fedquilt")
 _TOLD: list[str] = []

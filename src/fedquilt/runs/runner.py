@@ -8,24 +8,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedquilt.config.config import Evaluation, Snapshots, Stop
+from fedquilt.config.links import Network
 from fedquilt.core.describe import describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import Score
-from fedquilt.engines.engine import Engine
-from fedquilt.engines.scale import GROWTH
+from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter
+from fedquilt.records.record import pack
+from fedquilt.rounds.client import Score
+from fedquilt.rounds.engine import Engine
+from fedquilt.rounds.scale import GROWTH
 from fedquilt.runs.callbacks import Callback
-from fedquilt.runs.config import Evaluation, Snapshots, Stop
 from fedquilt.runs.engines import make_engine as make_engine
-from fedquilt.runs.links import Network
 from fedquilt.runs.play import Run as Run
 from fedquilt.runs.preparation import agreed, tell_whole_numbers
 from fedquilt.runs.snapshot import Snapshot as Snapshot
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 
 
 def _without(description: Any, name: str) -> Any:

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from fedquilt.core.deployed import deployed_model, first_state
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
-from fedquilt.core.record import unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
-from fedquilt.engines.rounds import RoundLog, Rounds
+from fedquilt.errors import InputError
+from fedquilt.records.record import unpack
+from fedquilt.rounds.rounds import RoundLog, Rounds
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.params import Params
-from fedquilt.core.record import pack, record, unpack
-from fedquilt.engines.rounds import Rounds
+from fedquilt.records.record import pack, record, unpack
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.callbacks import Callback
-from fedquilt.runs.files import write_atomic
 from fedquilt.runs.snapshot import Snapshot, personal_model
+from fedquilt.storage.files import write_atomic
 
 if TYPE_CHECKING:
     from fedquilt.runs.play import Run

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedquilt.config.links import PRESETS, Network
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
-from fedquilt.engines.phases import Phase
-from fedquilt.runs.links import PRESETS, Network
+from fedquilt.rounds.phases import Phase
 
 PARTS = ("broadcast", "train", "upload", "aggregate")  # download, work, upload, server
 NEEDED = ("trip", "exchange", "client", "bytes_down", "bytes_up", "seconds", "steps")  # of a visit

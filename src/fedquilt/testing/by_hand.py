@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.core.train import Job, Train, Trained
-from fedquilt.engines.client_side import one_thread
+from fedquilt.errors import InputError
+from fedquilt.records.record import pack
+from fedquilt.rounds.client import one_thread
 
 
 @dataclass

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import FedquiltError
 from fedquilt.core.exchange import Codec
-from fedquilt.core.limits import upload_limits
 from fedquilt.core.params import finite
-from fedquilt.core.record import pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FedquiltError
 from fedquilt.methods.fedavg import Download, Upload
+from fedquilt.records.limits import upload_limits
+from fedquilt.records.record import pack, tensors_in, unpack
 from fedquilt.testing.by_hand import mark
 from fedquilt.testing.checks import Check, Problems, Report, report_of
 from fedquilt.testing.faults import CORRUPTIONS

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from unittest import SkipTest
 
-from fedquilt.core.errors import ExchangeError
 from fedquilt.core.exchange import Method, fraction
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
-from fedquilt.engines.engine import Engine
+from fedquilt.errors import ExchangeError
+from fedquilt.methods.averaging.scaffold import Scaffold
+from fedquilt.methods.clustered.ifca import IFCA
 from fedquilt.methods.compressed import Compressed
-from fedquilt.methods.ifca import IFCA
-from fedquilt.methods.scaffold import Scaffold
 from fedquilt.pieces.codecs import error_feedback, half, on, top_k
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.engine import Engine
 from fedquilt.runs.runner import run
 from fedquilt.testing.checks import Check, Problems, Report, report_of
 from fedquilt.testing.faults import Deadly, FailingAt, Without

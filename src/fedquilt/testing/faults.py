@@ -16,10 +16,10 @@ from fedquilt.core.exchange import Cohort, Exchange, Turn
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
-from fedquilt.engines.client_side import Outcome, Task
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.local import Local
 from fedquilt.methods.on_base import OnBase
+from fedquilt.rounds.client import Outcome, Task
+from fedquilt.rounds.engine import Lost
 
 STRAY = "stray"
 Visits = Iterator[tuple[ClientId, Outcome | Lost]]

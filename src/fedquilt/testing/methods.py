@@ -14,15 +14,15 @@ from unittest.mock import patch
 
 import torch
 
-from fedquilt.core.errors import RoundError
+from fedquilt.core.capture.steps import Visit
 from fedquilt.core.exchange import Method, Turn
 from fedquilt.core.params import Params, finite
-from fedquilt.core.record import pack, tensors_in, unpack
 from fedquilt.core.seed import Seed
-from fedquilt.core.steps import Visit
-from fedquilt.engines.client_side import one_thread
-from fedquilt.engines.engine import Engine
+from fedquilt.errors import RoundError
 from fedquilt.metrics.reconstruct import reconstruct
+from fedquilt.records.record import pack, tensors_in, unpack
+from fedquilt.rounds.client import one_thread
+from fedquilt.rounds.engine import Engine
 from fedquilt.runs.runner import run
 from fedquilt.testing.checks import Check, Problems, Report, report_of, result_of
 from fedquilt.testing.faults import Corrupting, Shuffled, Tampering

@@ -11,11 +11,11 @@ from typing import Any, get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.table import ClientId
-from fedquilt.engines.client_side import Outcome, Task
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.local import Local
+from fedquilt.records.record import pack, unpack
+from fedquilt.rounds.client import Outcome, Task
+from fedquilt.rounds.engine import Lost
 from fedquilt.testing.faults import STRAY, Visits
 
 Path = tuple[Any, ...]

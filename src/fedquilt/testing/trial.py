@@ -15,12 +15,12 @@ from torch import Tensor
 from fedquilt.core.exchange import Method
 from fedquilt.core.table import ClientId
 from fedquilt.data import Federation
-from fedquilt.engines.engine import Engine
 from fedquilt.engines.local import Local
-from fedquilt.engines.log import Quarantine
 from fedquilt.engines.workers import Workers
 from fedquilt.kernels import Player, Tape
 from fedquilt.metrics.classify import classify
+from fedquilt.rounds.engine import Engine
+from fedquilt.rounds.log import Quarantine
 from fedquilt.runs.runner import Snapshot, run
 from fedquilt.testing.by_hand import Play, played
 from fedquilt.testing.faults import Without

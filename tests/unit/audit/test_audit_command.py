@@ -13,11 +13,11 @@ from fedquilt.audit import defences
 from fedquilt.audit.cells import Plan, audited, cells
 from fedquilt.audit.sight import sight
 from fedquilt.audit.tapping import Few, overheard
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import load
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.runs.build import federation_of, method_of
-from fedquilt.runs.config import load
 from helpers.command import fedquilt, small
 from helpers.toy import last
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedquilt.audit.quality import EXACT, paired, psnr, ssim
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 
 DRAW = Seed(0).torch()
 

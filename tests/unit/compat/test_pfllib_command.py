@@ -12,13 +12,12 @@ import safetensors.torch
 from fedquilt.compat import play, results
 from fedquilt.compat.algorithms import ALGORITHMS, method_settings, model_settings, variant_of
 from fedquilt.compat.arguments import parsed
-from fedquilt.compat.folders import federations, folder_of
-from fedquilt.compat.pfllib import main, run
-from fedquilt.core.errors import InputError
+from fedquilt.compat.pfllib import federations, folder_of, main, run
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import ClientSide
 from fedquilt.engines.local import Local
+from fedquilt.errors import InputError
 from fedquilt.models.registry import net
+from fedquilt.rounds.client import ClientSide
 from fedquilt.runs.build import method_of
 from fedquilt.runs.runner import run as fedquilt_run
 from helpers.pfllib import write_folder

@@ -10,14 +10,14 @@ import torch
 
 from fedquilt.compat import write_folder
 from fedquilt.compat.practical import DELAY, Practical, joining, some
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn, at_random
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
-from fedquilt.methods.ditto import Ditto
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedrep import FedRep
+from fedquilt.methods.personalised.ditto import Ditto
+from fedquilt.methods.personalised.fedrep import FedRep
 from fedquilt.models import MLP
 from fedquilt.runs.runner import run
 from helpers.command import small

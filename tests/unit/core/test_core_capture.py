@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.errors import InputError
+from fedquilt.core.capture.steps import EAGER, SPACING
 from fedquilt.core.net import Capture, Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.core.steps import EAGER, SPACING
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.metrics.classify import classify
 from fedquilt.models import MLP

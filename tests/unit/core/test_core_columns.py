@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedquilt.core.columns import LEVELS, Column, PerColumn, blank_of, code_of, fitted, own, sums_of
-from fedquilt.core.record import pack, unpack
+from fedquilt.records.record import pack, unpack
 
 NUMBERS = blank_of(3, "federation")
 

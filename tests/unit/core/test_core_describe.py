@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from fedquilt.core.describe import build, describe, find
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import at_random, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
-from fedquilt.methods.centralised import Centralised
-from fedquilt.methods.fedavg_noise import FedAvgNoise
-from fedquilt.methods.fedprox import FedProx
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.centralised import Centralised
+from fedquilt.methods.averaging.fedavg_noise import FedAvgNoise
+from fedquilt.methods.averaging.fedprox import FedProx
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.pieces.schedules import cosine
+from fedquilt.records.record import pack, unpack
 from helpers.sketches import IFCA
 from helpers.toy import Normed, fedavg, linear
 

@@ -7,7 +7,7 @@ from fedquilt.core.device import carried, elsewhere, moved
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.rounds.rounds import Rounds
 from helpers.toy import fedavg, points
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, at_random, everyone, fraction, plain
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.methods.on_base import OnBase
 from helpers.toy import fedavg
 

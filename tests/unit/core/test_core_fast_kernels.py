@@ -15,10 +15,10 @@ from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import one_thread
 from fedquilt.kernels.winograd import _Swift
 from fedquilt.models import FedAvgCNN
 from fedquilt.pieces.objectives import cross_entropy
+from fedquilt.rounds.client import one_thread
 from helpers.toy import site_of, trained
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import nothing, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 from fedquilt.pieces.objectives import cross_entropy
 from helpers.toy import Normed, site_of, trained
 

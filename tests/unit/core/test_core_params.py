@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import (
     Mean,
     Parts,
@@ -32,6 +31,7 @@ from fedquilt.core.params import (
     weighted_mean,
     zeros_like,
 )
+from fedquilt.errors import InputError
 
 A = {"w": tensor([1.0, 2.0]), "n": tensor(3), "on": tensor([True, False])}
 B = {"w": tensor([3.0, 5.0]), "n": tensor(4), "on": tensor([True, True])}

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Exchange, Turn, unmoved
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective, scores_and_features
@@ -16,6 +15,7 @@ from fedquilt.core.params import at_home, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.core.train import Job, Train, in_turn
+from fedquilt.errors import InputError
 from fedquilt.models.small import MLP
 from fedquilt.pieces.objectives import cross_entropy, tilt
 from fedquilt.pieces.optimizers import SGD

@@ -8,11 +8,11 @@ from torch import nn
 
 from fedquilt.core import device
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 from fedquilt.pieces.objectives import cross_entropy
 from helpers.toy import site_of, trained
 

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedquilt.core.marks import Marker
+from fedquilt.core.capture.marks import Marker
+from fedquilt.core.capture.purity import own
+from fedquilt.core.capture.reach import Reach
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.core.purity import own
-from fedquilt.core.reach import Reach
 from fedquilt.core.seed import Seed
 from fedquilt.models import MLP, FedAvgCNN
 from fedquilt.pieces.objectives import cross_entropy, prox

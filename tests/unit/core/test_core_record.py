@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import frame_bytes, pack, pack_into, record, same, tensors_in, unpack
+from fedquilt.errors import InputError
+from fedquilt.records.record import frame_bytes, pack, pack_into, record, same, tensors_in, unpack
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -241,7 +241,7 @@ def kept(module: str, name: str) -> type:
 @pytest.mark.parametrize("compact", [False, True])
 def test_a_record_with_a_name_keeps_it_when_it_moves(compact: bool):
     frames = []
-    for module in ("fedquilt.core.record", "fedquilt.core.table"):
+    for module in ("fedquilt.records.record", "fedquilt.core.table"):
         cls = kept(module, "fedquilt.old:Kept")
         frames.append(pack(cls([1, torch.ones(2)]), compact=compact))
         assert type(unpack(frames[0])) is cls
@@ -250,6 +250,6 @@ def test_a_record_with_a_name_keeps_it_when_it_moves(compact: bool):
 
 
 def test_two_records_cannot_have_one_name():
-    kept("fedquilt.core.record", "fedquilt.old:Kept")
+    kept("fedquilt.records.record", "fedquilt.old:Kept")
     with pytest.raises(InputError, match=r"Other has the name fedquilt\.old:Kept"):
         record(name="fedquilt.old:Kept")(type("Other", (), {}))

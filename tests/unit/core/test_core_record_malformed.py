@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt.core.compact import MAGIC
-from fedquilt.core.errors import FrameError, InputError
-from fedquilt.core.limits import DEPTH, Limits, upload_limits
-from fedquilt.core.record import pack, record, tensors_in, unpack
+from fedquilt.errors import FrameError, InputError
+from fedquilt.records.compact import MAGIC
+from fedquilt.records.limits import DEPTH, Limits, upload_limits
+from fedquilt.records.record import pack, record, tensors_in, unpack
 from helpers.frames import resealed, sealed
 
 

@@ -10,19 +10,19 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedquilt.core.errors import ExchangeError, InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything, under
-from fedquilt.core.record import tensors_in, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.data import Dirichlet, Federation
-from fedquilt.data.sources import read
-from fedquilt.engines.rounds import Rounds
+from fedquilt.data.sources.sources import read
+from fedquilt.errors import ExchangeError, InputError
+from fedquilt.methods.averaging.local_only import LocalOnly
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.local_only import LocalOnly
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import tensors_in, unpack
 from fedquilt.registry import METHODS, lookup
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.runner import run
 from helpers.engines import Counting
 from helpers.partly import WIDTH, Drifting, Partly

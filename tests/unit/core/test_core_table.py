@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Table, in_order
+from fedquilt.errors import InputError
 
 ROWS = Table({"x": torch.arange(20.0), "y": torch.arange(20)}, torch.tensor([3, 5, 7, 11, 13, 17, 19]))
 

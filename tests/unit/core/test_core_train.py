@@ -7,13 +7,13 @@ import torch
 from torch import nn, tensor
 from torch.func import functional_call
 
-from fedquilt.core.errors import InputError, StageError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import nothing, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Job, Train
+from fedquilt.errors import InputError, StageError
 from fedquilt.pieces.objectives import cross_entropy, prox
 from fedquilt.pieces.optimizers import SGD, Adam
 from fedquilt.pieces.schedules import step_down

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedquilt.core.declared import Between, Count, check_declared, shown
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params
-from fedquilt.core.record import record
+from fedquilt.errors import InputError
+from fedquilt.records.declared import Between, Count, check_declared, shown
+from fedquilt.records.record import record
 
 
 @record

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import parse
 from fedquilt.data import Federation
-from fedquilt.data.client_streams import ClientDatasets
+from fedquilt.data.streams.kinds import ClientDatasets
+from fedquilt.errors import InputError
 from fedquilt.runs.build import federation_of
-from fedquilt.runs.config import parse
 
 SHAPES = {"small": (8, 8), "large": (12, 12), "colour": (10, 10, 3), "other": (8, 8), "floats": (8, 8)}
 

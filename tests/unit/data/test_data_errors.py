@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import IID, Dirichlet, Federation, Pixels
+from fedquilt.errors import InputError
 
 X = np.zeros((20, 3), np.float32)
 Y = np.arange(20) % 2

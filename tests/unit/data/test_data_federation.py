@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.table import Source
 from fedquilt.data import Federation, Pixels
+from fedquilt.errors import InputError
 
 X = np.arange(200, dtype=np.float32).reshape(100, 2)  # row numbers, which stay as they are: standardise=False
 Y = np.arange(100) % 4

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import Federation
-from fedquilt.data.formats import cifar, idx, svhn
+from fedquilt.data.sources.formats import cifar, idx, svhn
+from fedquilt.errors import InputError
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (12, 28, 28), dtype=np.uint8)

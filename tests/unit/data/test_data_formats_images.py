@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedquilt.core.errors import InputError
-from fedquilt.data.formats import folders, lists
-from fedquilt.data.formats.pictures import decoded
+from fedquilt.data.sources.formats import folders, lists
+from fedquilt.data.sources.formats.pictures import decoded
+from fedquilt.errors import InputError
 
 
 def picture(path, colour, size=(8, 8), mode="RGB"):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import IID, Federation, read
-from fedquilt.data.formats import har, leaf, text
+from fedquilt.data.sources.formats import har, leaf, text
+from fedquilt.errors import InputError
 
 PAGE = np.round(np.linspace(0, 1, 784) * 255) / 255  # pixels are bytes / 255 in LEAF's files
 
@@ -77,8 +77,8 @@ def test_leaf_split_by_user(tmp_path):
 
 
 def test_leaf_from_a_recipe_and_through_the_cache(tmp_path, monkeypatch):
-    from fedquilt.runs.config import Config
-    from fedquilt.runs.data import federation_of
+    from fedquilt.config.config import Config
+    from fedquilt.config.data import federation_of
 
     monkeypatch.setenv("FEDQUILT_DATA", str(tmp_path))
     leaf_file(tmp_path / "femnist" / "train" / "a.json", {"f1": femnist_user(*range(10)), "f2": femnist_user(1, 2)})

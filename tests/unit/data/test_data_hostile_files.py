@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import Federation, available
-from fedquilt.data.formats import har, idx, leaf, svhn
-from fedquilt.data.formats.pictures import decoded
 from fedquilt.data.npz import headers, load
-from fedquilt.data.unpack import unpack
+from fedquilt.data.sources.formats import har, idx, leaf, svhn
+from fedquilt.data.sources.formats.pictures import decoded
+from fedquilt.data.sources.unpack import unpack
+from fedquilt.errors import InputError
 
 X, Y = np.ones((12, 3), np.float32), np.arange(12) % 3
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import Federation
+from fedquilt.errors import InputError
 
 
 class Image:

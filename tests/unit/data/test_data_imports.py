@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import parse
 from fedquilt.data import IID, Federation, imports
+from fedquilt.errors import InputError
 from fedquilt.runs.build import federation_of
-from fedquilt.runs.config import parse
 
 TABLE = "age,weight,outcome,clinic\n61,80.5,well,oslo\n45,70,ill,bergen\n30,65,well,oslo\n70,90,ill,bergen\n"
 

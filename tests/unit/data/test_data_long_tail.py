@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.data import (
     ClassTiers,
@@ -24,6 +23,7 @@ from fedquilt.data import (
     tiers_by_share,
     with_local_tests,
 )
+from fedquilt.errors import InputError
 
 C10, C100 = np.arange(50_000) % 10, np.arange(50_000) % 100
 O3 = {

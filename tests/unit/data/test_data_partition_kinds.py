@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.data import (
     Arrays,
@@ -24,6 +23,7 @@ from fedquilt.data import (
     long_tailed,
     read,
 )
+from fedquilt.errors import InputError
 
 DIGITS = read("digits").y
 MNIST = ((0, 1, 2, 3, 4), (4, 5, 6, 7), (7, 8, 9))

@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.data import (
     IID,
@@ -26,6 +25,7 @@ from fedquilt.data import (
     TruncatedPerClient,
     read,
 )
+from fedquilt.errors import InputError
 from fedquilt.registry import PARTITIONS
 
 DIGITS = np.tile(read("digits").y, 4)  # 7188 real labels

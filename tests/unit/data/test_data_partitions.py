@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.data import IID, ClassGroups, Dirichlet, Shards
-from fedquilt.data.shares import _skimmed, filled_up, whole_shares
+from fedquilt.data.partitions.shares import _skimmed, filled_up, whole_shares
+from fedquilt.errors import InputError
 
 LABELS = np.random.default_rng(0).integers(0, 10, 3000)
 ALL = [IID(), Dirichlet(0.1), Dirichlet(1.0, minimum=5), Dirichlet(100.0, minimum=0), Shards(2), Shards(3)]

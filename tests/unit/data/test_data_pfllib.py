@@ -11,11 +11,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import parse
 from fedquilt.data import Federation
-from fedquilt.data.imports.unpickle import unpickled
+from fedquilt.data.imports.pfllib import unpickled
+from fedquilt.errors import InputError
 from fedquilt.runs.build import federation_of
-from fedquilt.runs.config import parse
 
 RNG = np.random.default_rng(0)
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.data import Pixels
+from fedquilt.errors import InputError
 
 RAW = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (7, 3, 5, 5), dtype=np.uint8))
 

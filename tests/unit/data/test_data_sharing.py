@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import pack, unpack
 from fedquilt.data import Dirichlet, Federation
+from fedquilt.errors import InputError
+from fedquilt.records.record import pack, unpack
 
 X = np.arange(200, dtype=np.float32).reshape(100, 2)
 Y = np.arange(100) % 4

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import ClassGroups, Colour, Dirichlet, Federation, LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.images import rotated, sampled
+from fedquilt.errors import InputError
 
 BYTES = np.random.default_rng(0).integers(0, 256, (120, 6, 6), dtype=np.uint8)
 FLOATS = (BYTES[:, None] / 255).astype(np.float32)

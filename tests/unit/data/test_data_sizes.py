@@ -16,16 +16,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.memory import check_bytes, most_bytes
 from fedquilt.data import imports
-from fedquilt.data.formats.files import content
-from fedquilt.data.formats.pictures import decoded
-from fedquilt.data.hub import loaded
 from fedquilt.data.npz import load
 from fedquilt.data.sizes import MOST_PIXELS
-from fedquilt.models import hub
+from fedquilt.data.sources.formats.files import content
+from fedquilt.data.sources.formats.pictures import decoded
+from fedquilt.data.sources.hub import loaded
+from fedquilt.errors import InputError
 from fedquilt.models.registry import net
+from fedquilt.models.weights import hub
 
 REFUSED = "would take .* of memory, and at most .* are allowed.*FEDQUILT_MAX_BYTES"
 

@@ -8,8 +8,9 @@ import io
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import InputError
-from fedquilt.data import Arrays, Dirichlet, Federation, available, read, sources
+from fedquilt.data import Arrays, Dirichlet, Federation, available, read
+from fedquilt.data.sources import sources
+from fedquilt.errors import InputError
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (30, 28, 28), dtype=np.uint8)

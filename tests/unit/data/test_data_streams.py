@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from fedquilt import FedAvg, Net, check, run
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.table import Source
 from fedquilt.data import IID, Clock, Dirichlet, Federation, LabelPermutation, Rotation, Stream, read, without_labels
-from fedquilt.data.stream_kinds import ByClass
+from fedquilt.data.streams.kinds import ByClass
 from fedquilt.engines.workers import Workers
-from fedquilt.methods.centralised import Centralised
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.centralised import Centralised
 from fedquilt.models import MLP
+from fedquilt.records.record import pack, unpack
 
 DIGITS = read("digits")
 PAIRS = ((0, 1), (2, 3), (4, 5))

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt.core.errors import InputError
 from fedquilt.data import Federation, Pixels, Rotation, Stream, held_out, only_clients, without_labels
+from fedquilt.errors import InputError
 
 X = np.arange(240, dtype=np.float32).reshape(120, 2)
 Y = np.arange(120) % 4

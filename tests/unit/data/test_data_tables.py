@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedquilt.core.columns import PerColumn, code_of
-from fedquilt.core.errors import InputError
 from fedquilt.data import Federation, Noise, Stream, Transforms, held_out, imports, read
 from fedquilt.data.transforms import Normalise
+from fedquilt.errors import InputError
 from helpers import clinics
 
 DRAW = np.random.default_rng(0)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
@@ -28,6 +27,7 @@ from fedquilt.data import (
 )
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models.registry import make
 from helpers.toy import last

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import dump, parse
+from fedquilt.config.data import federation_of
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, DirichletSizes, Federation, LogNormal, PowerLaw
 from fedquilt.deploy.dry_run import leaving
 from fedquilt.deploy.site import SiteSettings, source_of
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
 from fedquilt.metrics.reconstruct import reconstruct
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import method_of, run_of
-from fedquilt.runs.config import dump, parse
-from fedquilt.runs.data import federation_of
 
 X = np.random.default_rng(0).random((60, 1, 8, 8), dtype=np.float32)
 MAE = {"kind": "mae", "patch": 4, "width": 16, "depth": 1, "heads": 2, "decoder_width": 16, "bottleneck": 4}

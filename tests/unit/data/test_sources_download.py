@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedquilt.core.errors import DownloadError, InputError
-from fedquilt.data import Federation, File, fetch, read, sources, verify
-from fedquilt.data.catalogue import Hub
-from fedquilt.data.download import check
-from fedquilt.runs import datasets
+from fedquilt.data import Federation, File, fetch, read, verify
+from fedquilt.data.sources import sources
+from fedquilt.data.sources.catalogue import Hub
+from fedquilt.data.sources.download import check
+from fedquilt.errors import DownloadError, InputError
+from fedquilt.show import datasets
 from helpers.command import fedquilt
 from helpers.plugged import PICTURES, picture_bytes
 

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
-from fedquilt.data import Federation, available, cache, read, sources
-from fedquilt.data.catalogue import function_of
-from fedquilt.data.known import KNOWN
-from fedquilt.data.unpack import located, unpack
+from fedquilt.data import Federation, available, read
+from fedquilt.data.sources import cache, sources
+from fedquilt.data.sources.catalogue import function_of
+from fedquilt.data.sources.known import KNOWN
+from fedquilt.data.sources.unpack import located, unpack
+from fedquilt.errors import InputError
 from helpers.plugged import PICTURES, picture_bytes, pictures
 
 BYTES = picture_bytes()
@@ -219,7 +220,7 @@ def test_a_changed_file_or_reader_is_decoded_anew(folder, decoded):
     assert len(kept) == 1  # the older one is gone
     files = [path]
     assert cache.key(pictures, path.parent, files) != cache.key(
-        function_of("fedquilt.data.readers:file"), path.parent, files
+        function_of("fedquilt.data.sources.readers:file"), path.parent, files
     )
 
 
@@ -330,7 +331,7 @@ def test_medmnist_as_its_authors_give_it(folder):
 
 def test_the_catalogue_is_well_formed():
     """Names, checksums and addresses have the form they must have; every reader that is named exists."""
-    pytest.importorskip("fedquilt.data.formats.idx")
+    pytest.importorskip("fedquilt.data.sources.formats.idx")
     lengths = {"sha256": 64, "md5": 32}
     for name, entry in KNOWN.items():
         assert name == entry.name

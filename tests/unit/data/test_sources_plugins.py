@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from fedquilt import registry
-from fedquilt.core.errors import InputError
 from fedquilt.data import Federation, available, read
+from fedquilt.errors import InputError
 from helpers.command import fedquilt, small
 from helpers.plugged import picture_bytes
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fedquilt.config.config import parse
 from fedquilt.deploy import serve
 from fedquilt.deploy.flower_command import Address, FlowerError
 from fedquilt.deploy.serve import Server
-from fedquilt.runs.config import parse
 
 CONFIG = {"rounds": 1, "method": "fedavg", "model": {"kind": "mlp", "hidden": [8]}, "flower": {"nodes": 1}}
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedquilt.core.errors import InputError
 from fedquilt.deploy.site import SiteSettings, is_function, read_site, source_of
+from fedquilt.errors import InputError
 from helpers.command import fedquilt
 
 RECIPE = """

@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fedquilt.core.errors import FrameError
+from fedquilt.config.config import dump, parse
 from fedquilt.deploy import join, serve
 from fedquilt.deploy.flower_command import Address, keep_output
 from fedquilt.deploy.join import Membership
 from fedquilt.deploy.serve import Server
 from fedquilt.deploy.site import settings_of
 from fedquilt.deploy.told import NODES, SITE, telling
-from fedquilt.runs.config import dump, parse
-from fedquilt.runs.watch.board import Board
+from fedquilt.errors import FrameError
+from fedquilt.watch.board import Board
 
 CONFIG = parse({"rounds": 3, "method": "fedavg", "model": {"kind": "mlp", "hidden": [8]}, "flower": {"nodes": 1}})
 ROW = {"round": 2, "bytes_up": 1, "bytes_down": 1, "seconds": 0.5, "clients": 2}
@@ -84,7 +84,7 @@ def test_sigterm_becomes_an_exit_code_and_a_word() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.app, "__call__", stopped, raising=False)
-        patch.setattr("fedquilt.runs.doctor.checks", stopped)
+        patch.setattr("fedquilt.analysis.doctor.checks", stopped)
         plain, as_json = fedquilt("doctor"), fedquilt("doctor", "--json")
     assert (plain.code, "Stopped" in plain.err) == (143, True)
     assert as_json.json["exit_code"] == 143

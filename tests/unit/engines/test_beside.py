@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedquilt.core.errors import FrameError
-from fedquilt.core.record import pack, record, unpack
-from fedquilt.engines.beside import Beside, Companion
+from fedquilt.errors import FrameError
+from fedquilt.records.record import pack, record, unpack
+from fedquilt.rounds.beside import Beside, Companion
 
 
 @record

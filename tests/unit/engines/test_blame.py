@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-import fedquilt.engines.trip as trip
-from fedquilt.core.errors import ExchangeError, RoundError
+import fedquilt.rounds.trip as trip
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Parts, everything_but, under
-from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.engines.scale import Scale, Unsound
-from fedquilt.engines.trip import needed
+from fedquilt.errors import ExchangeError, RoundError
 from fedquilt.methods.fedavg import Server
-from fedquilt.methods.finetune import FedAvgFineTune
+from fedquilt.methods.personalised.finetune import FedAvgFineTune
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import pack, record, unpack
+from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.rounds import Rounds
+from fedquilt.rounds.scale import Scale, Unsound
+from fedquilt.rounds.trip import needed
 from fedquilt.runs.runner import run
 from helpers.engines import Counting, Tampering
 from helpers.sabotage import Corrupted, Corrupting, Without, Wraps

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedquilt import FedAvg, Net, run
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.engines import lanes
 from fedquilt.engines.auto import Auto
+from fedquilt.errors import InputError
 from fedquilt.models import MLP
 from fedquilt.runs.engines import make_engine
 from helpers.toy import Normed, digits

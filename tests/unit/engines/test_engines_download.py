@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import ClientSide
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.rounds.client import ClientSide
+from fedquilt.rounds.rounds import Rounds
 from helpers.sabotage import Wraps
 from helpers.toy import fedavg, points
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedquilt.core.errors import ExchangeError, RoundError
 from fedquilt.engines.local import Local
+from fedquilt.errors import ExchangeError, RoundError
 from helpers.sabotage import Failing
 from helpers.toy import fedavg, last, points
 

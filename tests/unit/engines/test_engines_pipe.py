@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.errors import FrameError, InputError
-from fedquilt.core.record import pack
 from fedquilt.engines import pipe
-from fedquilt.engines.client_side import Outcome
 from fedquilt.engines.pipe import Pipe
 from fedquilt.engines.worker import Done
+from fedquilt.errors import FrameError, InputError
+from fedquilt.records.record import pack
+from fedquilt.rounds.client import Outcome
 
 
 @pytest.fixture(params=["socket", "blocks"])

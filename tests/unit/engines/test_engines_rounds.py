@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-import fedquilt.engines.sender as module
-from fedquilt.core.compact import MAGIC
-from fedquilt.core.errors import ExchangeError, InputError, RoundError
-from fedquilt.core.limits import upload_limits
+import fedquilt.rounds.sender as module
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
-from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Quarantine, RoundLog, Rounds
-from fedquilt.methods.hgls import HGLS
-from fedquilt.methods.local_only import LocalOnly
+from fedquilt.errors import ExchangeError, InputError, RoundError
+from fedquilt.methods.averaging.local_only import LocalOnly
 from fedquilt.methods.on_base import OnBase
+from fedquilt.methods.personalised.hgls import HGLS
 from fedquilt.models.registry import make
+from fedquilt.records.compact import MAGIC
+from fedquilt.records.limits import upload_limits
+from fedquilt.records.record import pack, record, unpack
+from fedquilt.rounds.rounds import Quarantine, RoundLog, Rounds
 from helpers.engines import Counting, Tampering, with_examples
 from helpers.frames import sealed
 from helpers.sabotage import Corrupting, Without, Wraps
@@ -113,7 +113,7 @@ def test_an_upload_is_as_long_as_its_exchange_allows():
 
 def test_who_holds_the_model_already_may_upload_one(monkeypatch: pytest.MonkeyPatch):
     """HGLS sends nearly nothing to clients that hold the newest body, and they answer with a whole one."""
-    monkeypatch.setattr("fedquilt.core.limits.FLOOR", 0)  # as if the model were far above 64 MiB
+    monkeypatch.setattr("fedquilt.records.limits.FLOOR", 0)  # as if the model were far above 64 MiB
     rounds = rounds_of(HGLS(Net(make("mlp", (2,), 2))))
     for log in (rounds.play(), rounds.play()):
         assert not log.quarantined

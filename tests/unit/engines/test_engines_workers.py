@@ -13,20 +13,20 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt.core.errors import ExchangeError, InputError, WorkerError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.engines import auto
 from fedquilt.engines.auto import Auto
-from fedquilt.engines.client_side import Task
 from fedquilt.engines.local import Local
 from fedquilt.engines.pipe import Pipe, SharedTensors, mapped
-from fedquilt.engines.rounds import Rounds
 from fedquilt.engines.worker import Job
 from fedquilt.engines.workers import Workers
+from fedquilt.errors import ExchangeError, InputError, WorkerError
 from fedquilt.metrics.classify import classify
+from fedquilt.rounds.client import Task
+from fedquilt.rounds.rounds import Rounds
 from helpers.sabotage import Deadly, Without, Wraps
 from helpers.toy import fedavg, last, linear, points
 

@@ -11,7 +11,7 @@ from fedquilt import FedAvg, Federation, Net
 from fedquilt.core.exchange import Turn
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Descent
-from fedquilt.engines import feed
+from fedquilt.engines import stacked as feed
 from fedquilt.methods.fedavg import Client, Download
 from fedquilt.pieces.optimizers import SGD
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt.core.errors import ExchangeError, WorkerError
 from fedquilt.core.params import Parts, everything_but, under
-from fedquilt.core.record import equal
 from fedquilt.core.seed import Seed
-from fedquilt.engines import groups, workers
-from fedquilt.engines.client_side import Exam
-from fedquilt.engines.groups import Pace, grouped
-from fedquilt.engines.rounds import Rounds
+from fedquilt.engines import workers
+from fedquilt.engines import workers as groups
 from fedquilt.engines.worker import Several, several
-from fedquilt.engines.workers import Workers
+from fedquilt.engines.workers import Pace, Workers, grouped
+from fedquilt.errors import ExchangeError, WorkerError
 from fedquilt.metrics.classify import classify
+from fedquilt.records.record import equal
+from fedquilt.rounds.client import Exam
+from fedquilt.rounds.rounds import Rounds
 from helpers.sabotage import Deadly, Failing, Without
 from helpers.toy import fedavg, last, points
 

@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.errors import ExchangeError, InputError
 from fedquilt.core.exchange import Turn
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.core.record import tensors_in
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Descent, Memory, Train, Trained
 from fedquilt.data import Dirichlet, Federation
-from fedquilt.engines.client_side import one_thread
 from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.stacked import alike, descend, steps_of
 from fedquilt.engines.workers import Workers
+from fedquilt.errors import ExchangeError, InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models.registry import net
 from fedquilt.pieces.objectives import cross_entropy, prox
 from fedquilt.pieces.optimizers import SGD, AdamW
+from fedquilt.records.record import tensors_in
+from fedquilt.rounds.client import one_thread
 from helpers.toy import Normed, give_back, last, site_of, squared_error, start_from
 
 NET = net("mlp", (8,), 3, hidden=(6,))

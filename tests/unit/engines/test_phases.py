@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedquilt.engines import phases
-from fedquilt.engines.phases import PhaseMeter, resident
+from fedquilt.rounds import phases
+from fedquilt.rounds.phases import PhaseMeter, resident
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import logging
 import pytest
 import torch
 
+from fedquilt.config.config import parse
 from fedquilt.runs import engines
-from fedquilt.runs.config import parse
-from fedquilt.runs.player import Player
+from fedquilt.studies.player import Player
 from helpers.toy import digits
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedquilt.core.capture.steps import EAGER, TRIALS, Tapes
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.core.steps import EAGER, TRIALS, Tapes
 from fedquilt.kernels import CannotRecord, Recorder, Tape
 from fedquilt.models import MLP, FedAvgCNN
 from fedquilt.pieces.objectives import cross_entropy, prox

@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
-from fedquilt.methods.cfl import CFL
-from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.cfl import CFL
+from fedquilt.methods.clustered.cgpfl import CGPFL, CGPFLMoreau
+from fedquilt.methods.clustered.feddrift import FedDrift
+from fedquilt.methods.clustered.fedgroup import FedGroup, FedGroupParams
+from fedquilt.methods.clustered.fedper_grouped import FedPerGrouped
+from fedquilt.methods.clustered.fedsoft import FedSoft
+from fedquilt.methods.clustered.fesem import FeSEM
+from fedquilt.methods.clustered.flhc import FLHC
+from fedquilt.methods.clustered.grouped import Grouped
+from fedquilt.methods.clustered.hcfl import HCFL
+from fedquilt.methods.clustered.ifca import IFCA, IFCAGradient
+from fedquilt.methods.clustered.lcfed import LCFed
+from fedquilt.methods.clustered.pacfl import PACFL
+from fedquilt.methods.clustered.regrouping import Regrouping
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.feddrift import FedDrift
-from fedquilt.methods.fedgroup import FedGroup, FedGroupParams
-from fedquilt.methods.fedper_grouped import FedPerGrouped
-from fedquilt.methods.fedsoft import FedSoft
-from fedquilt.methods.fesem import FeSEM
-from fedquilt.methods.flhc import FLHC
-from fedquilt.methods.grouped import Grouped
-from fedquilt.methods.hcfl import HCFL
-from fedquilt.methods.ifca import IFCA, IFCAGradient
-from fedquilt.methods.lcfed import LCFed
 from fedquilt.methods.on_base import OnBase
-from fedquilt.methods.pacfl import PACFL
-from fedquilt.methods.regrouping import Regrouping
 from fedquilt.models.registry import make
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.objectives import cross_entropy, prox

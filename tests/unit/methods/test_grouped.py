@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, everyone, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import ClassGroups, Federation
-from fedquilt.methods.cfl import CFL
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.cfl import CFL
+from fedquilt.methods.clustered.fedgroup import FedGroup, FedGroupParams
+from fedquilt.methods.clustered.fedper_grouped import FedPerGrouped
+from fedquilt.methods.clustered.flhc import FLHC
+from fedquilt.methods.clustered.grouped import Groups, Joined, Pools, Welcome
+from fedquilt.methods.clustered.hcfl import HCFL, Blended
+from fedquilt.methods.clustered.pacfl import PACFL, angle, basis_of
 from fedquilt.methods.fedavg import FedAvg, Upload
-from fedquilt.methods.fedgroup import FedGroup, FedGroupParams
-from fedquilt.methods.fedper_grouped import FedPerGrouped
-from fedquilt.methods.flhc import FLHC
-from fedquilt.methods.grouped import Groups, Joined, Pools, Welcome
-from fedquilt.methods.hcfl import HCFL, Blended
-from fedquilt.methods.pacfl import PACFL, angle, basis_of
 from fedquilt.models.registry import make as model
 from fedquilt.pieces.clustering.result import from_labels
 from fedquilt.pieces.clustering.sharing import fading

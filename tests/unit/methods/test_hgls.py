@@ -12,31 +12,31 @@ from torch import nn
 from torch.nn import functional as F
 
 from conformance.cases import NET, TOY, WORK, fedavg
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Turn, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params, under
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import Slot, one_thread
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.fedopt import FedAvgM
+from fedquilt.methods.averaging.fedprox import FedProx
+from fedquilt.methods.averaging.scaffold import Scaffold
 from fedquilt.methods.compressed import Compressed
-from fedquilt.methods.ditto import Ditto
-from fedquilt.methods.fedala import FedALA
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedbabu import FedBABU
-from fedquilt.methods.fedopt import FedAvgM
-from fedquilt.methods.fedper import FedPer
-from fedquilt.methods.fedper_finetune import FedPerFineTune
-from fedquilt.methods.fedprox import FedProx
-from fedquilt.methods.fedrep import FedRep
-from fedquilt.methods.hgls import HGLS
-from fedquilt.methods.own_heads import BIAS, WEIGHT
-from fedquilt.methods.scaffold import Scaffold
+from fedquilt.methods.personalised.ditto import Ditto
+from fedquilt.methods.personalised.fedala import FedALA
+from fedquilt.methods.personalised.fedbabu import FedBABU
+from fedquilt.methods.personalised.fedper import FedPer
+from fedquilt.methods.personalised.fedper_finetune import FedPerFineTune
+from fedquilt.methods.personalised.fedrep import FedRep
+from fedquilt.methods.personalised.hgls import HGLS
+from fedquilt.methods.personalised.own_heads import BIAS, WEIGHT
 from fedquilt.models.registry import make
 from fedquilt.pieces.codecs import half, hgc, on
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import pack, unpack
+from fedquilt.rounds.client import Slot, one_thread
+from fedquilt.rounds.rounds import Rounds
 from helpers.toy import Normed, last
 
 HEAD = under("head")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Parts, at_home, everything, nothing, under
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedrep import FedRep
+from fedquilt.methods.personalised.fedrep import FedRep
 
 
 class TwoParts(nn.Module):

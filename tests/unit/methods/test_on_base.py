@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.scaffold import Scaffold
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.scaffold import Scaffold
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import mean, uniform_mean
 

@@ -7,15 +7,15 @@ from functools import cache
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn, fraction
 from fedquilt.core.params import Params
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, without_labels
-from fedquilt.methods.podfcssv import PODFCSSV, FedMAE, MAEAlone
-from fedquilt.methods.podfcssv_records import Learned
+from fedquilt.errors import InputError
+from fedquilt.methods.self_supervised.podfcssv import PODFCSSV, FedMAE, MAEAlone
+from fedquilt.methods.self_supervised.podfcssv_records import Learned
 from fedquilt.pieces.optimizers import AdamW
+from fedquilt.records.record import pack
 from fedquilt.runs.runner import run
 from fedquilt.runs.snapshot import Snapshot
 from helpers.guessing import autoencoder, method, tasks

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.seed import Seed
 from fedquilt.data import Stream
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.flhc import FLHC, Sensed
-from fedquilt.methods.grouped import Groups
-from fedquilt.methods.hcfl import HCFL
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.flhc import FLHC, Sensed
+from fedquilt.methods.clustered.grouped import Groups
+from fedquilt.methods.clustered.hcfl import HCFL
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.clustering.sketch import sketch
 from fedquilt.pieces.optimizers import SGD
+from fedquilt.rounds.rounds import Rounds
 from helpers.places import LOSS, at
 from helpers.toy import last
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.metrics.classify import Scores
 from fedquilt.metrics.clusters import (
     agreement,

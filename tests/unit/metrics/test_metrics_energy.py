@@ -12,12 +12,12 @@ import pytest
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
 from fedquilt.metrics import energy
 from fedquilt.metrics.energy import Meter, devices, joules, packages, per_change
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.energy import Energy, change_in
 from fedquilt.runs.runner import Run
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 from helpers.command import lines
 from helpers.ticking import Ticking
 from helpers.toy import fedavg, points
@@ -154,9 +154,9 @@ def test_measuring_changes_no_number_and_absence_costs_nothing(tmp_path: Path) -
 def test_the_change_of_an_upload() -> None:
     import torch
 
-    from fedquilt.core.record import pack
-    from fedquilt.engines.client_side import Wire
     from fedquilt.methods.fedavg import Upload
+    from fedquilt.records.record import pack
+    from fedquilt.rounds.client import Wire
 
     delta: Params = {"w": torch.tensor([0.6, 0.8])}
     assert change_in(pack(Wire(3, Upload(delta)))) == pytest.approx(1.0)

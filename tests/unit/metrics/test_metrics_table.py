@@ -17,19 +17,19 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import pack, unpack
+from fedquilt.config.config import load
 from fedquilt.core.table import Table
+from fedquilt.errors import InputError
 from fedquilt.metrics import table
 from fedquilt.metrics.classify import Scores, ScoresAndSums, classify
+from fedquilt.metrics.evaluation import client_rows, common_numbers, score_row, summarise
 from fedquilt.metrics.reconstruct import Reconstructed
 from fedquilt.metrics.table import Counts, Metric, metric, metrics, register
-from fedquilt.runs.compare import compare
-from fedquilt.runs.comparison_view import comparison_table
-from fedquilt.runs.config import load
-from fedquilt.runs.evaluation import client_rows, common_numbers, score_row, summarise
-from fedquilt.runs.terminal import console
-from fedquilt.runs.watch.board import Board
+from fedquilt.records.record import pack, unpack
+from fedquilt.show.comparison_view import comparison_table
+from fedquilt.studies.compare import compare
+from fedquilt.terminal import console
+from fedquilt.watch.board import Board
 from helpers.command import SMALL, small
 from helpers.pages import panel
 

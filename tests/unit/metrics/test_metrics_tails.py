@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.metrics.collapse import collapse
 from fedquilt.metrics.support import Z
 from fedquilt.metrics.tails import by_group, halves, over_clients, tally

@@ -6,10 +6,10 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import one_thread
-from fedquilt.metrics.probes import LinearProbe, Neighbours
+from fedquilt.errors import InputError
+from fedquilt.metrics.continual import LinearProbe, Neighbours
+from fedquilt.rounds.client import one_thread
 
 
 def blobs(rows: int, seed: int, spread: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything_but
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models import MaskedAutoencoder, ViT, adapted, audit, inject
 from fedquilt.models.adapters import blocks_of

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.models import CharRNN, Counts, FedAvgCNN, ResNet, available, count, make
 from fedquilt.models.registry import MODELS
 from helpers.command import fedquilt

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.data import Federation
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models import TextEncoder, count, make, net, tokenise
 from fedquilt.pieces.optimizers import SGD

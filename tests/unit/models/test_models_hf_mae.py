@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import one_thread
+from fedquilt.errors import InputError
 from fedquilt.models import MaskedAutoencoder, ViTMAE, inject, make, net
+from fedquilt.rounds.client import one_thread
 
 transformers = pytest.importorskip("transformers")
 TINY = {

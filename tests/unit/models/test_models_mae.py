@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import save_file
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything_but, nbytes
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.engines.client_side import one_thread
+from fedquilt.errors import InputError
 from fedquilt.models import MaskedAutoencoder, adapted, count, make, net, pictures
-from fedquilt.models.masking import patchify, unpatchify
+from fedquilt.models.masked.masking import patchify, unpatchify
+from fedquilt.records.record import pack, unpack
+from fedquilt.rounds.client import one_thread
 from helpers.command import fedquilt
 
 SMALL = {"size": 16, "width": 16, "depth": 2, "heads": 2, "decoder_width": 8, "decoder_heads": 2}

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 from fedquilt.models import MLP, CNNCifar, CNNMnist, FedAvgCNN, LeNet5, LogisticRegression, make
 
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 from fedquilt.models import CharRNN, SignalCNN, TextCNN, make, tokenise
 from fedquilt.models.registry import bare
 

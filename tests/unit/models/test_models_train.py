@@ -10,7 +10,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.fedper import FedPer
+from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.models import net
 from fedquilt.models.registry import MODELS
 from fedquilt.pieces.objectives import cross_entropy

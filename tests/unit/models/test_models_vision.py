@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 from fedquilt.models import ResNet, ViT, ViTCehgls, make
 from fedquilt.models.registry import bare
 from fedquilt.models.resnet import Block, groups

@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fedquilt.config.config import parse
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.models import MLP, ViT, load_weights, make, with_weights
-from fedquilt.models.files import fingerprint, read_tensors
-from fedquilt.models.layouts import from_timm, translate
-from fedquilt.runs.config import parse
+from fedquilt.models.weights.files import fingerprint, read_tensors
+from fedquilt.models.weights.start import from_timm, translate
 from helpers.command import SMALL, fedquilt, small
 
 SMALL_VIT = partial(ViT, classes=3, channels=3, size=8, patch=4, width=8, depth=2, heads=2, mlp=16)

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from fedquilt.core.errors import InputError
-from fedquilt.models import torch_files
-from fedquilt.models.files import read_tensors
-from fedquilt.models.torch_files import read_torch
-from fedquilt.runs.merging import Request, merge_files
+from fedquilt.analysis.merging import Request, merge_files
+from fedquilt.errors import InputError
+from fedquilt.models.weights import torch_files
+from fedquilt.models.weights.files import read_tensors
+from fedquilt.models.weights.torch_files import read_torch
 from helpers.command import fedquilt
 
 

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import silhouette_score
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.decomposed import grouped, madc
-from fedquilt.pieces.clustering.quality import cluster_sums, correlation, silhouette
 from fedquilt.pieces.clustering.result import (
     assign,
     canonical,
@@ -29,6 +27,8 @@ from fedquilt.pieces.clustering.result import (
     unknown,
 )
 from fedquilt.pieces.clustering.sketch import blocks, sketch
+from fedquilt.pieces.clustering.tree import cluster_sums, correlation, silhouette
+from fedquilt.records.record import pack, unpack
 
 SEED = Seed(5)
 

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.params import Params
-from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import chosen, marked
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs import localized, on, sparse
 from fedquilt.pieces.codecs.sparse_wire import FORMS, SparseWire
+from fedquilt.records.record import pack, record, unpack
 
 SEED = Seed(0)
 

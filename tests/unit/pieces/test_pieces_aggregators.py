@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.pieces.aggregators import mean, noised, uniform_mean
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.pieces.clustering.centres import distance, distinct_starts, nearest, principal, reseed_empty
 
 MODELS = {i: tensor(w, dtype=torch.float32) for i, w in enumerate([[0, 0], [1, 0], [4, 4], [5, 4], [9, 0]])}

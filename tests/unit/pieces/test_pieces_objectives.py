@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError
 from fedquilt.pieces.objectives import cross_entropy, prox, weighted_mean
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.pieces.optimizers import SGD, Adam, AdamW
 
 PAIRS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.pieces.schedules import cosine, exponential, step_down, warm_up
 
 

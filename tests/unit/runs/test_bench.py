@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedquilt.core.errors import InputError
-from fedquilt.runs.bench import advice, measured
+from fedquilt.analysis.bench import advice, measured
+from fedquilt.errors import InputError
 
 
 def test_every_engine_is_measured():

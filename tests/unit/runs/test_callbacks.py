@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedquilt import Callback, run
-from fedquilt.core.errors import CallbackError
 from fedquilt.core.exchange import Reply
+from fedquilt.errors import CallbackError
 from fedquilt.runs.play import Run
 from fedquilt.runs.snapshot import Snapshot
 from helpers.command import lines

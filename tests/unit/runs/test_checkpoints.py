@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from fedquilt.core.net import Net
 from fedquilt.core.params import weighted_mean
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.localize_stitch import LocalizeStitch
+from fedquilt.methods.merging.localize_stitch import LocalizeStitch
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.runs.runner import run

@@ -14,22 +14,22 @@ import pytest
 import torch
 
 from fedquilt import registry
-from fedquilt.core.errors import InputError, StorageError
+from fedquilt.analysis.assign import assign
+from fedquilt.analysis.csv_export import export_csv
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.flhc import FLHC
+from fedquilt.errors import InputError, StorageError
+from fedquilt.methods.clustered.flhc import FLHC
 from fedquilt.metrics.table import metric
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, from_labels
-from fedquilt.runs.assign import assign
+from fedquilt.results.cluster_plots import cut_between, likeness_picture, river_picture, staircase, tree_picture
+from fedquilt.results.clusters import history, load_clusters, save_clusters
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.cluster_log import _model
-from fedquilt.runs.cluster_plots import cut_between, likeness_picture, river_picture, staircase, tree_picture
-from fedquilt.runs.clusters import history, load_clusters, save_clusters
-from fedquilt.runs.csv_export import export_csv
 from fedquilt.runs.runner import Run, run
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 from helpers.clustered import Halves
 from helpers.command import fedquilt, lines, small, untimed
 from helpers.toy import fedavg, linear, points

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.config.codecs import check_codecs, codec_of
+from fedquilt.config.config import Config, dump, parse
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import ConfigError, InputError
 from fedquilt.methods.compressed import Compressed
 from fedquilt.pieces.codecs import chain, error_feedback, half, hgc, on, sign, together, top_k
 from fedquilt.registry import CODECS, METHODS
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import federation_of, method_of
-from fedquilt.runs.codecs import check_codecs, codec_of
-from fedquilt.runs.config import Config, dump, parse
 from fedquilt.runs.runner import run
 from helpers.command import SMALL as RECIPE
 from helpers.command import fedquilt, lines, small
@@ -185,7 +185,7 @@ def test_what_the_client_sees_is_the_download_after_its_codec() -> None:
 
 
 def test_a_reply_that_diverged_is_left_out_with_the_reason() -> None:
-    from fedquilt.core.errors import RoundError
+    from fedquilt.errors import RoundError
     from fedquilt.pieces.optimizers import SGD
 
     method = Compressed(base=fedavg(optimizer=SGD(3e38), epochs=4), codec=hgc())

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
+from fedquilt.config.config import parse
 from fedquilt.engines.local import Local
 from fedquilt.runs.build import run_of
-from fedquilt.runs.columns import write_tables
-from fedquilt.runs.config import parse
+from fedquilt.storage.columns import write_tables
 from helpers.command import lines
 
 

@@ -15,11 +15,11 @@ import pytest
 from scipy import stats
 from sklearn.datasets import load_digits
 
-from fedquilt.core.errors import ConfigError
-from fedquilt.runs.compare import _labels, cells, compare
-from fedquilt.runs.config import Kinded, parse
-from fedquilt.runs.statistics.intervals import interval
-from fedquilt.runs.tables import as_csv, row
+from fedquilt.config.config import Kinded, parse
+from fedquilt.errors import ConfigError
+from fedquilt.results.statistics.intervals import interval
+from fedquilt.results.tables import as_csv, row
+from fedquilt.studies.compare import _labels, cells, compare
 from helpers.command import SMALL, fedquilt, small
 from helpers.pages import panel
 

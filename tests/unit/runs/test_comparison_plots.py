@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedquilt.runs.comparison_plots import draw_all, method_style, over_seeds, rounds_to
+from fedquilt.results.comparison_plots import draw_all, method_style, over_seeds, rounds_to
 
 
 def rounds(*accuracies: float, std: float = 0.1) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.config.config import Config, apply, dump, load, parse
+from fedquilt.errors import ConfigError, InputError
 from fedquilt.registry import METHODS
-from fedquilt.runs.config import Config, apply, dump, load, parse
 
 
 def problems(raw: dict[str, Any]) -> list[str]:

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
+from fedquilt.analysis import continual_plots
+from fedquilt.analysis.continual import Examiner, Recalled, evaluate, summary
+from fedquilt.analysis.continual_plots import pictures
+from fedquilt.config.config import parse
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.runs import continual_plots
+from fedquilt.errors import InputError
+from fedquilt.report.blocks import numbers
+from fedquilt.report.gather import Gathered
+from fedquilt.report.panels import PANELS
 from fedquilt.runs.build import run_of
-from fedquilt.runs.config import parse
-from fedquilt.runs.continual import Examiner, Recalled, evaluate, summary
-from fedquilt.runs.continual_plots import pictures
-from fedquilt.runs.report.blocks import numbers
-from fedquilt.runs.report.gather import Gathered
-from fedquilt.runs.report.panels import PANELS
 from fedquilt.runs.stages import stages_in
 from helpers.command import fedquilt
 from helpers.guessing import RECIPE, method, tasks
@@ -143,7 +143,7 @@ def test_what_cannot_be_probed_is_refused(tmp_path):
 
 
 def test_what_does_not_classify_is_not_compared(tmp_path):
-    from fedquilt.runs.compare import compare
+    from fedquilt.studies.compare import compare
 
     wanted = {**RECIPE, "output": {"folder": str(tmp_path)}, "compare": {"methods": ["fedmae"], "seeds": [0]}}
     with pytest.raises(InputError, match="fedmae does not classify"):

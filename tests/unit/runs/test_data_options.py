@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.config.config import dump, parse
+from fedquilt.errors import ConfigError, InputError
 from fedquilt.registry import PARTITIONS
 from fedquilt.runs.build import federation_of
-from fedquilt.runs.config import dump, parse
 
 PARTITION = {
     "iid": {}, "dirichlet": {"alpha": 0.3}, "dirichlet_per_client": {"alpha": 0.3, "minimum": 2}, "shards": {},

@@ -10,36 +10,36 @@ import numpy as np
 import pytest
 import torch
 
+from fedquilt.config.config import parse
 from fedquilt.core.net import Net
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
-from fedquilt.engines.client_side import ClientSide
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
-from fedquilt.methods.cfl import CFL
-from fedquilt.methods.cgpfl import CGPFL, CGPFLMoreau
+from fedquilt.methods.averaging.local_only import LocalOnly
+from fedquilt.methods.clustered.cfl import CFL
+from fedquilt.methods.clustered.cgpfl import CGPFL, CGPFLMoreau
+from fedquilt.methods.clustered.feddrift import FedDrift
+from fedquilt.methods.clustered.fedgroup import FedGroup
+from fedquilt.methods.clustered.fesem import FeSEM
+from fedquilt.methods.clustered.flhc import FLHC
+from fedquilt.methods.clustered.ifca import IFCA
+from fedquilt.methods.clustered.pacfl import PACFL
 from fedquilt.methods.compressed import Compressed
-from fedquilt.methods.fedbabu import FedBABU
-from fedquilt.methods.feddrift import FedDrift
-from fedquilt.methods.fedgroup import FedGroup
-from fedquilt.methods.fedloge import FedLoGe
-from fedquilt.methods.fedper import FedPer
-from fedquilt.methods.fedproto import FedProto
-from fedquilt.methods.fedrep import FedRep
-from fedquilt.methods.fesem import FeSEM
-from fedquilt.methods.finetune import FedAvgFineTune
-from fedquilt.methods.flhc import FLHC
-from fedquilt.methods.ifca import IFCA
-from fedquilt.methods.local_only import LocalOnly
-from fedquilt.methods.pacfl import PACFL
-from fedquilt.methods.perfedavg import PerFedAvg
+from fedquilt.methods.long_tailed.fedloge import FedLoGe
+from fedquilt.methods.personalised.fedbabu import FedBABU
+from fedquilt.methods.personalised.fedper import FedPer
+from fedquilt.methods.personalised.fedproto import FedProto
+from fedquilt.methods.personalised.fedrep import FedRep
+from fedquilt.methods.personalised.finetune import FedAvgFineTune
+from fedquilt.methods.personalised.perfedavg import PerFedAvg
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.codecs import half
+from fedquilt.records.record import pack
+from fedquilt.rounds.client import ClientSide
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import federation_of, method_of
-from fedquilt.runs.config import parse
 from fedquilt.runs.runner import run
 from fedquilt.runs.snapshot import personal_model
 from helpers.command import SMALL, fedquilt, lines

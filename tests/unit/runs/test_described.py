@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fedquilt.config.described import detail, meaning_of, paper
 from fedquilt.registry import entries, lookup
-from fedquilt.runs.described import detail, meaning_of, paper
 from helpers.command import fedquilt
 
 CHOICES = [

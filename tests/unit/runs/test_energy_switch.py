@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fedquilt.config.config import load
 from fedquilt.metrics.energy import Meter, in_words, per_run
-from fedquilt.runs.config import load
 from helpers.command import fedquilt, small
 from helpers.ticking import Ticking
 

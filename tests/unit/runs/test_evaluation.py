@@ -13,17 +13,17 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import pack
+from fedquilt.config.config import Evaluation, Snapshots, Stop
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
-from fedquilt.methods.local_only import LocalOnly
+from fedquilt.errors import InputError
+from fedquilt.methods.averaging.local_only import LocalOnly
 from fedquilt.methods.on_base import OnBase
 from fedquilt.metrics.classify import Scores
-from fedquilt.runs.config import Evaluation, Snapshots, Stop
-from fedquilt.runs.evaluation import client_rows, score_row, summarise, worst_tenth
+from fedquilt.metrics.evaluation import client_rows, score_row, summarise, worst_tenth
+from fedquilt.records.record import pack
 from fedquilt.runs.runner import Run, Snapshot
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 from helpers.toy import fedavg, linear, points
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import parse
 from fedquilt.data import Federation, Words
+from fedquilt.errors import InputError
 from fedquilt.registry import Entry
+from fedquilt.results.plots import _bubble
 from fedquilt.runs.build import federation_of
-from fedquilt.runs.config import parse
-from fedquilt.runs.plots import _bubble
-from fedquilt.runs.show import partition_table
+from fedquilt.show.show import partition_table
 
 MAIL = "text,title,label\n" + "b a b,x,spam\na c,y,ham\n" * 5
 

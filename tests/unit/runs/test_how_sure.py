@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from fedquilt.config.config import load
 from fedquilt.metrics.support import wilson
-from fedquilt.runs.compare import compare
-from fedquilt.runs.config import load
-from fedquilt.runs.terminal import console
-from fedquilt.runs.watch.board import Board
+from fedquilt.studies.compare import compare
+from fedquilt.terminal import console
+from fedquilt.watch.board import Board
 from helpers.command import SMALL, fedquilt, lines, small
 from helpers.pages import panel
 

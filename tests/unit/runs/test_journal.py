@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import fedquilt as package
+from fedquilt.config.config import load
 from fedquilt.engines.local import Local
 from fedquilt.runs.build import run_of
-from fedquilt.runs.config import load
-from fedquilt.runs.journal import Journal
 from fedquilt.runs.play import Run
-from fedquilt.runs.watch.board import Board
+from fedquilt.storage.journal import Journal
+from fedquilt.watch.board import Board
 from helpers.command import SMALL, fedquilt, lines, small
 
 
@@ -100,7 +100,7 @@ def test_a_fresh_start_forgets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["local", "workers"])
 def test_the_phase_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_worker: Any, engine: str) -> None:
-    monkeypatch.setattr("fedquilt.runs.journal._EVERY", 0.0)
+    monkeypatch.setattr("fedquilt.storage.journal._EVERY", 0.0)
     heard: list[tuple[int, str, int, int]] = []
     run = made(tmp_path, "rounds=2", engine=one_worker if engine == "workers" else None)
     run.journal.hear = lambda *given: heard.append(given)
@@ -118,7 +118,7 @@ def test_the_phase_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, o
 
 def test_the_phase_is_told_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(10.0, 0.1)
-    monkeypatch.setattr("fedquilt.runs.journal.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("fedquilt.storage.journal.time.monotonic", lambda: next(clock))
     heard: list[int] = []
     journal = Journal(None, lambda round, phase, done, of: heard.append(done))
     for done in range(1, 21):
@@ -128,7 +128,7 @@ def test_the_phase_is_told_now_and_then_only(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_phase_is_overwritten_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedquilt.runs.journal._EVERY", 0.0)
+    monkeypatch.setattr("fedquilt.storage.journal._EVERY", 0.0)
     journal = Journal(tmp_path)
     for phase in ("\N{GREEK SMALL LETTER ALPHA}" * 1000, "up"):  # a long one, then a short one
         journal.step(1, phase, 1, 2)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedquilt.config.config import load
 from fedquilt.runs.build import federation_of
-from fedquilt.runs.config import load
 from helpers.command import Said, fedquilt, small
 
 RECIPE = """

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from fedquilt import FedAvg, Federation, Net
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.runs.build import _check_lone_rows
 
 ROWS = {"few": 1, "some": 5}

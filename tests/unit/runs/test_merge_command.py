@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
+from fedquilt.analysis.merging import RULES, Request, card_of, known_rule, merge_files
 from fedquilt.core.seed import Seed
-from fedquilt.models.streamed import StoredModel, Writer
+from fedquilt.errors import InputError
+from fedquilt.models.weights.streamed import StoredModel, Writer
 from fedquilt.pieces.merging.rule import merge
 from fedquilt.pieces.merging.stitch import Stitch
-from fedquilt.runs.merging import RULES, Request, card_of, known_rule, merge_files
 from helpers.command import fedquilt
 
 SHAPES = {"a.weight": (6, 5), "a.bias": (6,), "bn.running_mean": (4,), "bn.num_batches_tracked": ()}
@@ -254,8 +254,8 @@ def test_other_names_of_rules() -> None:
 
 def test_a_greedy_soup_is_scored_on_a_recipe(tmp_path: Path) -> None:
     """Of a model trained a little, the same with noise, and one of noise only, the last stays out."""
+    from fedquilt.config.config import load
     from fedquilt.runs.build import federation_of, method_of
-    from fedquilt.runs.config import load
     from helpers.toy import last
 
     recipe = tmp_path / "r.toml"

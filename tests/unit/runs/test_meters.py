@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
+from fedquilt.analysis.other_links import timed
+from fedquilt.config.links import Network
 from fedquilt.core.net import Net
 from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.local import Local
-from fedquilt.engines.phases import PHASES
 from fedquilt.engines.workers import Workers
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import make
-from fedquilt.runs.links import Network
-from fedquilt.runs.other_links import timed
+from fedquilt.report import write_report
+from fedquilt.rounds.phases import PHASES
 from fedquilt.runs.play import Run
-from fedquilt.runs.report import write_report
-from fedquilt.runs.storage import RunFolder
+from fedquilt.storage.folder import RunFolder
 from helpers.command import fedquilt, lines, small
 from helpers.ticking import Ticking
 from helpers.toy import digits

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import parse
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
-from fedquilt.engines.rounds import Rounds
+from fedquilt.errors import InputError
 from fedquilt.registry import METHODS
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import federation_of, method_of
-from fedquilt.runs.config import parse
 from helpers.guessing import fitting
 
 SMALL = {"data": {"clients": 3, "limit": 150}, "model": {"kind": "mlp", "hidden": [12]}}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedquilt.runs.statistics.paired import Paired, against, holm, versus
+from fedquilt.results.statistics.paired import Paired, against, holm, versus
 
 ONE = [{"a": 0.5, "b": 0.6, "c": 0.7, "d": 0.2}, {"a": 0.7, "b": 0.6, "c": 0.5, "d": 0.2}]
 TWO = [{"a": 0.7, "b": 0.7, "c": 0.9, "d": 0.5}, {"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.4}]

@@ -11,16 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedquilt.core.errors import InputError
+from fedquilt.analysis import pretrain as module
+from fedquilt.analysis.pretrain import STATE, Pretraining, pretrain
+from fedquilt.analysis.pretrain_card import CARD, PICTURE, TEXT
+from fedquilt.config.config import Config, parse
+from fedquilt.config.data import federation_of, for_pretraining, rows_aside
 from fedquilt.core.seed import Seed
 from fedquilt.data import read
+from fedquilt.errors import InputError
 from fedquilt.models import net
-from fedquilt.runs import pretrain as module
-from fedquilt.runs.config import Config, parse
-from fedquilt.runs.data import federation_of, for_pretraining
-from fedquilt.runs.pretrain import STATE, Pretraining, pretrain
-from fedquilt.runs.pretrain_card import CARD, PICTURE, TEXT
-from fedquilt.runs.set_aside import rows_aside
 from helpers.command import fedquilt
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "pretrain_mae.toml"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedquilt.runs import progress
-from fedquilt.runs.compare import cells, compare
-from fedquilt.runs.config import load
-from fedquilt.runs.progress import Progress, span
+from fedquilt.config.config import load
+from fedquilt.show import progress
+from fedquilt.show.progress import Progress, span
+from fedquilt.studies.compare import cells, compare
 from helpers.command import fedquilt, small
 
 SCORES = {"test_loss": 0.5, "test_accuracy": 0.8731, "train_loss": 0.25}
@@ -33,8 +33,8 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparisons end without tables and pictures, which take longer than their runs."""
-    monkeypatch.setattr("fedquilt.runs.compare.conclude", lambda *_: {"failed": []})
-    monkeypatch.setattr("fedquilt.runs.comparison_view.comparison_table", lambda summary: None)
+    monkeypatch.setattr("fedquilt.studies.compare.conclude", lambda *_: {"failed": []})
+    monkeypatch.setattr("fedquilt.show.comparison_view.comparison_table", lambda summary: None)
 
 
 def last(screen: io.StringIO) -> list[str]:
@@ -97,7 +97,7 @@ def test_build_machines_get_plain_lines(
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
     clock = [0.0]
-    monkeypatch.setattr("fedquilt.runs.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedquilt.show.progress.time.monotonic", lambda: clock[0])
     with Progress() as shown:
         bar = shown.bar("quick", 10)
         for done in range(1, 11):

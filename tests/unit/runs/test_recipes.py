@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from fedquilt.config.config import parse
 from fedquilt.core.params import is_weight
 from fedquilt.core.seed import Seed
-from fedquilt.methods.podfcssv import PODFCSSV
+from fedquilt.methods.self_supervised.podfcssv import PODFCSSV
 from fedquilt.runs.build import method_of
-from fedquilt.runs.config import parse
 
 ROOT = Path(__file__).parents[3] / "recipes"
 RECIPES = sorted(ROOT.rglob("*.toml"))

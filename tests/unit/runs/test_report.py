@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedquilt.runs.config import flat
-from fedquilt.runs.report import write_report
-from fedquilt.runs.report.blocks import numbers
-from fedquilt.runs.report.gather import Gathered
-from fedquilt.runs.report.page import embedded
-from fedquilt.runs.report.panels.curves import thinned
+from fedquilt.config.config import flat
+from fedquilt.report import write_report
+from fedquilt.report.blocks import numbers
+from fedquilt.report.gather import Gathered
+from fedquilt.report.page import embedded
+from fedquilt.report.panels.curves import thinned
 from helpers.command import fedquilt
 from helpers.made_runs import METHODS, made_comparison
 from helpers.pages import content, panel
@@ -110,7 +110,7 @@ def test_nothing_finished_is_said(tmp_path: Path) -> None:
 
 
 def test_large_heat_maps_are_thinned_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedquilt.runs.report.panels.clients.MOST_CELLS", 600)
+    monkeypatch.setattr("fedquilt.report.panels.clients.MOST_CELLS", 600)
     folder = made_comparison(tmp_path / "made", clients=20, rounds=20, seeds=1)
     heat = panel(write_report(folder), "heat")
     assert "thinned" in heat["note"]

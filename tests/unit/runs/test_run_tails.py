@@ -12,16 +12,16 @@ import pytest
 import torch
 from PIL import Image
 
-from fedquilt.core.errors import InputError, StorageError
+from fedquilt.analysis.heads import Played
+from fedquilt.analysis.modes import load_mode, realigned
+from fedquilt.analysis.predict import predict, save
+from fedquilt.analysis.tails import evaluate, groups_of
+from fedquilt.config.config import Config, parse
+from fedquilt.config.data import federation_of
 from fedquilt.core.table import Batch
+from fedquilt.errors import InputError, StorageError
 from fedquilt.pieces.realign import Realign, masked
 from fedquilt.runs.build import engine_of, run_of
-from fedquilt.runs.config import Config, parse
-from fedquilt.runs.data import federation_of
-from fedquilt.runs.heads import Played
-from fedquilt.runs.modes import load_mode, realigned
-from fedquilt.runs.predict import predict, save
-from fedquilt.runs.tails import evaluate, groups_of
 from helpers.command import fedquilt
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "long_tail" / "digits_lt.toml"

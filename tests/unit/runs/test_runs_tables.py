@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import InputError, RoundError
+from fedquilt.analysis.assign import assign, rows_of
+from fedquilt.analysis.modes import realigned
+from fedquilt.analysis.predict import predict
+from fedquilt.config.config import Config
+from fedquilt.config.data import federations_of
 from fedquilt.engines.local import Local
-from fedquilt.runs.assign import assign, rows_of
+from fedquilt.errors import InputError, RoundError
+from fedquilt.results.majority import at_majority, majority_facts
 from fedquilt.runs.build import federation_of, run_of
-from fedquilt.runs.config import Config
-from fedquilt.runs.data import federations_of
-from fedquilt.runs.finished import result_of
-from fedquilt.runs.majority import at_majority, majority_facts
-from fedquilt.runs.modes import realigned
-from fedquilt.runs.predict import predict
 from fedquilt.runs.preparation import kept_in
 from fedquilt.runs.runner import make_engine
+from fedquilt.storage.finished import result_of
 from helpers import clinics
 
 
@@ -228,8 +228,8 @@ def test_the_interval_of_a_constant_answer():
 
 
 def test_a_comparison_says_which_methods_learned_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from fedquilt.runs.compare import compare
-    from fedquilt.runs.comparison_view import comparison_table
+    from fedquilt.show.comparison_view import comparison_table
+    from fedquilt.studies.compare import compare
 
     path = clinics.write(tmp_path / "a.csv")
     still = {"kind": "sgd", "lr": 1e-9}

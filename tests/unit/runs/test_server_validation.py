@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedquilt.core.errors import InputError
+from fedquilt.analysis.merging import greedy
+from fedquilt.config.config import Config, parse
+from fedquilt.config.data import federation_of
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
+from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.runs.build import method_of
-from fedquilt.runs.config import Config, parse
-from fedquilt.runs.data import federation_of
 from fedquilt.runs.play import Run
-from fedquilt.runs.soup import greedy
 
 DATA = {"clients": 3, "limit": 300, "valid": 0.0, "common_valid": 0.2}
 STITCH = {"kind": "localize_stitch", "k_init": 0.9, "mu": 1.0}

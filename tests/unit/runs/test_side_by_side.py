@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.errors import ConfigError, ExchangeError, FedquiltError, RoundError, WorkerError
+from fedquilt.config.config import Config, load
+from fedquilt.errors import ConfigError, ExchangeError, FedquiltError, RoundError, WorkerError
 from fedquilt.metrics.memory import available
-from fedquilt.runs import player
-from fedquilt.runs.compare import cells, compare
-from fedquilt.runs.config import Config, load
-from fedquilt.runs.listening import Listener, Nobody
-from fedquilt.runs.player import Cell, NoAudience, Player
-from fedquilt.runs.side_by_side import Lines, side_by_side
+from fedquilt.studies import player
+from fedquilt.studies.compare import cells, compare
+from fedquilt.studies.listening import Listener, Nobody
+from fedquilt.studies.player import Cell, NoAudience, Player
+from fedquilt.studies.side_by_side import Lines, side_by_side
 from helpers.command import SMALL, lines, small, untimed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks")
@@ -70,7 +70,7 @@ def results(config: Config) -> dict[str, Any]:
 
 def test_the_numbers_are_those_of_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(player, "forks", lambda device: True)  # whatever threads other tests left
-    monkeypatch.setattr("fedquilt.runs.compare.conclude", lambda *told: {"failed": told[-1]})  # pictures take longer
+    monkeypatch.setattr("fedquilt.studies.compare.conclude", lambda *told: {"failed": told[-1]})  # pictures take longer
     found = []
     for at_once in (1, 3):
         (tmp_path / str(at_once)).mkdir()
@@ -332,8 +332,8 @@ def test_runs_end_when_whoever_waits_for_them_is_killed(tmp_path: Path) -> None:
     script.write_text(
         "import os, time\n"
         "from contextlib import nullcontext\n"
-        "from fedquilt.runs.listening import Nobody\n"
-        "from fedquilt.runs.side_by_side import side_by_side\n"
+        "from fedquilt.studies.listening import Nobody\n"
+        "from fedquilt.studies.side_by_side import side_by_side\n"
         "def play(what, listener):\n"
         "    for done in range(10**6):\n"
         "        time.sleep(0.02)\n"

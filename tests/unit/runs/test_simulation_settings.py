@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from fedquilt.core.errors import InputError
+from fedquilt.config.config import parse
+from fedquilt.errors import InputError
 from fedquilt.runs.build import engine_of
-from fedquilt.runs.config import parse
 from fedquilt.runs.engines import make_engine
 
 

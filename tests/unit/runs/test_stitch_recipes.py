@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from fedquilt.config.config import load
 from fedquilt.models.vit import ViT
 from fedquilt.runs.build import federation_of, method_of
-from fedquilt.runs.config import load
 from helpers.command import fedquilt
 
 ROOT = Path(__file__).parents[3] / "recipes" / "stitch"

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedquilt.core.errors import SnapshotError, StorageError
-from fedquilt.core.record import pack
-from fedquilt.runs.files import storage, to_json, write_atomic
-from fedquilt.runs.slots import FolderSlots, entries_of, file_of
-from fedquilt.runs.storage import RunFolder
+from fedquilt.errors import SnapshotError, StorageError
+from fedquilt.records.record import pack
+from fedquilt.storage.files import storage, to_json, write_atomic
+from fedquilt.storage.folder import RunFolder
+from fedquilt.storage.slots import FolderSlots, entries_of, file_of
 
 SENT = {"bytes_up": 1, "bytes_down": 1, "seconds": 0.5, "clients": 2}
 VISIT = {"exchange": "train", "seconds": 0.1, "examples": 3, "bytes_up": 1, "bytes_down": 1}

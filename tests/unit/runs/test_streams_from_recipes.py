@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import ConfigError, InputError
+from fedquilt.config.config import load, parse
+from fedquilt.config.data import federations_of
 from fedquilt.data import Normalise, Stream, Transforms
+from fedquilt.errors import ConfigError, InputError
 from fedquilt.runs.build import engine_of, federation_of, run_of
-from fedquilt.runs.config import load, parse
-from fedquilt.runs.data import federations_of
 from helpers.command import SMALL, fedquilt, lines, small, untimed
 
 GROUPS = [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]

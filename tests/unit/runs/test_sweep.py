@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import ConfigError, InputError
-from fedquilt.runs.config import Config, load, parse
-from fedquilt.runs.listening import Listener, Nobody
-from fedquilt.runs.player import Cell, NoAudience
-from fedquilt.runs.sweeping.points import asker, inside
-from fedquilt.runs.sweeping.ranking import ranking
-from fedquilt.runs.sweeping.space import Range, Sweep, read_set
-from fedquilt.runs.sweeping.sweep import folder_of, sweep
-from fedquilt.runs.watch.board import Board
+from fedquilt.config.config import Config, load, parse
+from fedquilt.config.space import Range, Sweep, read_set
+from fedquilt.errors import ConfigError, InputError
+from fedquilt.results.ranking import ranking
+from fedquilt.studies.listening import Listener, Nobody
+from fedquilt.studies.player import Cell, NoAudience
+from fedquilt.studies.points import asker, inside
+from fedquilt.studies.sweep import folder_of, sweep
+from fedquilt.watch.board import Board
 from helpers.command import fedquilt, lines, small
 
 

@@ -10,9 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedquilt.runs import progress, show, terminal
-from fedquilt.runs.progress import Progress
-from fedquilt.runs.terminal import broken, say, show_table
+from fedquilt import terminal
+from fedquilt.show import progress, show
+from fedquilt.show.progress import Progress
+from fedquilt.terminal import broken, say, show_table
 from helpers.command import fedquilt
 
 LONG = "The network has BatchNorm, which cannot learn from a batch of one row; see /a/rather/long/path/runs/quick-1a2b"
@@ -47,7 +48,7 @@ def wide(title: str = "doctor") -> Table:
 def test_doctor_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """rich would take [flower] for a style and print pip install "fedquilt"."""
     row = {"check": "flower", "state": "ok", "found": 'not installed; pip install "fedquilt[flower]"'}
-    monkeypatch.setattr("fedquilt.runs.doctor.checks", lambda: [row])
+    monkeypatch.setattr("fedquilt.analysis.doctor.checks", lambda: [row])
     from fedquilt.commands.catalogues import doctor
 
     with show.console.capture() as printed:

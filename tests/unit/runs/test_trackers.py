@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.errors import ConfigError
+from fedquilt.config.config import Config, parse
 from fedquilt.engines.local import Local
+from fedquilt.errors import ConfigError
 from fedquilt.registry import TRACKERS, Entry
 from fedquilt.runs.build import run_of
-from fedquilt.runs.config import Config, parse
 from fedquilt.runs.trackers import RunInfo
 from helpers.command import lines
 

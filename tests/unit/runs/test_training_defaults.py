@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 
 from fedquilt import registry
+from fedquilt.config.config import dump, parse
+from fedquilt.config.settings import Kinded, Training
+from fedquilt.config.training import defaults_of
 from fedquilt.core.describe import describe
-from fedquilt.core.errors import ConfigError
 from fedquilt.core.params import Params
-from fedquilt.core.record import pack
 from fedquilt.core.train import Optimizer
 from fedquilt.data import Federation
+from fedquilt.errors import ConfigError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import SGD, Adam, AdamW
 from fedquilt.pieces.schedules import cosine
+from fedquilt.records.record import pack
 from fedquilt.registry import METHODS, Entry
 from fedquilt.runs.build import federation_of, method_of, run_of
-from fedquilt.runs.compare import cells
-from fedquilt.runs.config import dump, parse
 from fedquilt.runs.engines import make_engine
-from fedquilt.runs.settings import Kinded, Training
-from fedquilt.runs.sweeping.sweep import at
-from fedquilt.runs.training import defaults_of
+from fedquilt.studies.compare import cells
+from fedquilt.studies.sweep import at
 from helpers.command import fedquilt
 from helpers.guessing import GUESSING, RECIPE, SIZES, fitting
 

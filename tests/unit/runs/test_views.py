@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedquilt.core.errors import InputError
-from fedquilt.runs.views import RunView, scored_in, views_in
+from fedquilt.errors import InputError
+from fedquilt.results.views import RunView, scored_in, views_in
 from helpers.command import fedquilt, lines, small
 from helpers.made_runs import made_comparison
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import fedquilt as package
-from fedquilt.core.errors import InputError
-from fedquilt.runs.watch.server import HEADER, Watch
+from fedquilt.errors import InputError
+from fedquilt.watch.server import HEADER, Watch
 from helpers.command import fedquilt
 from helpers.made_runs import made_comparison
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.errors import InputError
-from fedquilt.runs.storage import RunFolder, is_held
-from fedquilt.runs.watch import board
-from fedquilt.runs.watch.board import Board
-from fedquilt.runs.watch.find import check_folder, places
-from fedquilt.runs.watch.follow import Followed, point
+from fedquilt.errors import InputError
+from fedquilt.storage.folder import RunFolder, is_held
+from fedquilt.watch import board
+from fedquilt.watch.board import Board
+from fedquilt.watch.find import check_folder, places
+from fedquilt.watch.follow import Followed, point
 from helpers.made_runs import METHODS, made_comparison
 
 
@@ -154,7 +154,7 @@ def test_a_run_in_a_line(top: Path) -> None:
 
 def test_the_pace_is_what_is_seen_from_here(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     half, now = top / "ditto-seed0", [1000.0]
-    monkeypatch.setattr("fedquilt.runs.watch.follow.time.time", lambda: now[0])
+    monkeypatch.setattr("fedquilt.watch.follow.time.time", lambda: now[0])
     run = followed(half)
     row = json.loads((half / "metrics" / "rounds.jsonl").read_text().splitlines()[-1])
     now[0] += 8

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedquilt.runs.watch.clients import Clients
-from fedquilt.runs.watch.tail import Log, Tail
+from fedquilt.watch.clients import Clients
+from fedquilt.watch.tail import Log, Tail
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedquilt.core.errors import InputError
-from fedquilt.runs import show, terminal
-from fedquilt.runs.clusters import load_clusters
-from fedquilt.runs.finished import chosen, modes_line, validated
-from fedquilt.runs.majority import at_majority
+from fedquilt import terminal
+from fedquilt.errors import InputError
+from fedquilt.results.clusters import load_clusters
+from fedquilt.results.majority import at_majority
+from fedquilt.show import show
+from fedquilt.storage.finished import chosen, modes_line, validated
 from helpers.command import SMALL, fedquilt, small
 from helpers.pages import panel
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedquilt import Net, OnBase, check
-from fedquilt.methods.hgls import HGLS
-from fedquilt.methods.local_only import LocalOnly
+from fedquilt.methods.averaging.local_only import LocalOnly
+from fedquilt.methods.personalised.hgls import HGLS
 from fedquilt.models import MLP
 from helpers.toy import fedavg, points
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from fedquilt.core.exchange import Codec
-from fedquilt.core.record import record
 from fedquilt.methods.fedavg import Upload
 from fedquilt.pieces.codecs import (
     chain,
@@ -30,6 +29,7 @@ from fedquilt.pieces.codecs import (
     top_k,
     uniform,
 )
+from fedquilt.records.record import record
 from fedquilt.testing import check_codec, checks_of_codec
 
 CODECS = [

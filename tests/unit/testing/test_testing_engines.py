@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from fedquilt.core.errors import ExchangeError
 from fedquilt.core.table import ClientId
 from fedquilt.engines.auto import Auto
-from fedquilt.engines.client_side import Task
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.lanes import Lanes
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
+from fedquilt.errors import ExchangeError
+from fedquilt.rounds.client import Task
+from fedquilt.rounds.engine import Lost
 from fedquilt.testing import check_engine
 from fedquilt.testing.faults import Visits
 

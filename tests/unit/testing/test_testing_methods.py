@@ -13,7 +13,7 @@ import pytest
 
 from fedquilt.core.exchange import anything
 from fedquilt.engines.workers import Workers
-from fedquilt.methods.centralised import Centralised
+from fedquilt.methods.averaging.centralised import Centralised
 from fedquilt.methods.compressed import Compressed
 from fedquilt.methods.fedavg import Upload
 from fedquilt.methods.on_base import OnBase

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedquilt.core.columns import PerColumn
-from fedquilt.core.errors import InputError
-from fedquilt.data.formats.text import encoded, vocabulary
 from fedquilt.data.npz import Array, Arrays
+from fedquilt.data.sources.formats.text import encoded, vocabulary
 from fedquilt.data.tabular import stored
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt.core.errors import InputError
-from fedquilt.data.formats.folders import class_files, has_images, images_in, loaded, subfolders
 from fedquilt.data.npz import Arrays, unlabelled
+from fedquilt.data.sources.formats.folders import class_files, has_images, images_in, loaded, subfolders
+from fedquilt.errors import InputError
 
 _LAYOUTS = "PATH/CLASS/*.png, PATH/CLIENT/CLASS/*.png, or PATH/train/CLASS/*.png and PATH/test/CLASS/*.png"
 _TRAIN, _TEST = ("train", "val", "valid"), "test"

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import InputError
-from fedquilt.data.formats.pictures import fitted
-from fedquilt.data.hub import loaded
 from fedquilt.data.imports.columns import labels, users
 from fedquilt.data.npz import Array, Arrays
 from fedquilt.data.sizes import checked_image
+from fedquilt.data.sources.formats.pictures import fitted
+from fedquilt.data.sources.hub import loaded
+from fedquilt.errors import InputError
 
 Pair = tuple[Array, Array]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedquilt.core.errors import InputError
 from fedquilt.data.imports.columns import Words
 from fedquilt.data.imports.folders import of_folder
 from fedquilt.data.imports.tables import of_csv, of_parquet
 from fedquilt.data.npz import Arrays, arrays_of, load
+from fedquilt.errors import InputError
 
 
 def open(

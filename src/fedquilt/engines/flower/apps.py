@@ -12,8 +12,8 @@ from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedquilt.core.errors import FedquiltError, FrameError
 from fedquilt.engines.flower.content import frame_array, from_content, to_content
+from fedquilt.errors import FedquiltError, FrameError
 
 if TYPE_CHECKING:
     from fedquilt.engines.flower.keep import Keep

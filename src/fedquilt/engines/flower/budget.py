@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedquilt.core.allowance import ALLOWED, Allowance
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 
 
 class TooLong(BaseException):

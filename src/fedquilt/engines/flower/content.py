@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedquilt.core.errors import FrameError
+from fedquilt.errors import FrameError
 
 _NAME, _SMALL, _KIND, _SUM = "fedquilt", "fedquilt.small", "fedquilt.frame", "sum."
 _SMALL_BYTES, _TOGETHER_BYTES = 2**16, 2**20

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedquilt.core.errors import FedquiltError, FrameError
 from fedquilt.core.table import ClientId
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.flower.errand import HEAD_SECONDS, Answer, Errand, Frames, Parcel, Refused, read
 from fedquilt.engines.flower.post import PASSING, Failed, Post, plain, told
 from fedquilt.engines.flower.roster import Roster
+from fedquilt.errors import FedquiltError, FrameError
+from fedquilt.rounds.engine import Lost
 
 _LATE = 5.0  # seconds to read an answer that came just in time
 JobFor = Callable[[ClientId, Parcel], Any]

@@ -13,19 +13,19 @@ from flwr.serverapp import Grid
 
 from fedquilt.core.deployed import mode_scores
 from fedquilt.core.describe import describe
-from fedquilt.core.errors import FedquiltError, FrameError, InputError
 from fedquilt.core.exchange import Method
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.client_side import Exam, Outcome, Score, Task
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.flower.delivery import Delivery, JobFor
 from fedquilt.engines.flower.errand import Begin, ExamJob, Given, Here, Job, Marks, Parcel, frame_at
 from fedquilt.engines.flower.post import EXAM, Post, told
 from fedquilt.engines.flower.post import Patience as Patience
 from fedquilt.engines.flower.roster import Roster
 from fedquilt.engines.flower.source import Elsewhere, facts
+from fedquilt.errors import FedquiltError, FrameError, InputError
+from fedquilt.records.record import pack
+from fedquilt.rounds.client import Exam, Outcome, Score, Task
+from fedquilt.rounds.engine import Lost
 
 Note = Callable[[str], None]
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedquilt.core.errors import FrameError
-from fedquilt.core.limits import Limits
-from fedquilt.core.record import pack, record, unpack
+from fedquilt.errors import FrameError
+from fedquilt.records.limits import Limits
+from fedquilt.records.record import pack, record, unpack
 
 PROTOCOL = 4
 HEAD_SECONDS = 30.0
@@ -34,7 +34,7 @@ class Begin:
 
 @record
 class Job:
-    """One visit, as :class:`fedquilt.engines.client_side.Task`, but for the download's place among the frames.
+    """One visit, as :class:`fedquilt.rounds.client.Task`, but for the download's place among the frames.
 
     ``slot`` is the sha256 of the client's state that the server counts on; None before the client's first change.
     """
@@ -50,7 +50,7 @@ class Job:
 
 @record
 class ExamJob:
-    """One exam, as :class:`fedquilt.engines.client_side.Exam`, but for the places of its frames."""
+    """One exam, as :class:`fedquilt.rounds.client.Exam`, but for the places of its frames."""
 
     client: Any
     down: int

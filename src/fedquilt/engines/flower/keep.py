@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fedquilt.core.errors import InputError, SnapshotError
+from fedquilt.errors import InputError, SnapshotError
 
 if TYPE_CHECKING:
     from fedquilt.core.table import ClientId

@@ -14,11 +14,8 @@ from typing import Any
 from fedquilt.core.allowance import OverLimit
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.describe import build
-from fedquilt.core.errors import ExchangeError, FedquiltError, InputError
-from fedquilt.core.record import pack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Source
-from fedquilt.engines.client_side import ClientSide, Exam, Task, one_thread
 from fedquilt.engines.flower.budget import Budget, TooLong
 from fedquilt.engines.flower.errand import (
     PROTOCOL,
@@ -38,6 +35,9 @@ from fedquilt.engines.flower.errand import (
 )  # fmt: skip
 from fedquilt.engines.flower.keep import Keep
 from fedquilt.engines.flower.mark import Mark
+from fedquilt.errors import ExchangeError, FedquiltError, InputError
+from fedquilt.records.record import pack
+from fedquilt.rounds.client import ClientSide, Exam, Task, one_thread
 
 log = logging.getLogger("fedquilt.node")
 

@@ -12,9 +12,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import UnexpectedObjectContentError
 from google.protobuf.message import DecodeError
 
-from fedquilt.core.errors import FedquiltError
 from fedquilt.engines.flower.content import from_content, to_content
 from fedquilt.engines.flower.errand import Frames
+from fedquilt.errors import FedquiltError
 
 EXAM = "evaluate.exam"
 UNREADABLE = (  # what reading a message that somebody made by hand may raise

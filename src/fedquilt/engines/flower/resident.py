@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedquilt.core.errors import FedquiltError, FrameError
+from fedquilt.errors import FedquiltError, FrameError
 
 Frames = dict[str, bytes]
 Answer = Callable[[str, Frames], Frames]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from fedquilt.core.columns import Column, PerColumn
-from fedquilt.core.errors import FedquiltError, InputError
 from fedquilt.core.table import ClientId
 from fedquilt.engines.flower.errand import PROTOCOL, Here, Parcel, read
 from fedquilt.engines.flower.post import Failed, Post, all_plain, clock, told
+from fedquilt.errors import FedquiltError, InputError
 
 _SAME = ("shape", "dtype", "prepare")
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.describe import build, find
-from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
-from fedquilt.engines.client_side import ClientSide, one_thread
 from fedquilt.engines.flower.errand import frame_at, read
 from fedquilt.engines.worker import Begin, Failed, Job, answer
+from fedquilt.records.record import pack, record, unpack
+from fedquilt.rounds.client import ClientSide, one_thread
 
 _kept: dict[str, Any] = {}  # of this process: the side that it serves, and what that was made of
 

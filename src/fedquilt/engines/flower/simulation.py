@@ -19,19 +19,19 @@ from flwr.serverapp import Grid
 from flwr.simulation import run_simulation
 
 from fedquilt.core.describe import describe
-from fedquilt.core.errors import ExchangeError, FedquiltError, InputError, WorkerError
 from fedquilt.core.exchange import Method
-from fedquilt.core.record import pack, unpack
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.client_side import Exam, Outcome, Score, Task
-from fedquilt.engines.engine import Lost
 from fedquilt.engines.flower.apps import Client, Server, versions
 from fedquilt.engines.flower.content import from_content, to_content
 from fedquilt.engines.flower.errand import Parcel
 from fedquilt.engines.flower.simulated import Actor, Batch, flat_arrays, stripped
 from fedquilt.engines.worker import Begin, Done, Failed
 from fedquilt.engines.workers import cores
+from fedquilt.errors import ExchangeError, FedquiltError, InputError, WorkerError
+from fedquilt.records.record import pack, unpack
+from fedquilt.rounds.client import Exam, Outcome, Score, Task
+from fedquilt.rounds.engine import Lost
 
 _LONG = 30 * 24 * 3600.0  # seconds; a simulated client may take as long as it likes
 _PAUSE = 0.02

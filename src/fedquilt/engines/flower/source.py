@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from fedquilt.core.columns import PerColumn
-from fedquilt.core.errors import InputError
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.engines.flower.errand import PROTOCOL, Here
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import finite
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
+from fedquilt.errors import InputError
 
 METRICS = ("squared", "cosine")
 NOISE = 1e-6  # of the rows' own size: what rounding to float32 can make of equal rows

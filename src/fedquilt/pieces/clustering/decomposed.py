@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
+from fedquilt.errors import InputError
 from fedquilt.pieces.clustering.result import ClusterResult, canonical, from_labels, largest, unit
 from fedquilt.pieces.clustering.tree import Cut, by_distances
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.pieces.clustering.result import unit
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import record
 from fedquilt.core.table import ClientId, in_order
+from fedquilt.errors import InputError
+from fedquilt.records.record import record
 
 AMBIGUOUS = 0.05  # two clusters whose distances differ by less can hardly be told apart
 

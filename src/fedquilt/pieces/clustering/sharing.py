@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params, norm, sub, weighted_mean
+from fedquilt.errors import InputError
 
 Sharing = Literal["same", "size", "divergence", "shrinkage"]
 Changes = Sequence[tuple[int, Params]]  # of the participants of a cluster: examples, and how their part changed

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import FrameError
+from fedquilt.errors import FrameError
 from fedquilt.pieces.codecs.bits import Bits
 
 _TOP, _MASK = 1 << 24, (1 << 32) - 1

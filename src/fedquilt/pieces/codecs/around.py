@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.exchange import Codec
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.fields import Memories, on, together
 from fedquilt.pieces.codecs.matrices import Coded, swap
+from fedquilt.records.record import record
 
 
 def _is_codec(value: Any, where: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import FrameError
+from fedquilt.errors import FrameError
 
 Bits = np.ndarray[Any, np.dtype[np.uint8]]  # one 0 or 1 per entry
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.exchange import Codec
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.layout import Layout
+from fedquilt.records.record import record
 
 Shapes = Mapping[str, Sequence[int]]
 

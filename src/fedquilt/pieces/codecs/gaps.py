@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import FrameError
+from fedquilt.errors import FrameError
 from fedquilt.pieces.codecs.bits import Bits, bytes_for
 
 _WIDEST = 40  # bits of a number

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.bits import Bits, bytes_for, from_float, plus_minus, to_float, width_of
 from fedquilt.pieces.codecs.matrices import Matrixwise
 from fedquilt.pieces.codecs.stages import ALL, Lossless, Sections, read, write

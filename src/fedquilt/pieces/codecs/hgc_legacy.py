@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.bits import Bits, bytes_for, pack_bits, plus_minus, unpack_bits
 from fedquilt.pieces.codecs.hgc import row_norms
 from fedquilt.pieces.codecs.matrices import Matrixwise

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError, InputError
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.bits import from_varint, to_varint
 
 MOST_TRAVELLING = 2**26  # entries of a layout that comes with a message: few bytes may ask for no more memory than this

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.pieces.codecs.bits import Bits
 from fedquilt.pieces.codecs.matrices import swap
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Names, Params, finite, is_weight
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import at_least, chosen, jittered, marked, threshold
+from fedquilt.errors import InputError
 from fedquilt.pieces.codecs.sparse_values import Values
 from fedquilt.pieces.codecs.sparse_wire import Form, sparse
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError, InputError
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.layout import MOST_TRAVELLING, Layout, held, is_params, layout_of, read, written
+from fedquilt.records.record import record
 
 _TIMES = 16  # how many times the entries of the download an upload may have
 

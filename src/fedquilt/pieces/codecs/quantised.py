@@ -4,16 +4,90 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError, InputError
+from fedquilt.core.params import finite
 from fedquilt.core.seed import Seed
-from fedquilt.pieces.codecs.bits import bytes_for, from_bits, pack_bits, to_bits, unpack_bits
+from fedquilt.errors import FrameError, InputError
+from fedquilt.pieces.codecs.bits import (
+    Bits,
+    bytes_for,
+    from_bits,
+    from_float,
+    pack_bits,
+    plus_minus,
+    to_bits,
+    to_float,
+    unpack_bits,
+)
 from fedquilt.pieces.codecs.matrices import Matrixwise
+
+
+@dataclass(frozen=True)
+class sign(Matrixwise):
+    """+-s with s = mean |g|, which of all scales has the least squared error. A zero counts as negative.
+
+    Wire form: s (float32), then a bit per entry, row by row (1: positive). Biased: use it with error feedback.
+
+    Reference: Karimireddy et al., Error Feedback Fixes SignSGD, 2019.
+    """
+
+    def size(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix."""
+        return bytes_for(32 + rows * columns)
+
+    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+        """The bytes of a matrix."""
+        scale = float(matrix.abs().mean()) if matrix.numel() else 0.0
+        bits: Bits = (matrix.detach() > 0).numpy().view(np.uint8).reshape(-1)
+        return to_float(scale) + pack_bits(bits), None
+
+    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+        """The matrix of these bytes."""
+        if not isinstance(part, bytes) or len(part) != self.size(rows, columns):
+            raise FrameError(f"{rows} x {columns} signs take {self.size(rows, columns)} bytes. Truncated?")
+        scale = np.float32(from_float(part[:4], "the scale"))
+        values = plus_minus(unpack_bits(part[4:], rows * columns), rows, columns)
+        values *= scale
+        return torch.from_numpy(values)
+
+
+@dataclass(frozen=True)
+class half(Matrixwise):
+    """The nearest number of 16 bits.
+
+    Args:
+        kind: ``"float16"`` (11 digits of precision, up to 65504) or ``"bfloat16"`` (8 digits, float32's range).
+    """
+
+    kind: Literal["float16", "bfloat16"] = "float16"
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("float16", "bfloat16"):
+            raise InputError(f"half is float16 or bfloat16, got {self.kind!r}.")
+
+    def size(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix."""
+        return 2 * rows * columns
+
+    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+        """The matrix in 16 bits."""
+        return matrix.detach().to(getattr(torch, self.kind)), None
+
+    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+        """The matrix in 32 bits."""
+        if not isinstance(part, Tensor) or part.dtype is not getattr(torch, self.kind) or part.shape != (rows, columns):
+            raise FrameError(f"{rows} x {columns} entries of {self.kind} are needed.")
+        whole = part.float()
+        if not finite([whole]):
+            raise FrameError(
+                f"a number is not finite as {self.kind}. Did training diverge? bfloat16 has a wider range."
+            )
+        return whole
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.bits import bytes_for, from_bits, pack_bits, to_bits, unpack_bits, width_of
 from fedquilt.pieces.codecs.matrices import Matrixwise
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.core.errors import FrameError
+from fedquilt.errors import FrameError
 from fedquilt.pieces.codecs.bits import bytes_for, from_bits, to_bits, unpack_bits, width_of
 
 _BLOCK = 1 << 16  # numbers that are turned into bits at a time; a multiple of 8, so that blocks end at whole bytes

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedquilt.core.errors import FrameError, InputError
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.bits import bytes_for, pack_bits, unpack_bits
 
 Values = Literal["fp32", "fp16", "sign"]

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.declared import check_declared
-from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.params import Names, Params, is_weight
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs import sparse_places, sparse_values
 from fedquilt.pieces.codecs.bits import bytes_for, width_of
 from fedquilt.pieces.codecs.layout import Layout, layout_of, read, written
 from fedquilt.pieces.codecs.sparse_values import Values
+from fedquilt.records.declared import check_declared
+from fedquilt.records.record import record
 
 FORMS = ("dense", "bitmap", "index", "coded")
 Form = Literal["smallest", "dense", "bitmap", "index", "coded"]

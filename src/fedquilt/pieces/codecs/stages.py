@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedquilt.core.errors import FrameError
+from fedquilt.errors import FrameError
 from fedquilt.pieces.codecs.adaptive import Decoder, Encoder
 from fedquilt.pieces.codecs.bits import Bits, bytes_for, from_bits, pack_bits, to_bits, unpack_bits
 from fedquilt.pieces.codecs.gaps import In, Out

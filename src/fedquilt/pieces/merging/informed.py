@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch, Table
+from fedquilt.errors import InputError
 from fedquilt.pieces.merging.rule import Change, Named, Work, weighted_mean
 
 

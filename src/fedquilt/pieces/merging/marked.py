@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import torch
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Mean, Names, Params, is_weight
 from fedquilt.core.select import chosen
+from fedquilt.errors import InputError
 from fedquilt.pieces.merging.rule import moved
 from fedquilt.pieces.merging.stitch import Conflicts, Counted, Tally, stitched
 

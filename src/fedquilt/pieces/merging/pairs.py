@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params, weighted_mean
+from fedquilt.errors import InputError
 from fedquilt.pieces.merging.rule import Change, Work, wide
 
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Params, is_weight
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 
 Named = Mapping[str, Tensor]  # tensors in memory, or such as are read when they are asked for
 Change = Callable[[str], Tensor]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 
 from fedquilt.core.params import Params
-from fedquilt.core.record import record
 from fedquilt.core.select import chosen
 from fedquilt.pieces.merging.rule import moved
 from fedquilt.pieces.merging.stitch import Tally
+from fedquilt.records.record import record
 
 
 @record

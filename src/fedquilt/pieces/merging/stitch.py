@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.pieces.merging.rule import Change, Work
 from fedquilt.pieces.merging.trim import Per, masks
 

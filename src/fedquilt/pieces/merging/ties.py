@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedquilt.core.errors import InputError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
 from fedquilt.pieces.merging.rule import Change, Named, Rule, Work, weighted_mean, weighted_sum
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.trim import Per

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.allowance import ask
-from fedquilt.core.errors import InputError
 from fedquilt.core.params import Params, add
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import at_least, threshold
 from fedquilt.core.table import Batch, Table
+from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)

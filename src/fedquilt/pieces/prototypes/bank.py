@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.errors import InputError
-from fedquilt.core.record import record
 from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError
+from fedquilt.records.record import record
 
 SUSPICIOUS = 10  # prototypes that arrived while there is still one row
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedquilt.core.record import record
+from fedquilt.records.record import record
 
 
 @record

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.runs.trackers.protocol import RunInfo
 
 

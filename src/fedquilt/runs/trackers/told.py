@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.runs.callbacks import Callback
-from fedquilt.runs.files import storage, to_json
 from fedquilt.runs.snapshot import Snapshot
 from fedquilt.runs.trackers.protocol import RunInfo, Tracker
+from fedquilt.storage.files import storage, to_json
 
 if TYPE_CHECKING:
     from fedquilt.runs.play import Run

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedquilt.core.errors import InputError
+from fedquilt.errors import InputError
 from fedquilt.runs.trackers.protocol import RunInfo
 
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedquilt.core.describe import build, describe
-from fedquilt.core.errors import FrameError, InputError
 from fedquilt.core.params import cosine, norm, sub
-from fedquilt.core.record import pack, record, unpack
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs import (
     chain,
     error_feedback,
@@ -34,6 +33,7 @@ from fedquilt.pieces.codecs import (
 )
 from fedquilt.pieces.codecs.layout import MOST_TRAVELLING
 from fedquilt.pieces.codecs.matrices import Coded
+from fedquilt.records.record import pack, record, unpack
 
 MATRIX_CODECS = [
     hgc(), hgc(5, "upper"), hgc(64, "unbiased"), hgc_rc(), hgc_rc(8, column_bits=5), hgc_legacy(8), sign(), top_k(0.1),

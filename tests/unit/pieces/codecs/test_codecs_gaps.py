@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError
 from fedquilt.pieces.codecs import hgc, hgc_rc
 from fedquilt.pieces.codecs.gaps import In, Out
 

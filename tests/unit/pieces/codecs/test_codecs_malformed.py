@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedquilt.core.errors import FrameError
 from fedquilt.core.seed import Seed
+from fedquilt.errors import FrameError
 from fedquilt.pieces.codecs import hgc, hgc_legacy, hgc_rc, power_sgd, qsgd, random_k, sign, top_k, uniform
 from fedquilt.pieces.codecs.adaptive import Decoder, Encoder
-from fedquilt.pieces.codecs.half import half
 from fedquilt.pieces.codecs.layout import MOST_TRAVELLING
 from fedquilt.pieces.codecs.matrices import Coded
+from fedquilt.pieces.codecs.quantised import half
 
 M = torch.randn(5, 9, generator=Seed(0).torch())
 BYTES = [

@@ -1,0 +1,62 @@
+"""What one asks of the folder of a run after it: what it learned, and what that is worth to newcomers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedquilt.analysis.newcomers import EPOCHS, Learned, every_mode
+from fedquilt.config.config import Config, load
+from fedquilt.config.data import federations_of
+from fedquilt.core.seed import Seed
+from fedquilt.errors import InputError, SnapshotError
+from fedquilt.runs.build import method_of
+from fedquilt.storage.files import to_json, write_atomic
+from fedquilt.storage.folder import RunFolder
+
+FILE = "metrics/newcomers.json"
+
+
+def learned_in(folder: Path, federation: Any = None) -> tuple[Learned, Any]:
+    """What the run learned so far, and the newcomers: those given, or those its recipe holds out."""
+    config = config_in(folder)
+    part, new = federations_of(config)
+    if federation is None and new is None:
+        raise InputError(f"The recipe of '{folder}' holds nobody out. Give data.newcomers, or a federation.")
+    return learned_from(config, folder, part), new if federation is None else federation
+
+
+def learned_from(config: Config, folder: Path, part: Any) -> Learned:
+    """The state in the newest snapshot of a run on these data."""
+    found = RunFolder(folder).newest(config.identity(), part.fingerprint())
+    if found is None:
+        raise SnapshotError(f"'{folder}' has no snapshot that is whole. Run it (on): fedquilt resume {folder}")
+    return Learned(method_of(config, part), found.state, found.done, Seed(config.seed))
+
+
+def config_in(folder: Path) -> Config:
+    """The settings of a run."""
+    if not (folder / "config.toml").is_file():
+        raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.")
+    return load(folder / "config.toml")
+
+
+def newcomers_of(config: Config, folder: Path, part: Any, new: Any, epochs: int = EPOCHS) -> dict[str, Any]:
+    """The newcomers' scores in all modes, kept in the folder; computed only if they are not there yet."""
+    learned = learned_from(config, folder, part)
+    key = {"rounds": learned.done, "epochs": epochs, "data": new.fingerprint()}
+    kept = _kept(folder / FILE)
+    if kept.get("of") != key:
+        scores = {"of": key, **every_mode(learned, new, epochs)}
+        write_atomic(folder / FILE, to_json(scores, indent=1).encode())
+        kept = _kept(folder / FILE)
+    return kept
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found

@@ -1,0 +1,106 @@
+"""A run as CSV files in the layout of published clustered-learning results, one row per client and scored round.
+
+``server_metrics.csv``: round, mean_acc, std_acc (over clients, ddof 0), mean_loss. ``client_<id>/metrics.csv``, with
+the published columns and no others: round, loss, accuracy_before, accuracy_after, energy_consumed (joules),
+energy_ratio (joules per unit of model change); those describe the local model of a client that was scored before and
+after its training (evaluate.local), and otherwise the model it would use, before = after. Energy is 0 for who was not
+asked, and empty everywhere in a run that measured none. ``client_<id>/deployed.csv``: round, model (which of the two
+metrics.csv describes), selected, deployed_accuracy and deployed_loss, always of the model it would use.
+``cluster_metrics.csv``: round, cluster, n_clients, mean_acc, omega_phi_dist, lambda (empty where
+the method has none). Accuracies are fractions, on test rows; six decimals.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedquilt.core.table import ClientId
+from fedquilt.errors import InputError
+from fedquilt.metrics.energy import NOT_HERE
+from fedquilt.results.clusters import LOG
+from fedquilt.results.plots import write_csv
+from fedquilt.storage.files import storage
+from fedquilt.storage.finished import result_of
+from fedquilt.storage.folder import RunFolder
+
+SERVER = ("round", "mean_acc", "std_acc", "mean_loss")
+CLIENT = ("round", "loss", "accuracy_before", "accuracy_after", "energy_consumed", "energy_ratio")
+DEPLOYED = ("round", "model", "selected", "deployed_accuracy", "deployed_loss")
+NOT_BY_CLIENT = "of the whole run only: the engine local tells clients apart"
+CLUSTER = ("round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambda")
+
+
+def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
+    """Write the files of a run below the folder ``to``; tells how many clients and rounds there were."""
+    source, top = RunFolder(Path(run)), Path(to)
+    if top.is_dir() and any(top.iterdir()):
+        raise InputError(f"'{top}' is not empty, and tables of two runs would mix there. Give a new folder.")
+    rounds = [r for r in source.rows("metrics/rounds.jsonl") if "test_accuracy" in r]
+    if not rounds:
+        raise InputError(f"'{run}' has no scored round: it was not run, or has no test rows.")
+    names = ("round", "test_accuracy", "test_accuracy_std", "test_loss")
+    _write(top / "server_metrics.csv", SERVER, ([r.get(n) for n in names] for r in rounds))
+    visits = _visits(source.rows("metrics/visits.jsonl"))
+    measured = any(visit.get("joules") is not None for visit in visits.values())
+    clients: dict[ClientId, list[list[Any]]] = {}
+    for row in source.rows("metrics/clients.jsonl"):
+        if row["model"] == "deployed" and row["split"] == "test":
+            client = _id(row["client"])
+            clients.setdefault(client, []).append(_client(row, visits.get((row["round"], client)), measured))
+    for client, rows in clients.items():
+        place = top / f"client_{_file(client)}"
+        _write(place / "metrics.csv", CLIENT, (row[: len(CLIENT)] for row in rows))
+        _write(place / "deployed.csv", DEPLOYED, ([row[0], *row[len(CLIENT) :]] for row in rows))
+    log = [c | {"round": r["round"]} for r in source.rows(LOG) for c in r.get("clusters", [])]
+    if log:
+        keys = ("round", "cluster", "clients", "accuracy", "embedding_distance", "lambda")
+        _write(top / "cluster_metrics.csv", CLUSTER, ([c.get(k) for k in keys] for c in log))
+    energy = (result_of(source.path) or {}).get("energy", {})
+    told = "in joules" if measured else energy.get("note") or (NOT_BY_CLIENT if energy.get("joules") else NOT_HERE)
+    return {
+        "folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": bool(log), "energy": told,
+    }  # fmt: skip
+
+
+def _visits(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[int, ClientId], Mapping[str, Any]]:
+    """Each client's visit of each round; of several the one that trained."""
+    found: dict[tuple[int, ClientId], Mapping[str, Any]] = {}
+    for row in rows:
+        key = (row["round"], _id(row["client"]))
+        if key not in found or row.get("steps") is not None:
+            found[key] = row
+    return found
+
+
+def _client(row: Mapping[str, Any], visit: Mapping[str, Any] | None, counted: bool) -> list[Any]:
+    joules: list[Any] = [0, 0] if counted else [None, None]  # who was not asked spent nothing
+    measured = visit is not None and "after" in visit
+    before, after = (visit["before"], visit["after"]) if visit is not None and measured else (row, row)
+    if visit is not None:
+        joules = [visit.get("joules"), visit.get("joules_per_change")]
+    return [
+        row["round"], after["loss"], before["accuracy"], after["accuracy"], *joules,
+        "local" if measured else "deployed", int(visit is not None), row["accuracy"], row["loss"],
+    ]  # fmt: skip
+
+
+def _id(client: Any) -> ClientId:
+    """A client's id as it was; JSON has no tuples."""
+    return tuple(client) if isinstance(client, list) else client
+
+
+def _file(client: ClientId) -> str:
+    return str(client) if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
+
+
+def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    with storage(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_csv(path, tuple(header), [[_text(v) for v in row] for row in rows])
+
+
+def _text(value: Any) -> Any:
+    return "" if value is None else f"{value:.6f}" if isinstance(value, float) else value

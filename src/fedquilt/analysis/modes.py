@@ -1,0 +1,117 @@
+"""Inference modes as files: plain networks of the recipe, each with its head, in the folder of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedquilt.analysis.heads import Played
+from fedquilt.analysis.tails import evaluated, whole_views
+from fedquilt.core.params import Params
+from fedquilt.core.table import ClientId
+from fedquilt.errors import InputError, StorageError
+from fedquilt.pieces.realign import Realign, with_head
+from fedquilt.rounds.client import one_thread
+from fedquilt.runs.build import row_shape
+from fedquilt.storage.files import to_json, write_atomic
+
+FOLDER, MASK = "modes", "mask"
+
+
+def realigned(folder: str | Path, realign: Realign | None = None, to: Path | None = None) -> dict[str, Any]:
+    """Save the modes of a finished run and score them; training-free, and the run itself stays as it is.
+
+    ``universal`` (where there is a fixed frame), ``global`` (the realigned global head), ``plain`` (the global head as
+    trained), and for each client ``client-ID``: its realigned head, and as a tensor ``mask`` which classes it knows.
+    A client without a head of its own gets the realigned global one; its file says so (``fallback``).
+
+    Args:
+        folder: Of a run.
+        realign: How; as the run's method says if None.
+        to: Where files go; ``RUN/modes`` if None.
+
+    Returns:
+        The scores of :func:`fedquilt.analysis.tails.evaluate`, and the files.
+    """
+    with one_thread():
+        played = Played.of(Path(folder))
+        rule = realign or getattr(played.learned.method, "realign", None) or Realign()
+        place = to or played.folder / FOLDER
+        files = _saved(played, rule, place)
+        found = evaluated(played, rule)
+    write_atomic(place / "scores.json", to_json(found, indent=1).encode())
+    return {**found, "files": files}
+
+
+def _saved(played: Played, rule: Realign, place: Path) -> list[str]:
+    shared = played.heads()
+    if shared is None:
+        raise InputError(
+            "Realignment needs a global model that is a body and a linear layer called head; "
+            f"{played.config.method.kind} with the model {played.config.model.kind} has none. "
+            "'fedquilt tails RUN' scores it all the same."
+        )
+    names = {"universal": "universal", "global": "plain", "realigned": "global"}
+    files = [
+        _write(played, place / f"{names[view]}.safetensors", with_head(shared.body, head), {"mode": names[view]}, rule)
+        for view, head in whole_views(shared, rule).items()
+    ]
+    for client, counts in zip(played.clients, played.counts, strict=True):
+        heads, what = played.heads(client), {"mode": "personal", "client": client, "fallback": False}
+        if heads is None or heads.own is None:
+            model, what = with_head(shared.body, rule.whole(shared.general)), {**what, "fallback": True}
+        else:
+            model = with_head(heads.body, rule.own(heads.general, heads.own))
+        files.append(_write(played, place / file_of(client), {**model, MASK: counts > 0}, what, rule))
+    return files
+
+
+def file_of(client: ClientId) -> str:
+    """The name of a client's file."""
+    name = str(client) if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
+    return f"client-{name}.safetensors"
+
+
+def _write(played: Played, path: Path, model: Params, what: dict[str, Any], rule: Realign) -> str:
+    whole = {n: t.contiguous() for n, t in played.plain.full(model).items()}
+    data = played.federation
+    about = {
+        **what, "rounds": played.learned.done, "realign": asdict(rule), "classes": data.classes,
+        "stored": list(data.columns["x"].shape[1:]), "dtype": str(data.columns["x"].dtype),
+        "shape": list(row_shape(data)),
+    }  # fmt: skip
+    content = safetensors.torch.save(whole, {"fedquilt": json.dumps(about)})
+    write_atomic(path, content)
+    return str(path)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A saved mode: the tensors, the classes it may answer (None for all), and what the file says about itself."""
+
+    model: Params
+    mask: Tensor | None
+    about: dict[str, Any]
+
+
+def load_mode(path: str | Path) -> Mode:
+    """Read a mode that ``realigned`` saved."""
+    if not Path(path).is_file():
+        raise InputError(f"There is no file '{path}'. Make the modes of a run first: fedquilt realign RUN")
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            about = json.loads((file.metadata() or {})["fedquilt"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
+        raise StorageError(f"'{path}' is no saved mode: {error}. Make it again: fedquilt realign RUN") from error
+    mask = tensors.pop(MASK, None)
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (about["classes"],)):
+        raise StorageError(f"'{path}' has a mask that is none. Make it again: fedquilt realign RUN")
+    return Mode(tensors, mask, about)

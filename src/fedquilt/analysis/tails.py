@@ -1,0 +1,186 @@
+"""How a run fares under a long tail: one protocol for every method, with and without a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.analysis.heads import Played
+from fedquilt.core.params import Params
+from fedquilt.core.table import ClientId, Table
+from fedquilt.data import tiers_by_count, tiers_by_share
+from fedquilt.errors import InputError
+from fedquilt.metrics.collapse import collapse
+from fedquilt.metrics.tails import Tally, by_group, halves, over_clients, tally
+from fedquilt.pieces.realign import Head, Heads, Personal, Realign, lengths, local, masked, with_head
+from fedquilt.rounds.client import one_thread
+
+ROWS = 200  # per forward pass
+PERSONAL: tuple[Personal, ...] = ("readme", "code", "sum")
+GROUPINGS = {"by_share": tiers_by_share, "by_count": tiers_by_count}
+
+
+def groups_of(counts: Tensor) -> dict[str, dict[str, list[int]]]:
+    """Head, middle and tail from training rows: by share (75 and 95 %), and by count (above 100, below 20)."""
+    found = {kind: asdict(rule(counts.numpy())) for kind, rule in GROUPINGS.items()}
+    return {kind: {name: list(classes) for name, classes in tiers.items()} for kind, tiers in found.items()}
+
+
+@dataclass
+class Examiner:
+    """Scores of models on tables; features are computed once for each body and table."""
+
+    played: Played
+    _last: tuple[Params, Table, Tensor] | None = field(default=None, repr=False)
+
+    def features(self, heads: Heads, table: Table) -> Tensor:
+        """What the body makes of the rows."""
+        last = self._last
+        if last is not None and last[1] is table and all(t is last[0][n] for n, t in heads.body.items()):
+            return last[2]
+        plain, whole = self.played.plain, with_head(heads.body, heads.general)
+        with torch.inference_mode():
+            blocks = [plain.split(whole, block).features.flatten(1) for block in table.blocks(ROWS)]
+        self._last = (heads.body, table, torch.cat(blocks))
+        return self._last[2]
+
+    def scores(self, model: Params, table: Table) -> Tensor:
+        """What the method predicts with a whole model."""
+        predict = self.played.learned.method.predict
+        with torch.inference_mode():
+            return torch.cat([predict(model, block) for block in table.blocks(ROWS)])
+
+
+def whole_views(heads: Heads, realign: Realign) -> dict[str, Head]:
+    """The heads a stranger could be given: frame, global head, realigned global head."""
+    found = {} if heads.fixed is None else {"universal": heads.fixed}
+    return {**found, "global": heads.general, "realigned": realign.whole(heads.general)}
+
+
+def own_views(general: Head, own: Head, realign: Realign) -> dict[str, Head]:
+    """The heads a client could use: its own as it is, and the three personal variants."""
+    return {"own": own, **{kind: replace(realign, personal=kind).own(general, own) for kind in PERSONAL}}
+
+
+def labels_of(table: Table) -> Tensor:
+    """The labels of a table."""
+    return table.columns["y"].index_select(0, table.all_rows())
+
+
+def evaluate(folder: str | Path, realign: Realign | None = None) -> dict[str, Any]:
+    """Score a run on the common test set and on every client's own test rows, in every mode its method has.
+
+    Modes: ``deployed`` (what the method itself uses), ``global`` and ``realigned`` (the global head, plain and
+    realigned), ``universal`` (a fixed frame), ``own`` (a client's head as it is), ``readme``, ``code`` and ``sum`` (see
+    :class:`Realign`). Local scores are told without and with the mask that leaves out classes of which the client has
+    no training row: the same for every method. Clients that were never visited use the realigned global head instead
+    of a realigned one of their own; they are listed as ``fallback``.
+
+    Example:
+        >>> evaluate("runs/digits_lt-1a2b3c4d")["global"]["realigned"]["by_share"]["tail"]  # doctest: +SKIP
+        0.53
+    """
+    with one_thread():
+        return evaluated(Played.of(Path(folder)), realign)
+
+
+def evaluated(played: Played, realign: Realign | None) -> dict[str, Any]:
+    rule = realign or getattr(played.learned.method, "realign", None) or Realign()
+    shared, examiner = played.heads(), Examiner(played)
+    counts = played.counts
+    found: dict[str, Any] = {
+        "folder": str(played.folder), "method": played.config.method.kind, "rounds": played.learned.done,
+        "seed": played.config.seed, "realign": asdict(rule), "rows": counts.sum(0).tolist(),
+        "groups": groups_of(counts.sum(0)),
+        "global": _common(played, examiner, shared, rule), **_local(played, examiner, shared, rule),
+    }  # fmt: skip
+    if shared is not None:
+        found["collapse"] = _collapsed(played, examiner, shared, rule)
+    return found
+
+
+def _common(played: Played, examiner: Examiner, shared: Heads | None, rule: Realign) -> dict[str, Any]:
+    """On the common test set."""
+    table: Table | None = getattr(played.federation, "global_test", None)
+    if table is None:
+        return {}
+    labels, groups, scored = labels_of(table), groups_of(played.counts.sum(0)), dict[str, Tensor]()
+    if played.whole is not None:
+        scored["deployed"] = examiner.scores(played.whole, table)
+    if shared is not None:
+        features = examiner.features(shared, table)
+        scored |= {name: head(features) for name, head in whole_views(shared, rule).items()}
+    return {name: _told(tally(scores, labels), groups) for name, scores in scored.items()}
+
+
+def _told(found: Tally, groups: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = {kind: by_group(found, tiers) for kind, tiers in groups.items()}
+    return {**found.measures(), **halves([found]), **kinds, "per_class": found.recalls.tolist()}
+
+
+def _local(played: Played, examiner: Examiner, shared: Heads | None, rule: Realign) -> dict[str, Any]:
+    """On each client's own test rows."""
+    tallies: dict[str, dict[str, list[Tally]]] = {}
+    groupings: dict[str, list[Any]] = {kind: [] for kind in GROUPINGS}
+    rows, fallback = list[int](), list[ClientId]()
+    for client, counts in zip(played.clients, played.counts, strict=True):
+        table = played.federation.exam(client, "test", played.learned.done - 1)
+        if table is None:
+            continue
+        views, alone = _client_scores(played, examiner, shared, rule, client, table)
+        labels = labels_of(table)
+        for name, scores in views.items():
+            for how, here in (("plain", None), ("masked", counts > 0)):
+                tallies.setdefault(name, {}).setdefault(how, []).append(tally(masked(scores, here), labels))
+        for kind, tiers in groups_of(counts).items():
+            groupings[kind].append(tiers)
+        rows.append(int(counts.sum()))
+        if alone:
+            fallback.append(client)
+    if not rows:
+        raise InputError(
+            "No client has test rows. Give the recipe data.test, or data.local_tests and a common test set."
+        )
+    summed = partial(over_clients, rows=rows, groupings=groupings)
+    clients = {name: {how: summed(t) for how, t in kinds.items()} for name, kinds in tallies.items()}
+    return {"clients": clients, "examined": len(rows), "fallback": fallback}
+
+
+def _client_scores(
+    played: Played, examiner: Examiner, shared: Heads | None, rule: Realign, client: ClientId, table: Table
+) -> tuple[dict[str, Tensor], bool]:
+    """The scores of one client's rows in every mode, and whether it has no head of its own for want of a visit."""
+    scored = {"deployed": examiner.scores(played.personal(client), table)}
+    if shared is None:
+        return scored, False
+    features = examiner.features(shared, table)
+    scored |= {name: head(features) for name, head in whole_views(shared, rule).items()}
+    heads = played.heads(client)
+    if heads is not None and heads.own is not None:
+        own = examiner.features(heads, table)
+        return scored | {name: head(own) for name, head in own_views(heads.general, heads.own, rule).items()}, False
+    if not played.personalised:
+        return scored, False
+    return {**scored, "own": scored["deployed"], **dict.fromkeys(PERSONAL, scored["realigned"])}, True
+
+
+def _collapsed(played: Played, examiner: Examiner, shared: Heads, rule: Realign) -> dict[str, Any]:
+    """Neural collapse of the training rows' features, and norms of the heads' rows."""
+    tables = [played.federation.site(c, played.learned.done - 1).train for c in played.clients]
+    features = torch.cat([examiner.features(shared, t) for t in tables])
+    labels = torch.cat([labels_of(t) for t in tables])
+    frame = None if shared.fixed is None else shared.fixed.weight
+    measures = asdict(collapse(features, labels, played.federation.classes, frame))
+    norms = {"global": shared.general, "realigned": rule.whole(shared.general)}
+    rows = {name: lengths(head)[:, 0].tolist() for name, head in norms.items()}
+    owned = [(h.general, h.own) for c in played.clients if (h := played.heads(c)) is not None and h.own is not None]
+    if owned:
+        rows["own"] = torch.stack([lengths(own)[:, 0] for _, own in owned]).mean(0).tolist()
+        rows["own realigned"] = torch.stack([lengths(local(*pair))[:, 0] for pair in owned]).mean(0).tolist()
+    return {**measures, "row_norms": rows}

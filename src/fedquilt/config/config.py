@@ -1,0 +1,251 @@
+"""A run as a configuration: TOML in, checked settings out, every problem reported at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedquilt.config.options import check_options as check_options
+from fedquilt.config.options import explain_all
+from fedquilt.config.settings import Config as Config
+from fedquilt.config.settings import Data as Data
+from fedquilt.config.settings import Evaluation as Evaluation
+from fedquilt.config.settings import Kinded as Kinded
+from fedquilt.config.settings import Snapshots as Snapshots
+from fedquilt.config.settings import Stop as Stop
+from fedquilt.config.settings import named
+from fedquilt.config.training import defaults_of
+from fedquilt.errors import ConfigError, InputError, did_you_mean
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file, apply ``key=value`` overrides, and check everything."""
+    file = Path(path)
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(
+            f"There is no file '{file}'. Give the path of a recipe, for example recipes/demo.toml."
+        ) from error
+    except IsADirectoryError as error:
+        raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
+    except OSError as error:
+        raise InputError(f"'{file}' cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits, ...
+        raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
+    if _depth(raw) > _DEEPEST:
+        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], str(file))
+    settings, problems = apply(raw, overrides)
+    return parse(settings, str(file), problems)
+
+
+_DEEPEST = 20
+
+
+def _depth(raw: Any) -> int:
+    """How many sections and lists are inside one another, at the most; without recursion."""
+    found, level = 0, [raw]
+    while level := [v for v in level if isinstance(v, Mapping | list)]:
+        found += 1
+        level = [v for outer in level for v in (outer.values() if isinstance(outer, Mapping) else outer)]
+    return found
+
+
+def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The settings with dotted overrides, for example ``train.optimizer.lr=0.1``; and the overrides that are wrong."""
+    settings: dict[str, Any] = json.loads(json.dumps(raw, default=str))
+    problems = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            problems.append(f"override {text!r} is not of the form key=value")
+            continue
+        *parents, leaf = key.strip().split(".")
+        place = settings
+        for name in parents:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                problems.append(f"override {text!r}: '{name}' is not a section")
+                place = {}
+        place[leaf] = _value(value.strip())
+    return settings, problems
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[str] = ()) -> Config:
+    """Check settings; raises one error that lists every problem, after those already known."""
+    problems = list(known)
+    raw = _with_kinds(raw)
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        problems += explain_all(error.errors())
+        config = None
+    problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
+    if config is not None and not problems:
+        try:
+            defaults_of(config.method.kind)
+        except InputError as error:
+            problems.append(f"method.kind: {error}")
+    if problems or config is None:
+        raise ConfigError(problems, where)
+    return config
+
+
+_KINDS = {
+    ("method",): "fedavg", ("model",): "mlp", ("data", "partition"): "dirichlet", ("data", "long_tail"): "exponential",
+}  # fmt: skip
+
+
+def _with_kinds(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with the default kind where a choice has options only."""
+    filled = dict(raw)
+    for (*parents, leaf), kind in _KINDS.items():
+        place = filled
+        for name in parents:
+            inner = place.get(name)
+            if isinstance(inner, Mapping):
+                place[name] = inner = dict(inner)
+            place = inner if isinstance(inner, dict) else {}
+        if isinstance(place.get(leaf), Mapping):
+            place[leaf] = {"kind": kind, **place[leaf]}
+    return filled
+
+
+def _check_choices(raw: Mapping[str, Any]) -> list[str]:
+    """Problems of the sections that are chosen by kind."""
+    problems: list[str] = []
+    choices: list[tuple[str, str, Any]] = [
+        ("method", "method", _inner(raw, "method")),
+        ("optimizer", "train.optimizer", _optimizer(raw)),
+        ("schedule", "train.schedule", _inner(raw, "train", "schedule")),
+        ("partition", "data.partition", _inner(raw, "data", "partition")),
+        ("long_tail", "data.long_tail", _inner(raw, "data", "long_tail")),
+        ("shift", "data.shift", _inner(raw, "data", "shift")),
+        ("stream", "stream", _inner(raw, "stream")),
+        ("shift", "stream.shift", _inner(raw, "stream", "shift")),
+    ]
+    changes = _inner(raw, "data", "transforms")
+    for i, item in enumerate(changes if isinstance(changes, list) else []):
+        choices.append(("transform", f"data.transforms.{i}", item))
+    told = _inner(raw, "output", "trackers")
+    for i, item in enumerate(told if isinstance(told, list) else []):
+        choices.append(("tracker", f"output.trackers.{i}", item))
+    listed = _inner(raw, "compare", "methods")
+    for i, item in enumerate(listed if isinstance(listed, list) else []):
+        choices.append(("method", f"compare.methods.{i}", item))
+    for section in ("codec", "download_codec"):
+        choices += _codecs(section, _inner(raw, section))
+    for table, path, asked in choices:
+        given = named(asked)
+        if isinstance(given, Mapping) and isinstance(given.get("kind"), str):
+            apart = _APART.get(table, ())
+            options = {k: v for k, v in given.items() if k != "kind" and k not in apart}
+            problems += check_options(table, given["kind"], options, path)[1]
+    return problems
+
+
+_APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
+
+
+def _codecs(section: str, asked: Any) -> list[tuple[str, str, Any]]:
+    """The codecs of a section, and those chained behind them."""
+    listed = isinstance(asked, list)
+    found: list[tuple[str, str, Any]] = []
+    for i, item in enumerate(asked if listed else [asked]):
+        path = f"{section}.{i}" if listed else section
+        found.append(("codec", path, item))
+        behind = item.get("chain") if isinstance(item, Mapping) else None
+        found += [("codec", f"{path}.chain.{j}", c) for j, c in enumerate(behind if isinstance(behind, list) else [])]
+    return found
+
+
+def _optimizer(raw: Mapping[str, Any]) -> Any:
+    """The optimiser that is asked for; with options only, it is the method's own."""
+    asked = _inner(raw, "train", "optimizer")
+    if not isinstance(asked, Mapping) or "kind" in asked:
+        return asked
+    method = named(_inner(raw, "method") or "fedavg")
+    try:
+        return {**defaults_of(method["kind"])["optimizer"], **asked}
+    except (InputError, KeyError, TypeError):  # whatever the method should be is told where methods are checked
+        return None
+
+
+def _check_model(asked: Any) -> list[str]:
+    """Problems of the model's name and options; whether it fits the data is seen when both are there."""
+    given = named(asked)
+    if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
+        return []
+    from fedquilt.models.registry import find
+
+    kind = given["kind"]
+    try:
+        takes = find(kind).known
+    except InputError as error:
+        return [f"model.kind: {error}"]
+    odd = [name for name in given if name != "kind" and name not in takes]
+    return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
+
+
+def _inner(raw: Mapping[str, Any], *keys: str) -> Any:
+    inner: Any = raw
+    for key in keys:
+        inner = inner.get(key) if isinstance(inner, Mapping) else None
+    return inner
+
+
+def dump(config: Config) -> str:
+    """The resolved settings as TOML."""
+    lines: list[str] = []
+    _write_table(config.model_dump(mode="json", exclude_none=True), "", lines)
+    return "\n".join(lines) + "\n"
+
+
+def _write_table(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
+    inner = {k: v for k, v in table.items() if isinstance(v, dict)}
+    if path:
+        lines += ["", f"[{path}]"]
+    lines += [f"{_key(k)} = {_toml(v)}" for k, v in table.items() if k not in inner]
+    for name, value in inner.items():
+        _write_table(value, f"{path}.{_key(name)}" if path else _key(name), lines)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+    return repr(value)
+
+
+def flat(config: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """Settings as dotted names and JSON values."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping):
+            found |= flat(value, here)
+        else:
+            found[here] = value if isinstance(value, str) else json.dumps(value)
+    return found

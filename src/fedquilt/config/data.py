@@ -1,0 +1,296 @@
+"""From checked settings to clients and their data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedquilt.config.config import Config, Data, Kinded, check_options
+from fedquilt.config.texts import asked, columns_of_text, source_of_texts
+from fedquilt.core.columns import PerColumn, blank_of
+from fedquilt.core.seed import Seed
+from fedquilt.data import (
+    Arrays,
+    Federation,
+    Pixels,
+    Stream,
+    Transforms,
+    held_out,
+    imports,
+    long_tailed,
+    read,
+    with_local_tests,
+    without_labels,
+)
+from fedquilt.data.checks import pair_columns
+from fedquilt.data.tabular import fit, scope_of
+from fedquilt.errors import ConfigError, InputError
+from fedquilt.registry import lookup
+
+
+def rows_aside(count: int, share: float, seed: int) -> NDArray[Any]:
+    """The row numbers, ascending, that are set aside of so many; the same for everybody who asks with this seed."""
+    many = int(share * count)
+    if not 0 < many < count:
+        raise InputError(f"data.pretraining = {share} sets {many} of {count} rows aside; both parts need rows.")
+    return np.sort(Seed(seed).fold("pretraining").numpy().permutation(count)[:many])
+
+
+def set_aside(arrays: Arrays, share: float, seed: int) -> tuple[Arrays, Arrays]:
+    """The training rows for pretraining, and the others, for clients. The common test set stays with the others."""
+    chosen = np.zeros(len(arrays.y), np.bool_)
+    chosen[rows_aside(len(arrays.y), share, seed)] = True
+    return replace(_rows(arrays, chosen), x_test=None, y_test=None), _rows(arrays, ~chosen)
+
+
+def _rows(arrays: Arrays, chosen: NDArray[Any]) -> Arrays:
+    user = None if arrays.user is None else arrays.user[chosen]
+    return replace(arrays, x=arrays.x[chosen], y=arrays.y[chosen], user=user)
+
+
+_READING = ("label", "user", "features", "categories", "text", "size")  # how a file or folder of one's own is read
+
+
+def federation_of(config: Config) -> Any:
+    """The clients that take part and their data: a federation, or a stream."""
+    return federations_of(config)[0]
+
+
+def federations_of(config: Config) -> tuple[Any, Any]:
+    """The clients that take part, and the newcomers that never do (None without any)."""
+    data = config.data
+    if config.stream is not None and data.common_valid:
+        raise InputError("data.common_valid: a stream has no validation rows at the server; leave it out.")
+    whole: Any = divided(data) if config.stream is None else _stream(config)
+    part, new = held_out(whole, data.newcomers, data.seed) if data.newcomers else (whole, None)
+    part, new = _fitted(part, new)
+    part = without_labels(part, data.unlabelled, data.seed)
+    return part, None if new is None else without_labels(new, data.unlabelled, data.seed)
+
+
+def divided(data: Data, source: str | None = None, classes: Sequence[int] | None = None) -> Federation:
+    """A federation by these settings: of another data set, or of some classes only, if asked for."""
+    if source is None and data.path is not None and imports.is_split(Path(data.path)):
+        return _shifted(data, _already_divided(data, classes))
+    arrays = _arrays(data, source)
+    _check_labels(data, arrays, classes)
+    if classes is not None:
+        arrays = _only(arrays, classes)
+    held = None
+    if data.common_valid:
+        arrays, held = _held_back(arrays, data.common_valid, "common valid", data.seed)
+    if data.long_tail is not None:
+        arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
+    who = {"natural": True} if data.by_user else {"partition": made("partition", data.partition, "data.partition")}
+    federation = Federation.from_source(
+        arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
+        **who, **prepare_of(data, arrays),
+    )  # fmt: skip
+    if held is not None:
+        table = isinstance(federation.prepare, PerColumn)
+        federation = replace(federation, server_columns=pair_columns(*held, "common_valid", table))
+    if data.local_tests:
+        federation = with_local_tests(federation, data.seed)
+    return _shifted(data, federation)
+
+
+def _check_labels(data: Data, arrays: Arrays, classes: Sequence[int] | None) -> None:
+    """Raise if something is asked for that goes by labels, and there are none."""
+    asked_for = ("long_tail", "common_test", "common_valid", "local_tests", "unlabelled")
+    wrong = next((f"data.{name}" for name in asked_for if getattr(data, name)), None)
+    if classes is not None:
+        wrong = "a stream by class"
+    if wrong is not None and not arrays.labelled:
+        raise InputError(f"{wrong} goes by labels, and {arrays.name} has none. Leave it out.")
+
+
+def _shifted(data: Data, federation: Federation) -> Federation:
+    if data.shift is None:
+        return federation
+    shifted: Federation = made("shift", data.shift, "data.shift")(federation, data.seed)
+    return shifted
+
+
+def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
+    """A PFLlib folder: who has what is settled, so nothing else may settle it."""
+    fixed = (
+        "clients", "limit", "long_tail", "pretraining", *_READING, "transforms", "common_test", "common_valid",
+        "local_tests",
+    )  # fmt: skip
+    other = [name for name in fixed if getattr(data, name)]
+    if not data.by_user or other:
+        wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
+        raise InputError(f"{data.path} is divided over clients already, by PFLlib; {wrong}.")
+    if classes is not None:
+        raise InputError(f"{data.path} is divided over clients already; use stream.each = false.")
+    return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
+
+
+def for_pretraining(data: Data, valid: float) -> Federation:
+    """The rows set aside for pretraining: one client, with a share of them for validation."""
+    if data.path is not None and imports.is_split(Path(data.path)):
+        raise InputError(f"{data.path} is divided over clients already: there is nothing to set aside.")
+    if not data.pretraining:
+        raise InputError("Which rows are for pretraining? Set the share of them, for example data.pretraining=0.5.")
+    arrays, _ = set_aside(_read(data, None), data.pretraining, data.seed)
+    whole = Federation.from_source(arrays, clients=1, test=0.0, valid=valid, seed=data.seed, **prepare_of(data, arrays))
+    found: Federation = _fitted(whole, None)[0]
+    return found
+
+
+def _arrays(data: Data, source: str | None) -> Arrays:
+    """The rows, at most ``limit`` of them, and of the common test set, whose scoring would take the most time else."""
+    arrays = _read(data, source)
+    if data.pretraining:
+        arrays = set_aside(arrays, data.pretraining, data.seed)[1]
+    if data.limit is not None and data.limit < len(arrays.y):
+        rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
+        arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
+                         user=None if arrays.user is None else arrays.user[rows])  # fmt: skip
+    x, y = arrays.x_test, arrays.y_test
+    if data.limit is not None and x is not None and y is not None and data.limit < len(y):
+        rows = np.sort(Seed(data.seed).fold("limit", "test").numpy().choice(len(y), data.limit, replace=False))
+        whose = None if arrays.user_test is None else arrays.user_test[rows]
+        arrays = replace(arrays, x_test=x[rows], y_test=y[rows], user_test=whose)
+    return _with_test(arrays, data) if data.common_test else arrays
+
+
+def _read(data: Data, source: str | None) -> Arrays:
+    """All rows there are."""
+    if source is None and data.path is not None:
+        arrays = imports.open(
+            Path(data.path),
+            data.label,
+            data.user,
+            data.size,
+            data.features,
+            columns_of_text(data),
+            data.categories or (),
+        )
+    else:
+        own = [name for name in _READING if getattr(data, name) is not None]
+        if own:
+            raise InputError(f"data.{own[0]} goes with data.path: it says how your own file or folder is read.")
+        name = source or data.source or "digits"
+        arrays = source_of_texts(data, name) if asked(data) else read(name)
+    return arrays
+
+
+def _with_test(arrays: Arrays, data: Data) -> Arrays:
+    """The same with a part of each class as a common test set, before any long tail."""
+    if arrays.y_test is not None:
+        raise InputError(f"{arrays.name or data.source} has a common test set already: leave data.common_test out.")
+    rest, (x, y) = _held_back(arrays, data.common_test, "common test", data.seed)
+    return replace(rest, x_test=x, y_test=y)
+
+
+def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arrays, tuple[Any, Any]]:
+    """The rows without a part of each class, and that part."""
+    order = Seed(seed).fold(what).numpy().permutation(len(arrays.y))
+    stays = np.ones(len(order), np.bool_)
+    for label in np.unique(arrays.y):
+        own = order[arrays.y[order] == label]
+        stays[own[: int(share * len(own))]] = False
+    kept, held = np.flatnonzero(stays), np.flatnonzero(~stays)
+    if not len(held):
+        raise InputError(f"data.{what.replace(' ', '_')} = {share} is less than one row of any class.")
+    user = None if arrays.user is None else arrays.user[kept]
+    return replace(arrays, x=arrays.x[kept], y=arrays.y[kept], user=user), (arrays.x[held], arrays.y[held])
+
+
+def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
+    """The rows of these classes, also in the common test set; how many classes there are stays."""
+    kept = np.isin(arrays.y, list(classes))
+    if not kept.any():
+        raise InputError(f"There is no row of the classes {list(classes)}.")
+    count = arrays.classes if arrays.classes is not None else int(arrays.y.max()) + 1
+    user = None if arrays.user is None else arrays.user[kept]
+    chosen = replace(arrays, x=arrays.x[kept], y=arrays.y[kept], user=user, classes=count)
+    if arrays.x_test is None or arrays.y_test is None:
+        return chosen
+    there = np.isin(arrays.y_test, list(classes))
+    if not there.any():
+        return replace(chosen, x_test=None, y_test=None)
+    whose = None if arrays.user_test is None else arrays.user_test[there]
+    return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there], user_test=whose)
+
+
+def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
+    """How rows are prepared, as an option of a federation; nothing when they stay as they are."""
+    mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
+    images = arrays.x.dtype.name == "uint8"
+    if not images and (mean, std) != (0.0, 1.0):
+        raise InputError(
+            f"data.mean and data.std are for images stored as bytes; {arrays.name or data.source} holds "
+            f"{arrays.x.dtype}."
+        )
+    pixels = Pixels(mean, std)
+    table = arrays.x.ndim == 2 and arrays.x.dtype.kind == "f"
+    holes = table and (bool(np.isnan(arrays.x).any()) or (arrays.x_test is not None and np.isnan(arrays.x_test).any()))
+    named = arrays.table is not None and any(c.category for c in arrays.table.columns)
+    if data.transforms:
+        if holes or named:
+            raise InputError(
+                f"data.transforms takes numbers, and {arrays.name or data.source} has "
+                f"{'categories' if named else 'missing cells'}. Leave data.transforms out: tables are standardised, "
+                "encoded and filled in without."
+            )
+        steps = tuple(made("transform", t, f"data.transforms.{i}") for i, t in enumerate(data.transforms))
+        return {"prepare": Transforms(steps, pixels)}
+    scope = None if arrays.ready else scope_of(data.standardise)
+    if table and scope is not None and (scope != "none" or holes or named):
+        kinds = blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
+        return {"prepare": kinds}  # its numbers come when it is settled who takes part
+    return {"prepare": pixels} if images else {"standardise": None}
+
+
+def _stream(config: Config) -> Stream:
+    choice = config.stream
+    if choice is None:
+        raise AssertionError("asked for a stream that is not there")
+    shift = choice.shift
+    change = None if shift is None else made("shift", shift, "stream.shift")
+    stream: Stream = made("stream", choice, "stream")(
+        partial(divided, config.data), None if change is None else lambda before: change(before, config.data.seed)
+    )
+    return stream
+
+
+def _fitted(part: Any, new: Any) -> tuple[Any, Any]:
+    """With the numbers that a normalisation takes from the training rows of those that take part."""
+    tasks = part.tasks if isinstance(part, Stream) else (part,)
+    if isinstance(part.prepare, PerColumn):
+        if part.prepare.scope == "clients" and isinstance(part, Stream):
+            raise InputError("data.standardise = 'clients': in a stream, rows are standardised by 'federation' only.")
+        numbers = fit(tasks, part.prepare)
+        return _standardised(part, numbers), None if new is None else _standardised(new, numbers)
+    if not isinstance(part.prepare, Transforms):
+        return part, new
+    prepare = part.prepare.fitted([task.site(client, 0).train for task in tasks for client in task.ids])
+    return _prepared(part, prepare), None if new is None else _prepared(new, prepare)
+
+
+def _standardised(data: Any, numbers: PerColumn) -> Any:
+    if isinstance(data, Stream):
+        return replace(data, tasks=tuple(task.prepared(numbers) for task in data.tasks))
+    return data.prepared(numbers)
+
+
+def _prepared(data: Any, prepare: Transforms) -> Any:
+    if isinstance(data, Stream):
+        return replace(data, tasks=tuple(replace(task, prepare=prepare) for task in data.tasks))
+    return replace(data, prepare=prepare)
+
+
+def made(table: str, choice: Kinded, path: str) -> Any:
+    """The object of a choice, with its options."""
+    given, problems = check_options(table, choice.kind, choice.options, path)
+    if problems:
+        raise ConfigError(problems)
+    return lookup(table, choice.kind).load()(**given)

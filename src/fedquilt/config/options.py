@@ -1,0 +1,175 @@
+"""Choices by name: the options each takes, from its signature, and what is wrong with those given."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from fedquilt.config.settings import Config
+from fedquilt.errors import InputError, did_you_mean
+from fedquilt.registry import Entry, lookup
+
+
+def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[str]]:
+    """The options of a choice, converted to the types it takes, and every problem with them."""
+    try:
+        takes = _schema(table, kind)
+    except InputError as error:
+        return {}, [f"{path}.kind: {error}"]
+    try:
+        made = takes.model_validate(dict(options))
+    except ValidationError as error:
+        problems = []
+        for e in error.errors():
+            leaf = str(e["loc"][0]) if e["loc"] else ""
+            if e["type"] == "extra_forbidden":
+                problems.append(f"{path}.{leaf}: unknown key for {kind!r}{_meant(leaf, takes.model_fields)}")
+            else:
+                problems.append(f"{path}." + explain(e))
+        known = {k: v for k, v in options.items() if k in takes.model_fields}
+        if all(e["type"] == "extra_forbidden" for e in error.errors()):  # the others may be wrong in other ways
+            problems += check_options(table, kind, known, path)[1]
+        return {}, problems
+    given = {name: getattr(made, name) for name in made.model_fields_set}
+    if table == "method" and "aggregate" in given:
+        given["aggregate"], problems = _aggregator(given["aggregate"], f"{path}.aggregate")
+        if problems:
+            return {}, problems
+    try:
+        if table != "method":  # pieces check their own ranges when they are made
+            lookup(table, kind).load()(**given)
+    except (InputError, ValueError, TypeError) as error:
+        return {}, [f"{path}: {error}"]
+    return given, []
+
+
+def _aggregator(asked: str | dict[str, Any], path: str) -> tuple[Any, list[str]]:
+    """The aggregator of a name, or of a name with options."""
+    given = {"kind": asked} if isinstance(asked, str) else asked
+    kind, options = given.get("kind"), {k: v for k, v in given.items() if k != "kind"}
+    if not isinstance(kind, str):
+        return None, [f"{path}.kind: missing"]
+    try:
+        entry = lookup("aggregate", kind)
+    except InputError as error:
+        return None, [f"{path}: {error}"]
+    if entry.ready:
+        return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
+    made, problems = check_options("aggregate", kind, options, path)
+    return (None, problems) if problems else (entry.load()(**made), [])
+
+
+def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:
+    """The options that a choice takes, with their types and defaults."""
+    return _schema(table, kind).model_fields
+
+
+_PLAIN = (bool, int, float, str)
+
+
+def _schema(table: str, kind: str) -> type[BaseModel]:
+    """A model of the plain options that a choice takes, from its signature."""
+    entry = lookup(table, kind)
+    return _schema_of(table, entry, entry.load())
+
+
+@cache
+def _schema_of(table: str, entry: Entry, maker: Any) -> type[BaseModel]:
+    hints = typing.get_type_hints(maker, include_extras=True)  # of a class: its fields, each in its own module's words
+    taken: dict[str, Any] = {}
+    parameters = inspect.signature(maker).parameters
+    for name, parameter in parameters.items():
+        kind_of = _named(hints.get(name, parameter.annotation))
+        if (table == "method" and name in COMMON) or not _is_plain(kind_of):
+            continue
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        taken[name] = (kind_of, default)
+    shared = taken.pop("shared_start", None)
+    if table == "method" and "aggregate" not in entry.fixed:
+        taken["aggregate"] = (str | dict[str, Any], "mean")
+    if table == "method" and (shared or any(p.kind is p.VAR_KEYWORD for p in parameters.values())):
+        taken["shared_start"] = (bool, False)  # FedAvg's, or what a function hands down to it
+    settings = ConfigDict(extra="forbid", allow_inf_nan=False)
+    return create_model(f"{entry.name} options", __config__=settings, **taken)
+
+
+COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
+
+
+def _named(hint: Any) -> Any:
+    """What a recipe may give: of an option that takes any object, the names that are annotated."""
+    parts = typing.get_args(hint)
+    return parts[1] if typing.get_origin(hint) is Annotated and parts[0] is Any else hint
+
+
+def _is_plain(hint: Any) -> bool:
+    if hint in _PLAIN or hint is type(None):
+        return True
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return True
+    if typing.get_origin(hint) is Annotated:
+        return _is_plain(parts[0])
+    return bool(parts) and all(p is Ellipsis or _is_plain(p) for p in parts)
+
+
+_BRANCHES = ("float", "list[float]", "bool", "literal['auto']", "constrained-int", "constrained-float")
+# what pydantic adds to the path of a setting that takes several types
+
+
+def of_other_branch(error: Any) -> bool:
+    """Whether a problem is of the form of a setting that was not meant: a list, say, where a number was given."""
+    return bool(error["loc"][-1:] == (("float" if isinstance(error["input"], list) else "list[float]"),))
+
+
+def explain_all(errors: Iterable[Any]) -> list[str]:
+    """Problems in our words, one for each setting: of one that takes several types, what each of them wants."""
+    found: dict[str, list[Any]] = {}
+    for error in errors:
+        if not of_other_branch(error):
+            tagged = error["loc"][-1:] and error["loc"][-1] in _BRANCHES[2:]
+            found.setdefault(str(error["loc"][:-1] if tagged else error["loc"]), []).append(error)
+    return [explain(group[0]) if len(group) == 1 else _either(group) for group in found.values()]
+
+
+def _either(errors: Sequence[Any]) -> str:
+    wanted = dict.fromkeys(e["msg"][0].lower() + e["msg"][1:].partition(",")[0] for e in errors)
+    return explain({**errors[0], "type": "", "msg": " or ".join(wanted).replace(" or input should be ", " or ")})
+
+
+def explain(error: Any) -> str:
+    """A problem that pydantic found, in our words."""
+    path = ".".join(str(p) for p in error["loc"] if p not in _BRANCHES)
+    if error["type"] == "extra_forbidden":
+        *parents, leaf = error["loc"]
+        return f"{path}: unknown key{_meant(str(leaf), _known(parents))}"
+    if error["type"] == "missing":
+        return f"{path}: missing"
+    if error["type"] == "value_error":
+        value = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
+        return f"{path}: {error['ctx']['error']}{value}"
+    if error["type"] == "model_type":
+        return f"{path}: should be a section, got {error['input']!r}"
+    return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """What was perhaps meant, or else everything there is."""
+    names = list(known)
+    return did_you_mean(name, names) or (f"; known: {', '.join(names)}" if names else "; it has no options")
+
+
+def _known(parents: Sequence[Any]) -> list[str]:
+    model: Any = Config
+    for name in parents:
+        info = getattr(model, "model_fields", {}).get(name)
+        model = info.annotation if info is not None else None
+        inner = [a for a in typing.get_args(model) if isinstance(a, type) and issubclass(a, BaseModel)]
+        model = inner[0] if inner else model
+    return list(getattr(model, "model_fields", {}))

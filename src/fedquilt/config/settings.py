@@ -1,0 +1,384 @@
+"""The settings of a run, section by section, with their defaults and bounds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from fedquilt.config.links import Network
+from fedquilt.config.space import Sweep, different
+from fedquilt.config.training import resolved
+from fedquilt.errors import InputError
+from fedquilt.metrics import PRIMARY
+from fedquilt.registry import lookup
+
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+Number = Annotated[int, Field(ge=0, lt=2**63)]  # a seed, which travels in 64 bits
+Text = Annotated[str, Field(min_length=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Kinded(BaseModel):
+    """A choice by name with options of its own; the options are checked against what the choice takes."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    kind: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _finite(self) -> Kinded:
+        for name, value in self.options.items():
+            if not all(math.isfinite(v) for v in _inside(value) if isinstance(v, float)):
+                raise ValueError(f"{name} should be a finite number")
+        return self
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """A value, or what is in lists and sections inside one another."""
+    if isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _inside(inner)
+    else:
+        yield value
+
+
+def named(value: Any) -> Any:
+    """A bare name as a choice without options."""
+    return {"kind": value} if isinstance(value, str) else value
+
+
+Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
+
+
+def _whose(value: Any) -> Any:
+    return "federation" if value is True else value
+
+
+Standardise = Annotated[Literal["federation", "clients", False], BeforeValidator(_whose)]
+
+
+class Data(_Section):
+    """Which data, and how they are divided among clients."""
+
+    source: Text | None = None
+    path: Text | None = None
+    label: Text | None = None
+    user: Text | None = None
+    features: list[Text] | None = None
+    categories: list[Text] | None = None
+    standardise: Standardise = "federation"
+    text: Text | list[Text] | None = None
+    words: Annotated[int, Field(ge=3, lt=2**31)] | None = None
+    length: Positive | None = None
+    tokeniser: Text | None = None
+    size: Positive | None = None
+    clients: Positive | None = None
+    partition: Choice = Kinded(kind="dirichlet", alpha=0.3)  # type: ignore[call-arg]
+    long_tail: Choice | None = None
+    shift: Choice | None = None
+    by_user: bool = False
+    drop_empty: bool = False
+    test: Share = 0.2
+    valid: Share = 0.1
+    common_test: Share = 0.0
+    common_valid: Share = 0.0
+    local_tests: bool = False
+    limit: Positive | None = None
+    mean: float | list[float] = 0.0
+    std: float | list[float] = 1.0
+    transforms: list[Choice] = []
+    unlabelled: Share = 0.0
+    pretraining: Share = 0.0
+    newcomers: Annotated[int, Field(ge=0)] = 0
+    seed: Number = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        """What follows from the rest: the source when there is no path, the number of clients when none are natural."""
+        if not isinstance(given, dict):
+            return given
+        filled = dict(given)
+        if filled.get("path") is None:
+            filled.setdefault("source", "digits")
+        elif filled.get("source") is not None:
+            raise ValueError("source and path exclude each other; leave one of them out")
+        if filled.get("user") is not None:
+            filled.setdefault("by_user", True)
+        if filled.get("local_tests") and filled.setdefault("test", 0.0):
+            raise ValueError(f"local_tests takes tests from the common test set; set test = 0, got {filled['test']}")
+        if not filled.get("by_user"):
+            filled.setdefault("clients", 20)
+        return filled
+
+
+class StreamChoice(Kinded):
+    """How data change from round to round; ``shift`` is what happens in a drift."""
+
+    shift: Choice | None = None
+
+
+class CodecChoice(Kinded):
+    """How messages travel: a codec by name, on one field or on all; what it leaves may be coded again.
+
+    ``exchange`` is the trip it is for; by default the one called 'train', or else the first.
+    """
+
+    field: str | None = None
+    chain: list[Choice] = []
+    error_feedback: bool = False
+    exchange: str | None = None
+
+
+def _listed(value: Any) -> Any:
+    """One section as a list of one."""
+    items = value if isinstance(value, list) else [value]
+    return [named(item) for item in items]
+
+
+Codecs = Annotated[list[CodecChoice], BeforeValidator(_listed)]
+
+
+class OptimizerChoice(Kinded):
+    """An optimiser; without its kind, other options of the method's own one."""
+
+    kind: str = ""
+
+
+class Training(_Section):
+    """Local work. Where nothing is given, each method has settings of its own (:mod:`fedquilt.config.training`)."""
+
+    epochs: Positive = 1
+    epochs_first: Positive | None = None
+    steps: Positive | None = None
+    batch_size: Positive = 32
+    optimizer: Annotated[OptimizerChoice, BeforeValidator(named)] = OptimizerChoice(kind="sgd", lr=0.05)  # type: ignore[call-arg]
+    schedule: Choice | None = None
+    clip: Annotated[float, Field(gt=0)] | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if self.steps is not None and (self.epochs != 1 or self.epochs_first is not None):
+            raise ValueError("steps and epochs exclude each other; leave one of them out")
+        return self
+
+
+class Participation(_Section):
+    """Who is asked each round: a fraction, or a number, of the clients; how many must answer for it to count: a whole
+    number of them, or a share; and how many times its past norm a part of the server's state may have after it."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    count: Positive | None = None
+    min_replies: Positive | Annotated[float, Field(gt=0, le=1)] = 0.5
+    max_growth: Annotated[float, Field(gt=1)] = 1000.0
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        """Python takes true for 1."""
+        if isinstance(value, bool):
+            raise ValueError("should be a number")
+        return value
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Participation:
+        if self.count is not None and self.fraction != 1.0:
+            raise ValueError("count and fraction exclude each other; leave one of them out")
+        return self
+
+
+def _engine(kind: str) -> str:
+    lookup("engine", kind)
+    return kind
+
+
+class EngineChoice(_Section):
+    """Where clients' work runs. Results do not depend on it, but for rounding with 'lanes', and with 'auto' when
+    ``exact`` is false: then it may choose lanes. ``at_once``: runs of a comparison or sweep that are played side by
+    side; by default, with 'auto', one per core. ``capture``: whether steps are captured, as ``Net`` has it."""
+
+    kind: Annotated[str, AfterValidator(_engine)] = "auto"
+    exact: bool = True
+    processes: Positive | None = None
+    devices: list[str] = []
+    nodes: Positive | None = None
+    width: Positive | None = None
+    at_once: Positive | None = None
+    capture: Literal["auto"] | bool = "auto"
+
+
+class Federated(_Section):
+    """A real federation on Flower: how many nodes to wait for, and how patient to be (in seconds)."""
+
+    nodes: Positive = 2
+    wait: Annotated[float, Field(gt=0)] = 600.0
+    deadline: Annotated[float, Field(gt=0)] = 3600.0
+    ask: Annotated[float, Field(gt=0)] = 30.0
+    classes: Annotated[int, Field(ge=2)] | None = None
+
+
+class Evaluation(_Section):
+    """When models are scored, and on how many clients."""
+
+    every: Positive = 1
+    clients: Positive | None = None
+    local: bool = False
+
+
+def _metric(id: str) -> str:
+    if id == PRIMARY:
+        return id
+    from fedquilt.metrics.table import metric  # with numpy, which light commands do without
+
+    try:
+        return metric(id).id
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
+class Stop(_Section):
+    """Stop when the metric on validation rows, by which the best round is chosen too, has not become better by
+    min_delta for ``patience`` evaluations."""
+
+    metric: Annotated[str, AfterValidator(_metric)] = PRIMARY
+    patience: Positive | None = None
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Snapshots(_Section):
+    """After every so many rounds, but not more often than so many seconds."""
+
+    every: Positive = 1
+    seconds: Annotated[float, Field(ge=0)] = 5.0
+
+
+class Meters(_Section):
+    """What is measured beside the numbers: the joules that counters of the machine tell."""
+
+    energy: bool = True
+
+
+class Output(_Section):
+    """Where runs go, whether personal models are saved at the end, models of every round (checkpoints), and what was
+    learned at the end of each task of a stream (stages; for methods whose features can be probed they always are); who
+    else is told of the numbers (trackers); and whether test scores are kept apart and shown to nobody (withhold_test),
+    as a sweep does until it has chosen."""
+
+    folder: Text = "runs"
+    personal_models: bool = False
+    checkpoints: bool = False
+    stages: bool = False
+    trackers: list[Choice] = []
+    withhold_test: bool = False
+
+
+class Comparison(_Section):
+    """Methods and seeds of ``fedquilt compare``, the accuracy that costs are counted to, and whether local-only and
+    centralised training are run too, as the frame of the table."""
+
+    methods: Annotated[list[Choice], Field(min_length=1)] = [
+        Kinded(kind="fedavg"), Kinded(kind="fedprox"), Kinded(kind="local_only")
+    ]  # fmt: skip
+    seeds: Annotated[list[Number], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
+    target: Annotated[float, Field(gt=0, le=1)] = 0.8
+    frame: bool = False
+
+
+# These cannot change the numbers.
+OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep"}
+
+
+class Config(_Section):
+    """All settings of a run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    seed: Number = 0
+    rounds: Positive = 20
+    data: Data = Data()
+    stream: StreamChoice | None = None
+    model: Choice = Kinded(kind="mlp")
+    method: Choice = Kinded(kind="fedavg")
+    train: Training = Training()
+    codec: Codecs = []
+    download_codec: Codecs = []
+    cohort: Participation = Participation()
+    engine: EngineChoice = EngineChoice()
+    flower: Federated = Federated()
+    network: Network | None = None
+    evaluate: Evaluation = Evaluation()
+    stop: Stop = Stop()
+    snapshot: Snapshots = Snapshots()
+    meters: Meters = Meters()
+    output: Output = Output()
+    compare: Comparison = Comparison()
+    sweep: Sweep = Sweep()
+
+    @model_validator(mode="after")
+    def _trains(self) -> Config:
+        """What the recipe leaves open in ``train`` is as the method has it; an unknown method is told elsewhere."""
+        with suppress(InputError):
+            self.__dict__["train"] = resolved(self.train, self.method.kind)
+        return self
+
+    def with_method(self, method: Kinded) -> Config:
+        """The same for another method, with that method's own training wherever the recipe is silent."""
+        return self.model_copy(update={"method": method, "train": resolved(self.train, method.kind)})
+
+    def identity(self) -> str:
+        """A short hash of everything that can change the numbers, and of nothing else."""
+        asked = self.model_dump(mode="json", exclude=OTHERWISE)
+        if asked["train"]["epochs_first"] is None:
+            del asked["train"]["epochs_first"]
+        if asked["stop"]["metric"] == PRIMARY:
+            del asked["stop"]["metric"]
+        if asked["train"]["precision"] == "float32":
+            del asked["train"]["precision"]
+        if isinstance(self.cohort.min_replies, float):
+            asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number
+        if self.cohort.max_growth == Participation().max_growth:
+            del asked["cohort"]["max_growth"]
+        for name in ("pretraining", "common_valid", "categories"):
+            if not asked["data"][name]:
+                del asked["data"][name]
+        if asked["data"]["standardise"] == "federation":
+            del asked["data"]["standardise"]
+        for name in ("codec", "download_codec"):
+            if not asked[name]:
+                del asked[name]  # a run without codecs is the run it was before there were any
+        if self.flower.classes is not None:  # the one setting of a federation that shapes the model
+            asked["classes"] = self.flower.classes
+        for name in ("path", "tokeniser"):  # where files are does not matter; snapshots know the hash of the rows
+            if asked["data"][name] is not None:
+                asked["data"][name] = Path(asked["data"][name]).name
+        for name, path in self.weight_files().items():
+            from fedquilt.models.weights.files import fingerprint
+
+            asked["model"][name] = fingerprint(path)  # what is in the files counts, not where they are
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:8]
+
+    def weight_files(self) -> dict[str, str]:
+        """The options of the model that name files or folders on this machine; a name on a hub is none."""
+        files = ("weights", "pretrained", "folder")
+        given = {n: v for n, v in self.model.options.items() if n in files and isinstance(v, str)}
+        return {n: v for n, v in given.items() if n != "folder" or Path(v).is_dir()}
+
+    @property
+    def folder_name(self) -> str:
+        """The run's folder below ``output.folder``."""
+        return f"{self.name}-{self.identity()}"

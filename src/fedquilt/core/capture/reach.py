@@ -1,0 +1,274 @@
+"""What a user's code does by its text, and which values it can reach beside its arguments."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedquilt.core.capture.marks import STANDARD, Marker, belongs
+
+LIBRARY = ("fedquilt", "torch")
+_KNOWN = (*LIBRARY, "builtins", "functools", "collections", "operator", "math", "numpy", "typing", "types", "abc",
+          "dataclasses", "contextlib", "itertools", "enum", "copy", "warnings", "re", "einops")  # fmt: skip
+_ACTS = {"print", "input", "breakpoint", "open", "exec", "eval", "globals", "setattr", "delattr"}
+_ASKS = {"register_hook", "manual_seed", "set_rng_state", "set_state", "seed", "record_function"}  # of any object
+_WORLD = {  # what changes by itself, or is seen outside
+    "random", "_random", "time", "datetime", "secrets", "uuid", "os", "posix", "sys", "logging", "pdb", "ipdb", "io",
+    "_io", "pathlib", "socket", "subprocess", "threading", "requests", "urllib", "wandb", "mlflow", "tensorboard",
+    "tensorboardX", "comet_ml", "neptune", "aim", "loguru", "rich", "tqdm", "matplotlib",
+}  # fmt: skip
+_SETS = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
+_MANY = 1000  # entries of a list or dict whose code is read
+_MOST = 5000  # values and functions that are followed
+
+
+class Reach:
+    """A user's functions, and the values that they can reach beside their arguments.
+
+    Args:
+        asked: Names of the functions of classes that it begins with.
+        building: Whether modules are built, which sets their attributes.
+
+    Attributes:
+        foreign: Whether anything in it is not the library's.
+        refusal: Why it is not pure, by its text alone.
+        nets: The networks that are called.
+    """
+
+    def __init__(self, asked: Iterable[str] = ("forward", "__call__"), building: bool = False) -> None:
+        self.foreign, self.building = False, building
+        self.refusal: str | None = None
+        self.nets: list[Any] = []
+        self._asked = {*asked, "__getattr__", "__getitem__", "__setattr__"}
+        self._kinds: dict[type, None] = {}
+        self._done: dict[int, Any] = {}
+        self._values: dict[str, Any] = {}
+        self._cells: dict[str, types.CellType] = {}
+        self._globals: dict[str, tuple[Mapping[str, Any], str]] = {}
+
+    @staticmethod
+    def of_module(module: nn.Module) -> Reach:
+        """What the parts of a network do when they are called."""
+        reach = Reach()
+        for part in module.modules():
+            reach._kind(type(part))
+        held = [
+            (f"{type(p).__name__}.{n}", v) for p in module.modules() for n, v in vars(p).items() if n not in STANDARD
+        ]
+        return reach._settled(held)
+
+    @staticmethod
+    def of_building(build: Any, module: nn.Module) -> Reach:
+        """What is done when such a network is built."""
+        reach = Reach(("__init__", "__new__", "__post_init__"), building=True)
+        for part in module.modules():
+            reach._kind(type(part))
+        return reach._settled([(getattr(build, "__name__", "build"), build)])
+
+    @staticmethod
+    def of_loss(loss: Any) -> Reach:
+        """What a loss does: functions, objects that are called, and whatever they hold."""
+        return Reach()._settled([(type(loss).__name__, loss)])
+
+    def look(self, marker: Marker) -> Iterator[tuple[str, Any]]:
+        """Every value that was found, with its mark of now."""
+        for name, value in self._values.items():
+            yield name, marker.mark(value)
+        for name, cell in self._cells.items():
+            yield name, marker.mark(_content(cell))
+        for name, (space, key) in self._globals.items():
+            yield name, marker.mark(space.get(key))
+
+    def _settled(self, held: Iterable[tuple[str, Any]]) -> Reach:
+        """Follow these values, and read every function of a user's class that anything asks for."""
+        done: set[tuple[type, str]] = set()
+        try:
+            for name, value in held:
+                self._value(name, value)
+            while todo := {(k, n) for k in self._kinds for n in self._asked} - done:
+                done |= todo
+                for kind, name in sorted(todo, key=lambda pair: (pair[0].__qualname__, pair[1])):
+                    for found in _looked_up(kind, name):
+                        self._value(f"{kind.__name__}.{name}", found)
+        except RecursionError:
+            self._refuse("it can reach more than is worth looking at")
+        return self
+
+    # Values
+
+    def _value(self, name: str, value: Any) -> None:
+        """Follow a value that the code holds or names."""
+        if value is None or isinstance(value, bool | int | float | str | bytes | Tensor) or id(value) in self._done:
+            return
+        if len(self._done) >= _MOST:
+            self._refuse("it can reach more than is worth looking at")
+            return
+        self._done[id(value)] = value
+        if isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, types.MethodType):
+            self._value(name, value.__func__)
+            self._value(name, value.__self__)
+        elif isinstance(value, staticmethod | classmethod | property):
+            self._value(name, value.fget if isinstance(value, property) else value.__func__)
+        elif isinstance(value, functools.partial):
+            for part in (value.func, *value.args, *value.keywords.values()):
+                self._value(name, part)
+        elif isinstance(value, types.BuiltinFunctionType):
+            self._world(name, value if isinstance(value.__self__, types.ModuleType | None) else type(value.__self__))
+        elif isinstance(value, types.ModuleType):
+            self._world(name, value)
+        elif isinstance(value, type):
+            if not self._world(name, value) and not issubclass(value, nn.Module):
+                self._kind(value)
+        elif isinstance(value, Mapping | list | tuple):
+            for part in islice(value.values() if isinstance(value, Mapping) else value, _MANY):
+                self._value(name, part)
+        else:
+            self._object(name, value)
+
+    def _object(self, name: str, value: Any) -> None:
+        kind = type(value)
+        if self._world(name, kind):
+            return
+        if belongs(kind, "fedquilt"):
+            if kind.__name__ == "Net":
+                self.nets.append(value)
+            elif is_dataclass(value):
+                for field in fields(value):
+                    self._value(name, getattr(value, field.name, None))
+        elif isinstance(value, nn.Module):
+            for part in value.modules():
+                self._kind(type(part))
+        elif belongs(kind, *_KNOWN):
+            self._value(name, getattr(value, "__wrapped__", None))
+        else:
+            self._kind(kind)
+            self._values.setdefault(name, value)
+            for key, part in getattr(value, "__dict__", {}).items():
+                self._value(f"{name}.{key}", part)
+
+    def _kind(self, kind: type) -> None:
+        """A class whose functions are read where they are asked for, and what a user's class itself holds."""
+        self.foreign = self.foreign or not belongs(kind, *_KNOWN)
+        if kind in self._kinds or belongs(kind, *_KNOWN):
+            return
+        self._kinds[kind] = None
+        for each in kind.__mro__:
+            if not belongs(each, *_KNOWN):
+                for name, value in vars(each).items():
+                    if not name.startswith("__") and not callable(value) and not hasattr(value, "__get__"):
+                        self._globals[f"{each.__name__}.{name}"] = vars(each), name
+
+    def _world(self, name: str, thing: Any) -> bool:
+        """Whether something belongs to what changes by itself, or is seen outside."""
+        place = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
+        top = place.split(".")[0] if isinstance(place, str) else ""
+        found = top in _WORLD or str(place).startswith("torch.utils.tensorboard")
+        if found:
+            self._refuse(f"{name} uses {top.lstrip('_')}")
+        return found
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = self.refusal or why
+
+    # Functions
+
+    def _function(self, function: types.FunctionType) -> None:
+        if belongs(function, "torch"):
+            return
+        name, of_user = function.__qualname__, not belongs(function, "fedquilt")
+        self.foreign = self.foreign or of_user
+        if of_user and (belongs(function, *_KNOWN) or self._world(name, function)):
+            return
+        for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            self._cells[f"{free} of {name}"] = cell
+            self._value(f"{free} of {name}", _content(cell))
+        if of_user:
+            for kind, given in (("defaults", function.__defaults__), ("defaults by name", function.__kwdefaults__)):
+                if given:
+                    self._values[f"{kind} of {name}"] = given
+                    self._value(name, given)
+            if vars(function):
+                self._values[f"attributes of {name}"] = vars(function)
+                self._value(name, vars(function))
+            for code in _codes(function.__code__):
+                self._read(function, code)
+
+    def _read(self, function: types.FunctionType, code: types.CodeType) -> None:
+        name, space = function.__qualname__, function.__globals__
+        begins = self.building or function.__name__ in ("__init__", "__post_init__", "__new__")
+        modules: list[types.ModuleType] = []
+        before: Any = None
+        for line in dis.get_instructions(code):
+            what = line.argval
+            if line.opname in _SETS or (line.opname == "STORE_DEREF" and what in code.co_freevars):
+                if "ATTR" not in line.opname or not (begins or _of_local(before, code)):
+                    self._refuse(f"{name} sets {what!r}")
+            elif line.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                modules.extend(self._global(name, space, what))
+            elif line.opname == "IMPORT_NAME" and what.split(".")[0] in _WORLD:
+                self._refuse(f"{name} imports {what}")
+            elif line.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+                self._asked.add(what)
+                if what in _ASKS:
+                    self._refuse(f"{name} calls {what}")
+                for module in modules:
+                    if what in vars(module):
+                        self._named(name, f"{module.__name__}.{what}", vars(module), what)
+            before = line
+
+    def _global(self, name: str, space: Mapping[str, Any], what: str) -> Iterator[types.ModuleType]:
+        """Follow a global; modules of the user's own are given back, for what is asked of them."""
+        if what not in space:
+            if what in _ACTS and hasattr(builtins, what):
+                self._refuse(f"{name} calls {what}")
+        elif isinstance(space[what], types.ModuleType) and space[what].__name__.split(".")[0] not in (*_KNOWN, *_WORLD):
+            yield space[what]
+        else:
+            self._named(name, f"{space.get('__name__')}.{what}", space, what)
+
+    def _named(self, name: str, label: str, space: Mapping[str, Any], what: str) -> None:
+        value = space[what]
+        plain = not isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type)
+        if plain:
+            self._globals[label] = space, what
+        self._value(label if plain else name, value)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)
+
+
+def _of_local(line: Any, code: types.CodeType) -> bool:
+    """Whether an attribute is set on a local variable other than a method's own object: on ctx, or an output."""
+    if line is None or "LOAD_FAST" not in line.opname:
+        return False
+    name = line.argval[-1] if isinstance(line.argval, tuple) else line.argval
+    first = code.co_varnames[0] if code.co_argcount else None
+    return bool(name == "ctx" or name not in ("self", first))
+
+
+def _looked_up(kind: type, name: str) -> Iterator[Any]:
+    """What a user's class and those of its bases that are a user's, too, have under a name."""
+    for each in kind.__mro__:
+        if name in vars(each) and not belongs(each, *_KNOWN):
+            yield vars(each)[name]
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None

@@ -1,0 +1,1 @@
+"""One global model, and the frames that every study needs."""

@@ -1,0 +1,34 @@
+"""Centralised training: what one could reach if the data could be moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedquilt.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class Centralised(FedAvg):
+    """One model trained on the union of all clients' training rows; not a federated method, but the upper frame.
+
+    ``pools_data`` asks the runner to train on ``federation.pooled()``, a source with one client; models are still
+    scored client by client. One round is ``epochs`` passes over everything.
+
+    Reference: none; it is no federated method.
+    """
+
+    pools_data = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleModel(Centralised):
+    """One model trained on the union of all clients' rows in a single round of ``epochs_first`` (or ``epochs``) passes:
+    the upper frame of merging. In later rounds nobody is asked, and the model stays what it is.
+
+    Reference: none; it is no federated method.
+    """
+
+    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+        """Train in the first round, then nothing."""
+        return super().plan(state, round) if round == 0 else ()

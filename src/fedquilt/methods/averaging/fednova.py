@@ -1,0 +1,87 @@
+"""FedNova: clients that walk further do not count more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.params import Mean, Params, add, scale
+from fedquilt.core.table import Site
+from fedquilt.core.train import Job, Trained
+from fedquilt.errors import InputError
+from fedquilt.methods.fedavg import FedAvg, Server
+from fedquilt.methods.on_base import OnBase
+from fedquilt.pieces.optimizers import SGD
+from fedquilt.records.record import record
+
+
+@record(name="fedquilt.methods.fednova:PacedUpload")
+class PacedUpload:
+    """The change of the shared part, and |a_i|_1: how far local steps go on a slope of one, in learning rates."""
+
+    delta: Params
+    pace: float
+
+
+@dataclass(frozen=True, init=False)
+class FedNova(OnBase):
+    """x <- x + (sum p_i |a_i|_1) * sum p_i (x_i - x) / |a_i|_1, with p_i = n_i / sum n over the cohort.
+
+    a_i holds the weight of each local gradient in x - x_i, divided by the learning rate: all ones for plain SGD
+    (|a_i|_1 is the number of steps), (1 - m^(t-k)) / (1 - m) with momentum m. Buffers take the plain mean.
+
+    Args:
+        base: FedAvg with SGD, with or without momentum.
+
+    Reference: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, 2020.
+    """
+
+    base: FedAvg
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base.optimizer, SGD):
+            raise InputError(
+                f"FedNova needs SGD, with or without momentum, got {self.base.optimizer}: steps must be sums of slopes."
+            )
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip with another ending."""
+        (train,) = self.base.exchanges()
+        return (replace(train.training(finish=self.finish), check=self.check, up=self.up),)
+
+    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, PacedUpload]:
+        """As the base, and how far the steps went."""
+        client, upload = self.base.finish(job, trained, client, site, turn)
+        assert isinstance(self.base.optimizer, SGD)
+        return client, PacedUpload(upload.delta, pace(self.base.optimizer, trained.steps))
+
+    def check(self, state: Server, upload: PacedUpload) -> None:
+        """A change that fits, made in at least one step."""
+        self.base.check(state, upload)
+        if not upload.pace >= 1:
+            raise InputError(f"upload: pace must be at least 1, got {upload.pace}.")
+
+    def up(self, state: Server, replies: Iterable[Reply[PacedUpload]], turn: Turn) -> Server:
+        """Average slopes, then go as far as clients go on average."""
+        total, walked = Mean(), 0.0
+        for reply in replies:
+            delta = reply.upload.delta
+            slopes = scale(self.base.trained(delta), 1 / reply.upload.pace)
+            total.add({**delta, **slopes}, reply.examples)
+            walked += reply.examples * reply.upload.pace
+        if not total.weight:
+            return state
+        change = total.value()
+        stepped = scale(self.base.trained(change), walked / total.weight)
+        return replace(state, shared=add(state.shared, {**change, **stepped}))
+
+
+def pace(optimizer: SGD, steps: int) -> float:
+    """|a|_1: where SGD is after some steps of learning rate 1 on a slope of one."""
+    velocity, total = 0.0, 0.0
+    for _ in range(steps):
+        velocity = optimizer.momentum * velocity + 1
+        total += 1 + optimizer.momentum * velocity if optimizer.nesterov else velocity
+    return total

@@ -1,0 +1,1 @@
+"""Clients in groups, each with a model of its own."""

@@ -1,0 +1,151 @@
+"""After FedDrift: clients whose data change open clusters of their own, and clusters found to be alike merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.params import Params, same_names, weighted_mean
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Site
+from fedquilt.core.train import Job, Trained
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.regrouping import Regrouping
+from fedquilt.methods.clustered.starts import Starts, labelled, local
+from fedquilt.pieces.clustering.alike import alike
+from fedquilt.records.record import record
+
+
+@record(name="fedquilt.methods.feddrift:Watch")
+class Watch:
+    """A client's private part, its best model's loss when it was last well (None: not yet), and visits since then."""
+
+    private: Params
+    lowest: float | None
+    strikes: int
+
+
+@record(name="fedquilt.methods.feddrift:Report")
+class Report:
+    """A vote, with the losses of all models on the client's rows (under 'loss'), and whether its data drifted."""
+
+    delta: Params
+    cluster: int
+    losses: Params
+    drifted: bool
+
+
+@dataclass(frozen=True, init=False)
+class FedDrift(Regrouping):
+    """As IFCA, but the number of clusters follows the data.
+
+    A client drifts when even its best model's loss has risen by more than ``delta`` since it last was well, at
+    ``patience`` visits in a row. The model that it then trains, from its best one, becomes a cluster of its own.
+    Clusters i and j merge when d(i, j) = max(L_ij - L_jj, L_ji - L_ii) is at most ``delta``, by complete linkage; L_ij
+    is the mean loss of model i on the rows of those heard from cluster j. A cluster takes part in this from the round
+    after it was opened, and is closed when everybody has left it. Numbers of clusters close up.
+
+    Args:
+        base: How one model is trained and averaged. There is one at first.
+        most: How many at most; beyond, drifted clients stay with their best model.
+        delta: How much a loss may rise, >= 0.
+        patience: Visits, >= 1.
+
+    Reference: after Jothimurugesan et al., Federated Learning under Distributed Concept Drift, 2023.
+    """
+
+    n_clusters: int = field(default=1, init=False)  # at first
+    starts: Starts = field(default="updates", init=False)  # one model needs none
+    most: int = 10
+    delta: float = 0.5
+    patience: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.delta >= 0 and self.patience >= 1 and self.most >= 1):
+            raise InputError(
+                "FedDrift needs delta >= 0, patience >= 1 and most >= 1, "
+                f"got {self.delta}, {self.patience} and {self.most}."
+            )
+
+    def init_client(self, seed: Seed) -> Watch:
+        """Nothing watched yet."""
+        return Watch(self.base.init_client(seed).private, None, 0)
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """One model needs no starts."""
+        return super().exchanges()[:1]
+
+    def start(self, download: Any, client: Watch, site: Site, turn: Turn) -> Job:
+        """As the base, from the best model; remember all losses."""
+        losses = self.losses(download, client, site)
+        best = min(losses, key=lambda k: (losses[k], k))
+        offer = replace(download, models={best: download.models[best]})
+        return replace(super().start(offer, client, site, turn), memo=(best, losses))
+
+    def finish(self, job: Job, trained: Trained, client: Watch, site: Site, turn: Turn) -> tuple[Watch, Report]:
+        """Also report the losses, and drift."""
+        best, losses = job.memo
+        client, upload = self.base.finish(job, trained, client, site, turn)
+        risen = client.lowest is not None and losses[best] > client.lowest + self.delta
+        strikes = client.strikes + 1 if risen else 0
+        drifted = strikes >= self.patience
+        lowest = None if drifted else client.lowest if risen else losses[best]
+        told = {"loss": torch.tensor([losses[k] for k in sorted(losses)], dtype=torch.float64)}
+        return replace(client, lowest=lowest, strikes=0 if drifted else strikes), Report(
+            upload.delta, best, told, drifted
+        )
+
+    def check(self, state: Any, upload: Any) -> None:
+        """A vote, and a loss for every model."""
+        super().check(state, upload)
+        same_names({"loss": torch.zeros(len(state.models), dtype=torch.float64)}, upload.losses, "losses")
+
+    def up(self, state: Any, replies: Iterable[Reply[Report]], turn: Turn) -> Any:
+        """Average, merge what is alike, open clusters for those who drifted, close those that are empty."""
+        heard = list(replies)
+        if not heard:
+            return state
+        drifted = [r for r in heard if r.upload.drifted][: max(0, self.most - len(state.models))]
+        opened = [local(state, r) for r in drifted]
+        stayed = [r for r in heard if r.client not in {d.client for d in drifted}]
+        after = self.merged(super().up(state, stayed, turn), stayed)
+        labels = {r.client: len(after.models) + i for i, r in enumerate(drifted)}
+        models = (*after.models, *opened)
+        after = replace(after, models=models, clusters=labelled(after, labels, len(models), self.rule.criterion))
+        used = set(after.clusters.labels.values())
+        return self.renumbered(after, after.models, [[k] for k in range(len(models)) if k in used])
+
+    def merged(self, state: Any, heard: Sequence[Reply[Report]]) -> Any:
+        """One model, the mean by examples of those heard, for every group of clusters that are alike."""
+        groups = self._alike(len(state.models), heard)
+        if len(groups) == len(state.models):
+            return state
+        weights = [sum(r.examples for r in heard if r.upload.cluster == k) for k in range(len(state.models))]
+        models = [
+            state.models[g[0]] if len(g) == 1 else weighted_mean((weights[k], state.models[k]) for k in g)
+            for g in groups
+        ]
+        firsts = {g[0]: model for g, model in zip(groups, models, strict=True)}
+        return self.renumbered(state, [firsts.get(k, m) for k, m in enumerate(state.models)], groups)
+
+    def renumbered(self, state: Any, models: Sequence[Params], groups: Sequence[Sequence[int]]) -> Any:
+        """One cluster for each group, with the model of its first."""
+        number = {k: i for i, g in enumerate(groups) for k in g}
+        labels: dict[ClientId, int] = {c: number[k] for c, k in state.clusters.labels.items()}
+        clusters = labelled(state, labels, len(groups), self.rule.criterion)
+        return replace(state, models=tuple(models[g[0]] for g in groups), clusters=clusters)
+
+    def _alike(self, k: int, heard: Sequence[Reply[Report]]) -> list[list[int]]:
+        """Groups of clusters, each in order, by smallest number."""
+        loss = np.full((k, k), np.nan)  # [i, j]: model i on the rows of cluster j
+        for j in range(k):
+            members = [(r.examples, r.upload.losses["loss"].numpy()) for r in heard if r.upload.cluster == j]
+            if members:
+                loss[:, j] = np.average([m[1] for m in members], axis=0, weights=[m[0] for m in members])
+        return alike(loss, self.delta)

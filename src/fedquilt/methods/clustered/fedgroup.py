@@ -1,0 +1,130 @@
+"""FedGroup: groups found from short pre-trainings before the first round; others join when first asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fedquilt.core.exchange import Reply, Turn, at_random, plain
+from fedquilt.core.objective import Term
+from fedquilt.core.params import Params, flatten, norm, weighted_mean
+from fedquilt.core.table import Site
+from fedquilt.core.train import Job, Trained
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.flhc import ByUpdates, DiscoveryOptions, Evidence
+from fedquilt.methods.clustered.grouped import Budget, Discovery, Grouped, Groups, down_anchor
+from fedquilt.methods.fedavg import Upload
+from fedquilt.pieces.aggregators import uniform_mean
+from fedquilt.pieces.clustering.decomposed import grouped
+from fedquilt.pieces.objectives import prox
+
+
+@dataclass(frozen=True, init=False)
+class FedGroup(Grouped):
+    """Groups by decomposed cosines of updates, with cold start.
+
+    The first round begins with a trip to min(pretrain_scale n_clusters, N) clients, which is no round of its own: each
+    takes ``pretrain_steps`` steps from w0 and sends its update. A group's first model is the plain mean of its members'
+    models, its direction the mean of their updates. A client that is asked later for the first time takes the same
+    steps from w0, and joins the group with the smallest (1 - cos(update, direction)) / 2 for good.
+
+    Args:
+        base, budget: See :class:`Grouped`.
+        n_clusters: How many groups.
+        pretrain_scale, pretrain_steps: How many clients per group are pre-trained, and how far.
+        measure: 'edc' or 'madc'; see :mod:`fedquilt.pieces.clustering.decomposed`.
+        group_agg_lr: Mixing of groups after each round: group g becomes the weighted mean of all, with weight 1 for
+            itself and group_agg_lr / |W_j| for every other; 0 for none.
+        mu: Strength of a pull to the round's start (FedGrouProx), >= 0.
+
+    Reference: Duan et al., FedGroup, 2021; Flexible Clustered Federated Learning (FlexCFL), 2021.
+    """
+
+    n_clusters: int = 3
+    pretrain_scale: int = 20
+    pretrain_steps: int = 50
+    measure: Literal["edc", "madc"] = "edc"
+    group_agg_lr: float = 0.0
+    mu: float = 0.0
+    budget: Budget = "global"
+
+    def __post_init__(self) -> None:
+        for name in ("n_clusters", "pretrain_scale", "pretrain_steps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.group_agg_lr < 0:
+            raise InputError(f"group_agg_lr must be >= 0, got {self.group_agg_lr}.")
+        if self.measure not in ("edc", "madc"):
+            raise InputError(f"measure must be 'edc' or 'madc', got {self.measure!r}.")
+        super().__post_init__()
+
+    @cached_property
+    def pulls(self) -> tuple[Term, ...]:
+        """To the round's start."""
+        return (prox(self.mu),) if self.mu else ()
+
+    @cached_property
+    def discovery(self) -> Discovery:
+        """A short training of some clients from w0."""
+        (train,) = self.base.exchanges()
+        work = train.training(finish=self.sense, steps=self.pretrain_steps)
+        cohort = at_random(self.pretrain_scale * self.n_clusters)
+        trip = replace(
+            work, name="discover", down=down_anchor, up=self.form, check=self.check, cohort=cohort, codec=plain
+        )
+        return Discovery(trip, self.shown)
+
+    def shown(self, upload: Upload) -> Tensor:
+        """What groups have directions of."""
+        return flatten(self.base.trained(upload.delta))
+
+    def sense(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Upload]:
+        """The update; the client keeps nothing."""
+        return client, self.base.finish(job, trained, client, site, turn)[1]
+
+    def form(self, state: Groups, replies: Iterable[Reply[Upload]], turn: Turn) -> Groups:
+        """Group the updates; a group's model is the plain mean of its members'."""
+        heard = list(replies)
+        if not heard:
+            return state
+        vectors = {r.client: self.shown(r.upload) for r in heard}
+        found, start = grouped(vectors, self.n_clusters, self.measure, turn.seed), state.models[0]
+        models = [uniform_mean(start, [r for r in heard if found.labels[r.client] == k], turn) for k in range(found.k)]
+        return replace(state, models=tuple(models), clusters=found, anchor=start)
+
+    def merged(self, state: Any, heard: Sequence[Reply[Any]], turn: Turn) -> Any:
+        """Average inside groups, then mix them."""
+        after = super().merged(state, heard, turn)
+        if not self.group_agg_lr:
+            return after
+        weights = [self.group_agg_lr / max(norm(self.base.trained(m)), 1e-12) for m in after.models]
+
+        def mixed(g: int) -> Params:
+            return weighted_mean((1.0 if j == g else weights[j], m) for j, m in enumerate(after.models))
+
+        return replace(after, models=tuple(mixed(g) for g in range(len(after.models))))
+
+
+@dataclass(frozen=True, init=False)
+class FedGroupParams(DiscoveryOptions, Grouped):
+    """What a published comparison called FedGroup: weights, not updates, clustered by cosine after a warm-up.
+
+    Weights trained from one start are almost parallel, so a threshold of 0.5 finds one cluster and this is FedAvg. It
+    serves to reproduce that comparison, and for nothing else.
+
+    Args:
+        base, budget: See :class:`Grouped`; the other options are those of :class:`DiscoveryOptions`.
+
+    Reference: The comparison of the project CFLA 1.0.0.
+    """
+
+    evidence: Evidence = "weights"
+
+    @cached_property
+    def discovery(self) -> Discovery:
+        """By weights."""
+        return ByUpdates(self, self.base, self.opened).discovery()

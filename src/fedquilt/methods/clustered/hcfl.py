@@ -1,0 +1,197 @@
+"""HCFL: discovered clusters whose embeddings go on sharing, less and less; their heads never do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.objective import Term
+from fedquilt.core.params import Names, Params, everything, everything_but, lerp, pick, weighted_mean
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Site
+from fedquilt.core.train import Job
+from fedquilt.errors import InputError
+from fedquilt.methods.clustered.flhc import ByUpdates, Criterion, DiscoveryOptions
+from fedquilt.methods.clustered.grouped import Discovery, Grouped, Groups, Welcome, inside, split
+from fedquilt.methods.clustered.starts import StartAt, check_start
+from fedquilt.methods.fedavg import Download
+from fedquilt.pieces.aggregators import mean
+from fedquilt.pieces.clustering.result import ClusterResult, unknown
+from fedquilt.pieces.clustering.sharing import Sharing, fading, shares
+from fedquilt.pieces.objectives import prox
+from fedquilt.records.record import record
+
+SharingBy = Literal["same", "size", "divergence", "shrinkage", "stability"]
+STABLE = 0.8  # agreement below which clusters are taken to be chance
+
+
+@record(name="fedquilt.methods.hcfl:Blended")
+class Blended(Groups):
+    """The server's state: as for any clusters, and the common embedding, whether it is still shared, and how strongly
+    each cluster was last drawn to it (0 if it was not heard)."""
+
+    common: Params = field(default_factory=dict)
+    sharing: bool = True
+    best: float | None = None
+    waited: int = 0
+    lambdas: tuple[float, ...] = ()
+
+
+@record(name="fedquilt.methods.hcfl:Member")
+class Member:
+    """What a member is sent: its cluster's model, and where to begin if not there ({}: there)."""
+
+    shared: Params
+    begin: Params
+
+
+@dataclass(frozen=True, init=False)
+class HCFL(DiscoveryOptions, Grouped):
+    """FL+HC by updates of the embedding, with a pull to the cluster's model and a fading common embedding.
+
+    A round t = 0, 1, ... after the discovery: client i of cluster k minimises L_i(w) + mu/2 |w - W_k|^2 from W_k. With
+    A_k the average of cluster k's participants and P the average of all participants' embeddings, by examples,
+
+        W_k.embedding = A_k.embedding + lambda_k(t) (P - A_k.embedding),    W_k.head = A_k.head.
+
+    If the network trains nothing but its head (a frozen encoder, logistic regression), clients are clustered by the
+    update of the whole model.
+
+    Args:
+        base, budget: See :class:`Grouped`; those of :class:`DiscoveryOptions` are options too.
+        head: The parts of the network that are never shared across clusters; all others are the embedding, by which
+            clients are clustered and which is blended.
+        whole_update: Cluster by the update of the whole model.
+        mu: Strength of the pull, >= 0.
+        lambda_0, lambda_alpha, lambda_p: lambda(t) = lambda_0 / (1 + lambda_alpha t)^lambda_p.
+        anneal_last, cluster_rounds: lambda is 0 in so many last of so many rounds after the discovery.
+        sharing_by: 'same', 'size', 'divergence' or 'shrinkage': how lambda_k follows from lambda, see
+            :func:`fedquilt.pieces.clustering.sharing.shares`. 'stability': as 'same' if the clusters do not come back
+            when they are sought among fewer clients (measure ``stable_ari`` below 0.8), which means that they are
+            chance; otherwise as 'shrinkage'.
+        stop_sharing: If set, sharing ends for good once the held-out loss of the clients' models has not improved in
+            so many evaluations after the discovery.
+        start_at: 'cluster' begins local training at W_k; 'global' at P with the head of the warm-up, a stale start
+            that only serves to reproduce published runs.
+
+    Reference: HCFL of the project CFLA 1.0.0; not arXiv 2310.05397, which uses the same name.
+    """
+
+    criterion: Criterion = "auto"
+    head: tuple[str, ...] = ("head",)
+    whole_update: bool = False
+    mu: float = 1.0
+    lambda_0: float = 1.0
+    lambda_alpha: float = 0.1
+    lambda_p: float = 1.0
+    anneal_last: int = 0
+    cluster_rounds: int | None = None
+    sharing_by: SharingBy = "stability"
+    stop_sharing: int | None = None
+    start_at: StartAt = "cluster"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.weight  # checks it
+        check_start(self.start_at)
+        if self.sharing_by not in get_args(SharingBy):
+            raise InputError(f"sharing_by must be one of {', '.join(get_args(SharingBy))}, got {self.sharing_by!r}.")
+        if self.stop_sharing is not None and self.stop_sharing < 1:
+            raise InputError(f"stop_sharing must be at least 1, got {self.stop_sharing}.")
+
+    @cached_property
+    def weight(self) -> fading:
+        """lambda(t)."""
+        return fading(self.lambda_0, self.lambda_alpha, self.lambda_p, self.anneal_last, self.cluster_rounds)
+
+    @cached_property
+    def embedded(self) -> Names:
+        """The names of the embedding: all but the head."""
+        return everything_but(self.net.under(*self.head))
+
+    @cached_property
+    def discovery(self) -> Discovery:
+        """By updates of the embedding, if there is one."""
+        whole = self.whole_update or not any(map(self.embedded, self.net.trainable))
+        return ByUpdates(self, self.base, self.opened, everything if whole else self.embedded).discovery()
+
+    @cached_property
+    def pulls(self) -> tuple[Term, ...]:
+        """To the cluster's model."""
+        return (prox(self.mu, "centre"),) if self.mu else ()
+
+    def init_server(self, seed: Seed) -> Blended:
+        """One model, nobody placed."""
+        return Blended((self.base.init_server(seed).shared,), unknown())
+
+    def member(self, state: Any, cluster: int) -> Any:
+        """The cluster's model; with a global start also the common embedding and the head of the warm-up."""
+        shared = state.models[cluster]
+        if not state.clusters.labels:
+            return Download(shared)
+        return Member(shared, {**state.anchor, **state.common} if self.start_at == "global" else {})
+
+    def welcome(self, state: Any) -> Welcome:
+        """With the common embedding, in case of a new cluster."""
+        return replace(super().welcome(state), common=state.common)
+
+    def opened(self, state: Any, nearest: int) -> Params:
+        """The nearest one's head on the common embedding."""
+        return {**state.models[nearest], **state.common}
+
+    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+        """Begin where ``start_at`` says; the pull is towards the cluster's model, once there are clusters."""
+        job = super().start(download, client, site, turn)
+        begin = download.begin if isinstance(download, Member) else {}
+        centre = {} if isinstance(download, Download) else job.fixed["start"]
+        return replace(job, params={**job.params, **begin}, fixed={**job.fixed, "centre": centre})
+
+    def merged(self, state: Any, heard: Sequence[Reply[Any]], turn: Turn) -> Any:
+        """Average inside clusters, then blend the embeddings of those that were heard."""
+        after = super().merged(state, heard, turn)
+        if not state.clusters.labels:
+            return after
+        parts = split(state.clusters, heard)
+        common = self._common(state, parts, turn)
+        if not common:
+            return after
+        own = [pick(self.embedded, m) for m in after.models]
+        changes = [[(r.examples, pick(self.embedded, r.upload.delta)) for r in part] for part in parts]
+        top = self.weight(turn.round - self.initial_rounds) if after.sharing else 0.0
+        factors = [top * share for share in shares(self._rule(state.clusters), own, common, changes)]
+        models = (
+            {**m, **lerp(e, common, f)} if part else m
+            for m, e, f, part in zip(after.models, own, factors, parts, strict=True)
+        )
+        used = tuple(f if part else 0.0 for f, part in zip(factors, parts, strict=True))
+        return replace(after, models=tuple(models), common=common, lambdas=used)
+
+    def _common(self, state: Any, parts: Sequence[Sequence[Reply[Any]]], turn: Turn) -> Params:
+        """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means by examples.
+
+        In this order of sums a lone cluster's mean is the common one to the bit, and blending changes nothing.
+        """
+        sizes = [sum(r.examples for r in part) for part in parts]
+        return weighted_mean(
+            (n, pick(self.embedded, mean(m, part, inside(turn, k))))
+            for k, (m, part, n) in enumerate(zip(state.models, parts, sizes, strict=True))
+            if n > 0
+        )
+
+    def _rule(self, clusters: ClusterResult) -> Sharing:
+        if self.sharing_by == "stability":
+            return "same" if clusters.measures.get("stable_ari", 1.0) < STABLE else "shrinkage"
+        return self.sharing_by
+
+    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+        """Hear the held-out loss, and perhaps end the sharing."""
+        loss = metrics.get("valid_loss")
+        if self.stop_sharing is None or loss is None or not state.sharing or not state.clusters.labels:
+            return state
+        if state.best is None or loss < state.best:
+            return replace(state, best=float(loss), waited=0)
+        waited = state.waited + 1
+        return replace(state, waited=waited, sharing=waited < self.stop_sharing)

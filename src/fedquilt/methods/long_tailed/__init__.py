@@ -1,0 +1,1 @@
+"""Data in which a few classes have most of the rows."""

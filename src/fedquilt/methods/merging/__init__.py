@@ -1,0 +1,1 @@
+"""Sparse merging of models, round after round."""

@@ -1,0 +1,105 @@
+"""What a report is made of: the runs of a folder, their table, and the federation they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedquilt.core.table import ClientId
+from fedquilt.results.ranking import FILE as SWEEP
+from fedquilt.results.tables import by_label, summary_of
+from fedquilt.results.views import CELLS, RunView, read_json, views_in
+from fedquilt.storage.federation_file import FILE
+
+TARGET = 0.8
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The runs in a folder. Panels read what they need of them."""
+
+    folder: Path
+    views: Sequence[RunView]
+
+    @classmethod
+    def of(cls, folder: Path) -> Gathered:
+        """From a folder of a run or of a comparison."""
+        return cls(folder, tuple(views_in(folder)))
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """What a comparison set out to do; empty for a run."""
+        return read_json(self.folder / CELLS)
+
+    @cached_property
+    def title(self) -> str:
+        """The name of the recipe."""
+        named = self.plan.get("name") or next((v.config["name"] for v in self.views if "name" in v.config), None)
+        return str(named or self.folder.resolve().name)
+
+    @cached_property
+    def methods(self) -> dict[str, list[RunView]]:
+        """All runs by method."""
+        return by_label(self.views)
+
+    @cached_property
+    def begun(self) -> dict[str, list[RunView]]:
+        """Runs that have played a round, by method; those may have curves."""
+        return by_label([view for view in self.views if view.rounds])
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each method, which gives it its colour."""
+        return {label: i for i, label in enumerate(self.methods)}
+
+    @cached_property
+    def federation(self) -> dict[str, Any]:
+        """Who has which labels; empty if it was not written."""
+        return read_json(self.folder / FILE)
+
+    @cached_property
+    def constant(self) -> dict[ClientId, float]:
+        """Each client's accuracy with its commonest label."""
+        return {tuple(c) if isinstance(c, list) else c: v for c, v in self.federation.get("majority", [])}
+
+    @cached_property
+    def groups(self) -> dict[ClientId, int]:
+        """The planted group of each client, if there are such."""
+        return {tuple(c) if isinstance(c, list) else c: g for c, g in self.federation.get("groups") or []}
+
+    @cached_property
+    def target(self) -> float:
+        """The accuracy that costs are counted to."""
+        return float(self.plan.get("target", TARGET))
+
+    @cached_property
+    def complete(self) -> list[RunView]:
+        """The runs of methods all of whose seeds are finished and scored: only those can be compared."""
+        names = ("test_accuracy", "common_test_accuracy")
+        done = [g for g in self.methods.values() if all(any(n in v.result.get("best", {}) for n in names) for v in g)]
+        return [view for group in done for view in group]
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """The table of finished methods; None if there is none."""
+        common = self.federation.get("majority_common")
+        return summary_of(self.complete, self.constant, self.target, common) if self.complete else None
+
+    @cached_property
+    def failed(self) -> list[dict[str, Any]]:
+        """Runs that a comparison gave up, and why."""
+        found: list[dict[str, Any]] = read_json(self.folder / "summary.json").get("failed", [])
+        return found
+
+    @cached_property
+    def sweep(self) -> dict[str, Any]:
+        """What a sweep tried; empty for runs and comparisons."""
+        return read_json(self.folder / SWEEP)
+
+    @property
+    def comparison(self) -> bool:
+        """Whether there is more than one run."""
+        return len(self.views) > 1

@@ -1,0 +1,136 @@
+"""Client by client: how accuracies are spread, and how each one fared over rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedquilt.core.table import ClientId
+from fedquilt.metrics.table import PRIMARY, Metric, cells, client_columns, metric, metrics
+from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table
+from fedquilt.report.gather import Gathered
+from fedquilt.report.panels.curves import thinned
+from fedquilt.results.views import RunView
+
+TAB = "Clients"
+MOST_CLIENTS = 1000  # dots of a method
+MOST_CELLS = 250_000  # numbers of all heat maps together
+
+
+def _round(view: RunView) -> int | None:
+    """The round that validation chose; of an unfinished run, the last that was scored."""
+    rounds = view.scored.rounds
+    chosen = view.result.get("best_round")
+    return chosen if chosen in rounds else rounds[-1] if rounds else None
+
+
+def _values(view: RunView, measure: str) -> dict[ClientId, float]:
+    at = _round(view)
+    if at is None:
+        return {}
+    column = view.scored.values[measure][:, view.scored.rounds.index(at)].tolist()
+    return dict(zip(view.scored.clients, column, strict=True))
+
+
+def distribution(found: Gathered) -> Panel | None:
+    """A box and a dot for every client, at the chosen round."""
+    clients = list(dict.fromkeys(c for group in found.begun.values() for view in group for c in view.scored.clients))
+    if not clients:
+        return None
+    shown = [clients[i] for i in thinned(range(len(clients)), MOST_CLIENTS)]
+    seeds = list(dict.fromkeys(view.seed for view in found.views))
+    variants = []
+    for m in metrics("report"):
+        held = {
+            label: [(view.seed, _values(view, m.id)) for view in group if view.scored.rounds]
+            for label, group in found.begun.items()
+        }
+        if not any(value == value for runs in held.values() for _, scores in runs for value in scores.values()):
+            continue
+        choices: list[tuple[str, list[int]]] = [(f"seed {s}", [s]) for s in seeds]
+        if len(seeds) > 1:
+            choices.insert(0, ("mean over seeds", seeds))
+        for name, wanted in choices:
+            groups = []
+            for label, runs in held.items():
+                rows = [[scores.get(c, np.nan) for c in shown] for s, scores in runs if s in wanted]
+                if rows:
+                    groups.append({"name": label, "place": found.places[label], "values": numbers(_mean(rows))})
+            if groups:
+                variants.append({"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share})
+    block = chart("strip", "distribution", "Clients' test scores", clients=[str(c) for c in shown], variants=variants,
+                  level={"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
+                  level_name="majority class")  # fmt: skip
+    sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly."
+    note = "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample
+    return Panel(TAB, "distribution", "How clients fare", [block], note)
+
+
+SURE = (
+    column("method", "method"), column("client", "client"),
+    column("rows", "test rows", "number", digits=0),
+    column("rarest", "of its rarest class", "number", digits=0, help="rows of the class that the client has fewest of"),
+)  # fmt: skip
+MOST_SURE = 1000  # lines
+
+
+def sureness(found: Gathered) -> Panel | None:
+    """Each client's test scores with intervals that know how many rows they rest on, the lowest first."""
+    rows: list[dict[str, Any]] = []
+    columns = [*SURE, *client_columns("table")]
+    for label, group in found.begun.items():
+        view = group[0]
+        at = _round(view)
+        for row in view.tests_at(at) if at is not None else ():
+            if row.get(f"{PRIMARY}_low") is not None:
+                whose = {"method": label, "place": found.places[label], "client": str(row["client"])}
+                rows.append(cells(columns, row) | whose)
+    if not rows:
+        return None
+    rows.sort(key=lambda row: row[PRIMARY])
+    columns = [c for c in columns if any(row.get(c["key"]) is not None for row in rows)]
+    few = "" if len(rows) <= MOST_SURE else f" The lowest {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
+    seeds = len(next(iter(found.begun.values())))
+    note = ("Equal scores need not be equally well known: intervals are of the client's own test rows, "
+            f"{'in the first seed, ' if seeds > 1 else ''}at the round that validation chose.{few}")  # fmt: skip
+    block = table("sureness", columns, rows[:MOST_SURE], filter=True, fold="Every client, the lowest accuracy first")
+    return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
+
+
+def _mean(rows: list[list[float]]) -> Any:
+    values = np.array(rows, dtype=float)
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(known.any(0), np.nansum(values, 0) / known.sum(0), np.nan)
+
+
+def heat_map(found: Gathered) -> Panel | None:
+    """Clients by rounds, for every run."""
+    views = [view for group in found.begun.values() for view in group if view.scored.rounds]
+    if not views:
+        return None
+    measures = [metric(PRIMARY), metric("loss")]
+    cells = sum(len(v.scored.clients) * len(v.scored.rounds) for v in views)
+    if cells * 2 > MOST_CELLS:
+        measures = measures[:1]
+    share = min(1.0, (MOST_CELLS / (cells * len(measures))) ** 0.5)  # of clients, and of rounds
+    notes = [] if share == 1 else ["Rounds and clients are thinned evenly, to keep the file small."]
+    variants: list[Block] = [_map(view, m, share, found) for view in views for m in measures]
+    block = chart("matrix", "heat", "Clients by round", variants=variants, x_name="round", y_name="client",
+                  order=True)  # fmt: skip
+    return Panel(TAB, "heat", "Every client in every round",
+                 [block], " ".join(["Test scores of the model that a client would use.", *notes]))  # fmt: skip
+
+
+def _map(view: RunView, m: Metric, share: float, found: Gathered) -> dict[str, Any]:
+    scored = view.scored
+    columns = thinned(range(len(scored.rounds)), max(2, int(share * len(scored.rounds))))
+    rows = thinned(range(len(scored.clients)), max(2, int(share * len(scored.clients))))
+    values = scored.values[m.id][np.ix_(rows, columns)]
+    keys = {"method": view.label, "seed": str(view.seed), "measure": m.name}
+    return {
+        "keys": keys, "x": [str(scored.rounds[i]) for i in columns], "y": [str(scored.clients[i]) for i in rows],
+        "groups": [found.groups.get(scored.clients[i]) for i in rows] if found.groups else None,
+        "values": numbers(values, 4 if m.share else 3), "share": m.share, "name": m.name,
+    }  # fmt: skip

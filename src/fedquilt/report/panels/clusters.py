@@ -1,0 +1,127 @@
+"""The clusters that methods found: tree, members over rounds, scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.cluster.hierarchy import dendrogram
+
+from fedquilt.core.table import in_order
+from fedquilt.errors import FedquiltError
+from fedquilt.metrics.table import PRIMARY, ROWS_HALF
+from fedquilt.pieces.clustering.result import ClusterResult, members
+from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table, text
+from fedquilt.report.gather import Gathered
+from fedquilt.report.panels.curves import thinned
+from fedquilt.results.clusters import LOG, clusters_in, history, placed_words
+from fedquilt.results.views import RunView
+
+NAMED = 20  # clients that a line of the table names
+LEAVES = 400  # of a tree that can be seen
+
+
+def clusters(found: Gathered) -> Panel | None:
+    """For runs that made clusters."""
+    trees: list[Block] = []
+    rivers: list[Block] = []
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    placed: list[str] = []
+    for view in (v for group in found.begun.values() for v in group if (v.folder / "clusters.json").exists()):
+        try:
+            result, written = clusters_in(view.folder)
+        except (FedquiltError, KeyError, ValueError) as error:
+            notes.append(f"{view.label}, seed {view.seed}: the clusters cannot be read ({error}).")
+            continue
+        keys = {"method": view.label, "seed": str(view.seed)}
+        log = view.rows(LOG)
+        if result.tree is not None and 2 <= len(result.order) <= LEAVES:
+            trees.append({"keys": keys, **_tree(result)})
+        if log:
+            rivers.append({"keys": keys, **_river(log, found)})
+            placed.append(f"{view.label}, seed {view.seed}: {placed_words(log[-1])}{_agreed(log[-1])}.")
+        rows += _lines(view, result, log, found)
+        notes += [f"{view.label}, seed {view.seed}: {w}" for w in written["warnings"]]
+    if not rows and not notes:
+        return None
+    blocks: list[Block] = [text(*notes, tone="warning")] if notes else []
+    if placed:
+        blocks.append(text(*placed))
+    if trees:
+        blocks.append(chart("tree", "tree", "Tree of clients and its cut", variants=trees, x_name="client",
+                            y_name="distance at which groups merge"))  # fmt: skip
+    if rivers:
+        blocks.append(chart("matrix", "members", "Who was in which cluster", variants=rivers, x_name="round",
+                            y_name="client", categories=True))  # fmt: skip
+    blocks.append(table("clusters", COLUMNS, rows, filter=True))
+    return Panel("Methods", "clusters", "Clusters of clients", blocks)
+
+
+def _agreed(row: dict[str, Any]) -> str:
+    return f"; of these, ARI {row['ari']:.2f} against the planted groups" if "ari" in row else ""
+
+
+SCORES = (PRIMARY, PRIMARY + ROWS_HALF, f"{PRIMARY}_least", "majority_class")
+COLUMNS = (
+    column("method", "method"), column("seed", "seed", "number", digits=0),
+    column("cluster", "cluster", "number", digits=0), column("size", "clients", "number", digits=0),
+    column("accuracy", "accuracy", "percent", half=SCORES[1]), column("accuracy_least", "lowest", "percent"),
+    column("majority_class", "majority class", "percent"),
+    column("groups", "planted groups", help="how many members of each planted group"), column("members", "members"),
+)  # fmt: skip
+
+
+def _lines(view: RunView, result: ClusterResult, log: list[dict[str, Any]], found: Gathered) -> list[dict[str, Any]]:
+    scored: dict[str, Any] = next((row for row in reversed(log) if "clusters" in row), {})
+    known = {row["cluster"]: row for row in scored.get("clusters", [])}
+    lines = []
+    for place, group in enumerate(members(result)):
+        counts: dict[Any, int] = {}
+        for client in group:
+            if client in found.groups:
+                counts[found.groups[client]] = counts.get(found.groups[client], 0) + 1
+        named = ", ".join(str(c) for c in group[:NAMED]) + (" ..." if len(group) > NAMED else "")
+        lines.append({
+            "method": view.label, "place": found.places[view.label], "seed": view.seed, "cluster": place,
+            "size": len(group), "members": named,
+            "groups": ", ".join(f"{n} x {g}" for g, n in sorted(counts.items())) or None,
+            **{n: known.get(place, {}).get(n) for n in SCORES},
+        })  # fmt: skip
+    return lines
+
+
+def _tree(result: ClusterResult) -> dict[str, Any]:
+    """The links of the dendrogram as lines, each in the colour of its cluster if it lies below the cut."""
+    assert result.tree is not None
+    tree = result.tree.double().numpy().clip(min=0)
+    drawn = dendrogram(tree, no_plot=True)
+    heights = np.sort(tree[:, 2])
+    k = len({result.labels[c] for c in result.order if c in result.labels}) or 1
+    made = len(heights) + 1 - k
+    low = heights[made - 1] if made > 0 else 0.0
+    high = heights[made] if made < len(heights) else heights[-1] * 1.1
+    labels = [result.labels.get(result.order[i]) for i in drawn["leaves"]]
+    links = []
+    for xs, ys in zip(drawn["icoord"], drawn["dcoord"], strict=True):
+        below = max(ys) <= low + 1e-12
+        first = int((min(xs) - 5) // 10)
+        links.append({"x": numbers((np.array(xs) - 5) / 10, 3), "y": numbers(ys),
+                      "cluster": labels[first] if below else None})  # fmt: skip
+    return {"links": links, "cut": float((low + high) / 2), "leaves": [str(result.order[i]) for i in drawn["leaves"]],
+            "labels": labels, "criterion": result.criterion}  # fmt: skip
+
+
+def _river(log: list[dict[str, Any]], found: Gathered) -> dict[str, Any]:
+    """Clients by rounds, with the number of the cluster that each was in; clients sorted by their last one."""
+    past = history(log)
+    past = [past[i] for i in thinned(range(len(past)), 200)]
+    last = past[-1][1]
+    known = in_order(list(dict.fromkeys(c for _, labels in past for c in labels)))
+    clients = sorted(known, key=lambda c: last.get(c, -1))  # which keeps their order inside a cluster
+    clients = [clients[i] for i in thinned(range(len(clients)), LEAVES)]
+    return {
+        "x": [str(round) for round, _ in past], "y": [str(c) for c in clients], "name": "cluster",
+        "values": [[labels.get(c) for _, labels in past] for c in clients],
+        "groups": [found.groups.get(c) for c in clients] if found.groups else None,
+    }  # fmt: skip

@@ -1,0 +1,131 @@
+"""The runs, how their settings differ, and what they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedquilt.config.config import flat
+from fedquilt.report.blocks import Panel, chart, column, facts, table, text
+from fedquilt.report.gather import Gathered
+from fedquilt.results.statistics.targets import MEGABYTE
+from fedquilt.results.views import RunView
+
+MOST = 80  # clients that are drawn as rows of dots
+
+
+def federation(found: Gathered) -> Panel | None:
+    """A picture of the division, and its measures."""
+    tasks = found.federation.get("tasks", [])
+    shown = [(i, task) for i, task in enumerate(tasks) if task.get("labels")]
+    if not tasks:
+        return None
+    if not shown:
+        return Panel("Federation", "federation", "Who has which labels", [
+            text("There are too many clients and classes to keep their counts; 'fedquilt partition' draws them."),
+        ])  # fmt: skip
+    variants = [_task(found, i, task, len(shown) > 1) for i, task in shown]
+    kind = "dots" if max(len(v["y"]) for v in variants) <= MOST else "matrix"
+    block = chart(kind, "labels", "Training rows by client and label", variants=variants, x_name="label",
+                  y_name="client")  # fmt: skip
+    table = [text(f"Table: {told}.")] if (told := found.federation.get("table")) else []
+    blocks = [facts(*_facts(found, shown[0][1])), *table, block]
+    return Panel("Federation", "federation", "Who has which labels", blocks,
+                 "Training rows. Colours are planted groups, where there are any.")  # fmt: skip
+
+
+def _task(found: Gathered, place: int, task: dict[str, Any], several: bool) -> dict[str, Any]:
+    clients = [tuple(c) if isinstance(c, list) else c for c in task["clients"]]
+    groups = [found.groups.get(c) for c in clients] if found.groups else None
+    return {
+        "keys": {"task": str(place)} if several else {}, "name": "training rows", "values": task["labels"],
+        "x": [str(c) for c in range(found.federation["classes"])], "y": [str(c) for c in clients], "groups": groups,
+    }  # fmt: skip
+
+
+def _facts(found: Gathered, task: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows, measures = np.array(task["rows"]), task["measures"]
+    far = measures["label_distance"]
+    items = [
+        ("clients", str(len(rows)), f"{len(set(found.groups.values()))} planted groups" if found.groups else ""),
+        ("training rows", f"{rows.sum():,}", f"{rows.min()} to {rows.max()} per client"),
+        ("classes", str(found.federation["classes"]), f"imbalance factor {measures['imbalance_factor']:.3g}"),
+        ("size Gini", f"{measures['size_gini']:.3f}", "0: equal sizes"),
+    ]  # fmt: skip
+    if far is not None:
+        items.append(("label distance", f"{far:.3f}", "Jensen-Shannon, mean over pairs"))
+    return items
+
+
+TAB = "Runs"
+_ELSEWHERE = ("seed", "compare.")  # shown in their own columns, or no part of a run
+
+
+def runs(found: Gathered) -> Panel | None:
+    """Every run with its state and the hash of its final state."""
+    columns = (
+        column("method", "method"), column("seed", "seed", "number", digits=0), column("state", "state"),
+        column("chosen", "chosen round", "number", digits=0,
+               help="by validation accuracy; without validation rows, the last one scored"),
+        *([] if found.sweep else [column("accuracy", "accuracy", "percent")]),  # nobody shall choose by test scores
+        column("megabytes", "MB", "number", digits=2),
+        *_carried(found),
+        column("seconds", "seconds", "number", digits=1), column("digest", "hash of the final state", "code"),
+        column("folder", "folder", "code"),
+    )  # fmt: skip
+    return Panel(TAB, "runs", "Runs", [table("runs", columns, [_line(v, found) for v in found.views], filter=True)])
+
+
+def _carried(found: Gathered) -> list[Any]:
+    if not any("carried_up" in view.result for view in found.views):
+        return []
+    help = "all that was put into messages to other machines and back: exchanges, scoring, questions and repeats"
+    return [column("carried", "MB in messages", "number", digits=2, help=help)]
+
+
+def _line(view: RunView, found: Gathered) -> dict[str, Any]:
+    result = view.result
+    return {
+        "method": view.label, "place": found.places[view.label], "seed": view.seed, "state": view.state,
+        "chosen": result.get("best_round"),
+        "accuracy": None if found.sweep else result.get("best", {}).get("test_accuracy"),
+        "megabytes": (result["bytes_up"] + result["bytes_down"]) / MEGABYTE if "bytes_up" in result else None,
+        **({"carried": (result["carried_up"] + result["carried_down"]) / MEGABYTE} if "carried_up" in result else {}),
+        "seconds": result.get("seconds"), "digest": result.get("digest", "")[:16] or None, "folder": view.folder.name,
+        "frame": not result,
+    }  # fmt: skip
+
+
+def _settings(view: RunView) -> dict[str, str]:
+    return {k: v for k, v in flat(view.config).items() if not k.startswith(_ELSEWHERE)}
+
+
+def differences(found: Gathered) -> Panel | None:
+    """Settings that are not the same in all runs."""
+    firsts = {label: _settings(group[0]) for label, group in found.methods.items() if group[0].config}
+    names = list(dict.fromkeys(name for known in firsts.values() for name in known))
+    apart = [name for name in names if len({known.get(name) for known in firsts.values()}) > 1]
+    if len(firsts) < 2:
+        return None
+    if not apart:
+        return Panel(TAB, "differences", "What differs", [text("All runs have the same settings but the seed.")])
+    columns = [column("setting", "setting", "code"), *(column(f"m{i}", label) for i, label in enumerate(firsts))]
+    rows = [
+        {"setting": name, **{f"m{i}": known.get(name) for i, known in enumerate(firsts.values())}} for name in apart
+    ]
+    return Panel(TAB, "differences", "What differs", [table("differences", columns, rows)],
+                 "Settings that differ between methods; seeds apart.")  # fmt: skip
+
+
+def settings(found: Gathered) -> Panel | None:
+    """The settings that all runs share."""
+    known = [_settings(view) for view in found.views if view.config]
+    if not known:
+        return None
+    shared = {name: value for name, value in known[0].items() if all(other.get(name) == value for other in known)}
+    columns = (column("setting", "setting", "code"), column("value", "value", "code"))
+    rows = [{"setting": name, "value": value} for name, value in shared.items()]
+    return Panel(
+        TAB, "settings", "What is the same", [table("settings", columns, rows, filter=True, fold="All settings")]
+    )

@@ -1,0 +1,1 @@
+"""What finished runs say: their tables, statistics, traffic, clusters and pictures."""

@@ -1,0 +1,219 @@
+"""Pictures of a comparison: accuracy and loss by round, clients' accuracies at the end, rounds to a target; and the
+table of it all. In pictures a method's seeds are averaged round by round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.ticker import MaxNLocator
+
+from fedquilt.metrics.table import PRIMARY, metrics
+from fedquilt.results.plots import COLOURS, STYLE, save, subplots, write_csv
+from fedquilt.results.statistics.targets import first_reach
+from fedquilt.results.tables import span
+
+Rows = Sequence[Mapping[str, Any]]
+Histories = Mapping[str, Sequence[Rows]]  # for each method, for each seed, the rows of metrics/rounds.jsonl
+LINES = ("-", "--", "-.", ":")
+
+
+def method_style(place: int) -> dict[str, Any]:
+    """Colour and line of the n-th method; after eight colours the line changes."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place // len(COLOURS) % len(LINES)]}
+
+
+def over_seeds(seeds: Sequence[Rows], name: str) -> tuple[Any, Any]:
+    """The rounds at which every seed has this number, and its mean over seeds."""
+    found = [{r["round"]: r[name] for r in rows if r.get(name) is not None} for rows in seeds]
+    rounds = np.array(sorted(set.intersection(*(set(f) for f in found)))) if found else np.array([])
+    return rounds, np.array([np.mean([f[r] for f in found]) for r in rounds])
+
+
+def accuracy_curves(histories: Histories, majority: float, path: Path) -> Path:
+    """Mean test accuracy over clients by round, with a band of one standard deviation over clients."""
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(7.5, 4.5))
+        rows = []
+        for place, (label, seeds) in enumerate(histories.items()):
+            rounds, mean = over_seeds(seeds, "test_accuracy")
+            _, std = over_seeds(seeds, "test_accuracy_std")
+            look = method_style(place)
+            axis.plot(rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **look)
+            axis.fill_between(
+                rounds, mean - std, mean + std, color=look["color"], alpha=min(0.15, 0.5 / len(histories)), linewidth=0
+            )
+            rows += [(label, int(r), m, s) for r, m, s in zip(rounds, mean, std, strict=True)]
+        axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
+        axis.set(xlabel="round", ylabel="test accuracy", title="Mean ± one standard deviation over clients")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        low, high = axis.get_ylim()
+        axis.set_ylim(max(low, 0.0), min(high, 1.02))
+        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return save(figure, path, ("method", "round", "mean_acc", "std_acc"), rows)
+
+
+def loss_curves(histories: Histories, path: Path) -> Path:
+    """Mean test loss over clients by round."""
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(7.5, 4.5))
+        rows = []
+        for place, (label, seeds) in enumerate(histories.items()):
+            rounds, mean = over_seeds(seeds, "test_loss")
+            axis.plot(
+                rounds, mean, label=label, marker="o" if len(rounds) == 1 else None, markersize=4, **method_style(place)
+            )
+            rows += [(label, int(r), m) for r, m in zip(rounds, mean, strict=True)]
+        axis.set(xlabel="round", ylabel="test loss", title="Cross-entropy per row, mean over clients")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return save(figure, path, ("method", "round", "mean_loss"), rows)
+
+
+def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float, path: Path) -> Path:
+    """Clients' accuracies after the last round: box from the first to the third quartile, whiskers at 1.5 times its
+    length, every client a dot, the mean a diamond."""
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(max(5.0, 1.5 + 0.9 * len(clients)), 4.5))
+        for place, values in enumerate(clients.values()):
+            found, tint = np.array(list(values.values())), COLOURS[place % len(COLOURS)]
+            if not len(found):
+                continue
+            axis.boxplot([found], positions=[place], widths=0.6, showfliers=False, showmeans=True,
+                         medianprops={"color": tint, "linewidth": 2}, boxprops={"color": tint},
+                         whiskerprops={"color": tint}, capprops={"color": tint},
+                         meanprops={"marker": "D", "markerfacecolor": tint, "markeredgecolor": "white"})  # fmt: skip
+            spread = (np.arange(len(found)) * 0.618034 % 1 - 0.5) * 0.36  # even, and the same every time
+            axis.scatter(place + spread, found, s=9, color=tint, alpha=0.45, linewidths=0)
+        axis.axhline(majority, color="#777777", linestyle=":", linewidth=1)
+        axis.annotate("majority class", (1, majority), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                      color="#777777", fontsize=9)  # fmt: skip
+        axis.set_xticks(range(len(clients)), list(clients), rotation=20, ha="right")
+        axis.set(ylabel="test accuracy", title="Clients after the last round")
+        rows = [(label, c, a) for label, values in clients.items() for c, a in values.items()]
+        return save(figure, path, ("method", "client", "accuracy"), rows)
+
+
+def rounds_to(seeds: Sequence[Rows], target: float) -> int | None:
+    """The first round whose mean accuracy reaches the target; None if none does."""
+    rounds, mean = over_seeds(seeds, "test_accuracy")
+    place = first_reach(mean, target)
+    return None if place is None else int(rounds[place])
+
+
+def last_round(seeds: Sequence[Rows]) -> int:
+    """The last round that was scored."""
+    rounds, _ = over_seeds(seeds, "test_accuracy")
+    return int(rounds[-1]) if len(rounds) else 0
+
+
+def convergence_speed(histories: Histories, target: float, path: Path) -> Path:
+    """Rounds to the target accuracy; methods that never reach it have an empty bar as long as they were run."""
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(7.0, 1.4 + 0.42 * len(histories)))
+        rows = []
+        for place, (label, seeds) in enumerate(histories.items()):
+            found, tint = rounds_to(seeds, target), COLOURS[place % len(COLOURS)]
+            length = last_round(seeds) if found is None else found
+            axis.barh(place, length, color="none" if found is None else tint, edgecolor=tint, height=0.6)
+            axis.annotate(
+                f" never in {length}" if found is None else f" {found}", (length, place), va="center", fontsize=9
+            )
+            rows.append((label, target, "" if found is None else found, length))
+        axis.set_yticks(range(len(histories)), list(histories))
+        axis.invert_yaxis()
+        axis.margins(x=0.15)
+        axis.set(xlabel="round", title=f"First scored round with mean accuracy of {100 * target:g} %")
+        axis.grid(False, axis="y")
+        return save(figure, path, ("method", "target", "round", "last_round"), rows)
+
+
+def comparison_table(
+    histories: Histories, clients: Mapping[str, Mapping[Any, float]], majority: float, target: float, path: Path
+) -> Path:
+    """comparison_table.csv: the published columns, then the other metrics of tables, each with half of its 95 %
+    interval over seeds and test rows, and the majority baseline."""
+    others = [m for m in metrics("table") if m.id != PRIMARY]
+    header = (
+        "Algorithm", "Final mean acc", "Final std acc", "Best mean acc", "Final mean loss",
+        f"Rounds to {100 * target:g}%", "Min client acc", "P10 client acc", "P90 client acc", "Max client acc",
+        *(f"Final {m.name.replace('accuracy', 'acc')}{half}" for m in others for half in ("", " half 95 %")),
+        "Majority class acc",
+    )  # fmt: skip
+    rows = []
+    for label, seeds in histories.items():
+        accuracy = over_seeds(seeds, "test_accuracy")[1]
+        reached = rounds_to(seeds, target)
+        spread = np.array(list(clients.get(label, {}).values()))
+        ends = [float(np.percentile(spread, q)) if len(spread) else math.nan for q in (0, 10, 90, 100)]
+        rows.append((
+            label, _last(seeds, "test_accuracy"), _last(seeds, "test_accuracy_std"),
+            float(accuracy.max()) if len(accuracy) else math.nan, _last(seeds, "test_loss"),
+            f">{last_round(seeds)}" if reached is None else reached, *ends,
+            *(number for m in others for number in _sure(seeds, f"test_{m.id}")), majority,
+        ))  # fmt: skip
+    write_csv(path, header, [[f"{v:.6f}" if isinstance(v, float) else v for v in row] for row in rows])
+    return path
+
+
+def _last(seeds: Sequence[Rows], name: str) -> float:
+    values = over_seeds(seeds, name)[1]
+    return float(values[-1]) if len(values) else math.nan
+
+
+def _sure(seeds: Sequence[Rows], name: str) -> tuple[float, float]:
+    """A number at the end, and half of its 95 % interval over seeds and test rows."""
+    at = over_seeds(seeds, name)[0]
+    last = [row for rows in seeds for row in rows if len(at) and row["round"] == at[-1]]
+    found = span(name, name, last) if last else {}
+    half = found.get(f"{name}_both_half_95")
+    return found.get(name, math.nan), math.nan if half is None else half
+
+
+def draw_all(
+    histories: Histories, clients: Mapping[str, Mapping[Any, float]], majority: float, target: float, top: Path
+) -> None:
+    """All of the above, below a folder."""
+    accuracy_curves(histories, majority, top / "accuracy_curves")
+    loss_curves(histories, top / "loss_curves")
+    accuracy_boxplot(clients, majority, top / "accuracy_boxplot")
+    convergence_speed(histories, target, top / "convergence_speed")
+    comparison_table(histories, clients, majority, target, top / "comparison_table.csv")
+
+
+LOOKS: Mapping[str, dict[str, Any]] = {
+    "localize_stitch": {"color": "green"},
+    "fedavg": {"color": "C0"},
+    "fedavg_noise": {"color": "red", "alpha": 0.7},
+}
+MEASURES = ("common_test_accuracy", "global_test_accuracy_pooled", "test_accuracy_pooled")
+
+
+def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Path) -> Path:
+    """SVG, PNG and EPS, and the numbers as CSV; mean over seeds.
+
+    The measure is the best that all methods have: the common test set, or else all clients' test rows together, or else
+    those of the models that clients would use.
+    """
+    measure = next(
+        m for m in MEASURES if all(len(over_seeds(s, m)[0]) for s in histories.values()) or m == MEASURES[-1]
+    )
+    seen: set[str] = set()
+    rows: list[tuple[Any, ...]] = []
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(7.0, 4.5))
+        for place, ((label, seeds), kind) in enumerate(zip(histories.items(), kinds, strict=True)):
+            rounds, mean = over_seeds(seeds, measure)
+            look = LOOKS[kind] if kind in LOOKS and kind not in seen else method_style(place)
+            seen.add(kind)
+            axis.plot(rounds, mean, label=label, marker="o", markersize=3, **look)
+            rows += [(label, int(r), f"{m:.6f}") for r, m in zip(rounds, mean, strict=True)]
+        axis.set(xlabel="communication round", ylabel="accuracy", ylim=(0, 1), title=title)
+        axis.set_yticks(np.arange(0, 1.01, 0.1))
+        if axis.get_legend_handles_labels()[0]:  # there may be no method to draw
+            axis.legend(loc="lower right")
+        return save(figure, path, ("method", "round", measure), rows).with_suffix(".svg")

@@ -1,0 +1,187 @@
+"""Pictures: curves of a comparison, and what a partition looks like. Numbers are always written beside them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba_array
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedquilt.data.partitions.measures import MOST, label_distances, label_entropy
+from fedquilt.storage.files import storage
+
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+STYLE: Any = {
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
+    "font.size": 10, "axes.titlesize": 11, "legend.frameon": False, "figure.dpi": 110,
+    "svg.hashsalt": "fedquilt",
+}  # fmt: skip
+
+
+def subplots(
+    rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **arranged: Any
+) -> tuple[Figure, Any]:  # fmt: skip
+    """A figure and its axes, outside pyplot: whatever backend a notebook or a window uses stays in use."""
+    figure = Figure(figsize=figsize, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, **arranged)
+
+
+def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], majority: float, path: Path) -> Path:
+    """Accuracy by round and by megabytes, mean over seeds with the range between them."""
+    with rc_context(STYLE):
+        figure, (left, right) = subplots(1, 2, figsize=(10, 4), sharey=True)
+        rows = []
+        for colour, (label, seeds) in zip(COLOURS * len(histories), histories.items(), strict=False):
+            rounds, accuracy, traffic = _series(seeds)
+            mean = accuracy.mean(0)
+            left.plot(rounds, mean, color=colour, label=label)
+            left.fill_between(rounds, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
+            marker = "o" if len(rounds) == 1 or traffic[-1] - traffic[0] < 1e-3 else None
+            right.plot(traffic, mean, color=colour, label=label, marker=marker, markersize=4)
+            rows += [
+                (label, int(r), m, low, high, t)
+                for r, m, low, high, t in zip(rounds, mean, accuracy.min(0), accuracy.max(0), traffic, strict=True)
+            ]
+        for axis in (left, right):
+            axis.axhline(majority, color="#777777", linestyle=":", linewidth=1, label="majority class")
+        left.set(xlabel="round", ylabel="test accuracy, mean over clients", title="Accuracy by round")
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        right.set(xlabel="megabytes sent up and down", title="Accuracy by traffic")
+        left.legend(loc="lower right")
+        return save(figure, path, ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
+
+
+def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
+    """Rounds at which every seed was scored, accuracies [seeds, rounds], and mean traffic so far in MB."""
+    scored = [{r["round"]: r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None} for rows in seeds]
+    rounds = np.array(sorted(set.intersection(*(set(s) for s in scored))))
+    accuracy = np.array([[s[r] for r in rounds] for s in scored])
+    sent = []
+    for rows in seeds:  # by the round's number: a log may lack rows
+        sums = np.cumsum([r["bytes_up"] + r["bytes_down"] for r in rows]) / 1e6
+        sofar = dict(zip((r["round"] for r in rows), sums.tolist(), strict=True))
+        sent.append([sofar[r] for r in rounds])
+    traffic = np.mean(sent, axis=0)
+    return rounds, accuracy, traffic
+
+
+def accuracy_by_traffic(rounds: Sequence[Mapping[str, Any]], title: str, path: Path) -> Path:
+    """Test accuracy by all megabytes sent so far, up and down: those that travelled, and what they would have been
+    without codecs."""
+    wire, raw = (np.cumsum([r[f"{k}_up"] + r[f"{k}_down"] for r in rounds]) / 1e6 for k in ("bytes", "raw"))
+    scored = [i for i, row in enumerate(rounds) if row.get("test_accuracy") is not None]
+    accuracy = [rounds[i]["test_accuracy"] for i in scored]
+    with rc_context(STYLE):
+        figure, axis = subplots(figsize=(6, 4))
+        axis.plot(wire[scored], accuracy, color=COLOURS[0], marker="o", markersize=3, label="sent")
+        if (raw != wire).any():
+            axis.plot(raw[scored], accuracy, color=COLOURS[1], linestyle="--", label="the same without codecs")
+            axis.set_xscale("log")
+        axis.set(xlabel="megabytes sent up and down so far", ylabel="test accuracy, mean over clients", title=title)
+        axis.legend(loc="lower right")
+        rows = [(rounds[i]["round"], wire[i], raw[i], a) for i, a in zip(scored, accuracy, strict=True)]
+        return save(figure, path, ("round", "megabytes", "megabytes_without_codecs", "test_accuracy"), rows)
+
+
+def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path:
+    """Clients x labels as bubbles, the size and label entropy of each client, and how far the labels of each pair of
+    clients are apart (up to 1000 clients)."""
+    counts = np.asarray(counts)
+    clients, classes = counts.shape
+    entropy, places = label_entropy(counts), range(clients)
+    with rc_context(STYLE), storage(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure, (left, size, bits, right) = subplots(
+            1, 4, figsize=(15, min(12.0, 2.5 + 0.22 * clients)), sharey=True,
+            width_ratios=(3, 1, 1, 2.4),
+        )  # fmt: skip
+        y, x = np.nonzero(counts)
+        largest = _bubble(figure, clients, classes)
+        left.scatter(x, y, s=counts[y, x] / counts.max() * largest**2, color=COLOURS[0], alpha=0.8, linewidths=0)
+        left.set(
+            xlabel=f"label (area: rows; the largest is {counts.max()})",
+            ylabel="client",
+            title=title,
+            xlim=(-0.7, classes - 0.3),
+        )
+        left.set_xticks(range(classes) if classes <= 30 else range(0, classes, classes // 20))
+        if clients <= 60:
+            left.set_yticks(places, names)
+        thick = 0.8 if clients <= 60 else 1.0  # gaps of less than a pixel would only flicker
+        size.barh(places, counts.sum(1), thick, color=COLOURS[2])
+        size.set(xlabel="training rows", title="size")
+        bits.barh(places, entropy, thick, color=COLOURS[4])
+        bits.set(xlabel="bits", title="label entropy", xlim=(0, max(float(np.log2(max(classes, 2))), 1)))
+        if clients <= MOST:
+            _heat_map(figure, right, counts, names, path)
+        else:
+            right.set_visible(False)
+        left.set_ylim(clients - 0.5, -0.5)
+        header = ("client", *(f"label {c}" for c in range(classes)))
+        return save(figure, path, header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
+
+
+def _bubble(figure: Any, clients: int, classes: int) -> float:
+    """The diameter of the largest bubble, in points: at most 2.5 cells wide, so that crowded bubbles do not
+    run into stripes; about a third of the figure's width and nine tenths of its height hold the cells."""
+    width, height = figure.get_size_inches() * 72
+    return float(np.clip(2.5 * min(0.33 * width / classes, 0.9 * height / clients), 4, 13))
+
+
+def _heat_map(figure: Any, axis: Any, counts: Any, names: Sequence[str], path: Path) -> None:
+    """Pairs of clients by the Jensen-Shannon distance of their labels; the numbers go to NAME-distances.csv."""
+    distances, edges = label_distances(counts), np.arange(len(counts) + 1) - 0.5
+    mesh = axis.pcolormesh(edges, edges, distances, cmap="viridis", vmin=0, vmax=1, rasterized=True)
+    axis.set(xlabel="client", title="distance of labels (Jensen-Shannon)")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.grid(False)
+    figure.colorbar(mesh, ax=axis)
+    rows = [(n, *(round(d, 6) for d in r)) for n, r in zip(names, distances.tolist(), strict=True)]
+    write_csv(path.with_name(f"{path.stem}-distances.csv"), ("client", *names), rows)
+
+
+def save(figure: Any, path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+    """A picture as PNG, SVG and EPS, and its numbers as CSV; equal pictures are equal files."""
+    with storage(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if figure.get_layout_engine() is not None:  # laid out once, not for every format
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+        figure.savefig(path.with_suffix(".png"))
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        path.with_suffix(".eps").write_bytes(_postscript(figure))
+        write_csv(path.with_suffix(".csv"), header, rows)
+    return path.with_suffix(".png")
+
+
+def _postscript(figure: Any) -> bytes:
+    """As EPS, without its date. PostScript has no transparency: colours are mixed with white instead."""
+    for artist in figure.findobj(lambda a: a.get_alpha() not in (None, 1)):
+        share = artist.get_alpha()
+        for kind in ("facecolor", "edgecolor", "color"):
+            read = getattr(artist, f"get_{kind}", None)
+            if read is not None and np.size(read()):
+                colour = to_rgba_array(read())
+                mixed = np.hstack([1 - share + share * colour[:, :3], np.where(colour[:, 3:] > 0, 1.0, 0.0)])
+                getattr(artist, f"set_{kind}")(mixed if len(mixed) > 1 else tuple(mixed[0]))
+        artist.set_alpha(None)
+    content = io.BytesIO()
+    figure.savefig(content, format="eps")
+    return b"".join(line for line in content.getvalue().splitlines(True) if not line.startswith(b"%%CreationDate"))
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)

@@ -1,0 +1,63 @@
+"""The points of a sweep as they lie in its folder, best first by validation accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedquilt.results.statistics.intervals import interval
+from fedquilt.results.statistics.targets import MEGABYTE
+from fedquilt.results.views import read_json
+from fedquilt.storage.finished import on_validation
+from fedquilt.storage.withheld import score_at
+
+FILE = "sweep.json"
+
+
+def ranking(folder: Path) -> list[dict[str, Any]]:
+    """A row for each point, in the order they were tried.
+
+    ``valid`` is the mean over seeds of the validation accuracy at each seed's chosen round; None unless all seeds are
+    finished. The ``best`` point has the highest; only of that one test numbers are told, which chose nothing.
+    """
+    plan = read_json(folder / FILE)
+    rows = [_row(folder, number, point) for number, point in enumerate(plan.get("points", []))]
+    scored = [row for row in rows if row["valid"] is not None]
+    if scored:
+        best = max(scored, key=lambda row: row["valid"])  # of equals the first
+        tests = [_test(folder / name) for name in plan["points"][best["point"]]["folders"]]
+        found = interval([value for value in tests if value is not None])
+        best |= {"best": True, "test": found.mean, "test_half_95": found.half}
+    return rows
+
+
+def _test(folder: Path) -> float | None:
+    """The test accuracy of a run at its chosen round, also where it was withheld."""
+    result = read_json(folder / "result.json")
+    known: float | None = result.get("best", {}).get("test_accuracy")
+    return score_at(folder, result.get("best_round", 0)) if known is None else known
+
+
+def _results(folder: Path, point: dict[str, Any]) -> list[dict[str, Any]]:
+    return [result for name in point["folders"] if (result := read_json(folder / name / "result.json"))]
+
+
+def _row(folder: Path, number: int, point: dict[str, Any]) -> dict[str, Any]:
+    results = _results(folder, point)
+    scores = [v for r in results if (v := on_validation(r["best"])) is not None]
+    whole = len(scores) == len(point["folders"])
+    span = interval(scores)
+    return {
+        "point": number, "label": point["label"], "values": point["values"], "best": False,
+        "seeds": len(scores), "valid": span.mean if whole else None, "valid_half_95": span.half if whole else None,
+        "rounds": float(np.mean([r["best_round"] for r in results])) if whole else None,
+        "megabytes": float(np.mean([r["bytes_up"] + r["bytes_down"] for r in results])) / MEGABYTE if whole else None,
+        "seconds": float(np.mean([r["seconds"] for r in results])) if whole else None,
+    }  # fmt: skip
+
+
+def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sorted by validation accuracy; those without one at the end."""
+    return sorted(rows, key=lambda row: (row["valid"] is None, -(row["valid"] or 0.0)))

@@ -1,0 +1,65 @@
+"""What belongs beside a mean accuracy in a table, and what may be said of the method at its top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedquilt.results.statistics.intervals import bootstrap
+from fedquilt.results.statistics.paired import Accuracies, against, told
+from fedquilt.results.statistics.spread import over_clients
+from fedquilt.results.statistics.targets import Rows, area_under, best_test_round, costs_to
+
+
+def beside(
+    histories: Sequence[Rows], scores: Accuracies, target: float, joules: Sequence[Mapping[int, float] | None] = ()
+) -> dict[str, Any]:
+    """Columns of one method: bootstrap interval of its accuracy over seeds, spread over clients at the chosen round,
+    area under the curve, the best test round under that name, and what the target cost."""
+    chosen = [float(np.mean(list(found.values()))) for found in scores if found]
+    low, high = bootstrap(chosen)
+    tops = [best for rows in histories if (best := best_test_round(rows)) is not None]
+    columns: dict[str, Any] = {
+        "accuracy_bootstrap_low": low, "accuracy_bootstrap_high": high,
+        **(over_clients(scores) if any(len(found) > 1 for found in scores) else {}),
+        "area_under_curve": float(np.mean([area_under(rows) for rows in histories])),
+        "best_test_round_accuracy": float(np.mean([accuracy for _, accuracy in tops])) if tops else None,
+    }  # fmt: skip
+    costs = costs_to(histories, target, joules)
+    columns |= {f"{name}_to_target": cost.mean if cost.always else None for name, cost in costs.items()}
+    return columns | {"seeds_at_target": costs["rounds"].reached}
+
+
+def winner(
+    rows: Sequence[Mapping[str, Any]], scores: Mapping[str, Accuracies], measure: str = "accuracy"
+) -> dict[str, Any] | None:
+    """The method with the highest mean accuracy and how it differs from every other, corrected for their number.
+
+    Centralised training is no federated method and cannot win. Differences are the winner minus the other. ``tied``
+    names the methods that cannot be told apart from it, best first: any of them may be the best. None without a method
+    to choose.
+    """
+    able = [row for row in rows if row["kind"] != "centralised" and row.get(measure) is not None]
+    if not able:
+        return None
+    ordered = [row["method"] for row in sorted(able, key=lambda row: -row[measure])]
+    best, others = ordered[0], [row["method"] for row in able if row["method"] != ordered[0]]
+    found = told({name: against(scores[name], scores[best]) for name in others})
+    tied = [name for name in ordered[1:] if not found[name]["significant"]]
+    return {"method": best, "versus": found, "tied": tied}
+
+
+def apart(won: Mapping[str, Any]) -> str:
+    """Which methods cannot be told apart from the highest one, in a sentence."""
+    others, tied = len(won["versus"]), won["tied"]
+    if next(iter(won["versus"].values()))["seeds"] < 2:
+        return "One seed cannot tell methods apart: any of them may be the best."
+    if not tied:
+        which = "the other method" if others == 1 else f"each of the {others} other methods"
+        return f"It is significantly above {which}."
+    listed = tied[0] if len(tied) == 1 else f"{', '.join(tied[:-1])} and {tied[-1]}"
+    if len(tied) == others:
+        return f"No method can be told apart from it: {listed} may be as good."
+    return f"It cannot be told apart from {listed}, and is significantly above the other {others - len(tied)}."

@@ -1,0 +1,1 @@
+"""A round: the server's half of every engine, and what happens at a client."""

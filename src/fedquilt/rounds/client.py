@@ -1,0 +1,323 @@
+"""What happens at a client, the same on every engine: unpack, work, pack; and scoring a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedquilt.core.deployed import first_state, mode_scores, selected_model
+from fedquilt.core.exchange import Exchange, Method, Turn
+from fedquilt.core.params import Params, finite
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import Batch, ClientId, Site, Source, Table
+from fedquilt.core.train import InTurn, Job, Train, Trained, Visited
+from fedquilt.errors import ExchangeError, FedquiltError, FrameError, StageError
+from fedquilt.records.record import Frame, equal, pack, pack_into, record, same, tensors_in, unpack
+from fedquilt.rounds.beside import Beside
+
+Predict = Callable[[Params, Batch], Tensor]
+Score = Callable[[Predict, Params, Table], Any]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@record(name="fedquilt.engines.client_side:Slot")
+class Slot:
+    """All that a client keeps between visits: the method's state, and the codecs' memories by exchange."""
+
+    state: Any
+    memory: dict[str, Any]
+
+
+@record(name="fedquilt.engines.client_side:Wire")
+class Wire:
+    """What travels up: the encoded upload and how many examples stand behind it."""
+
+    examples: int
+    upload: Any
+
+
+@record(name="fedquilt.engines.client_side:Task")
+class Task:
+    """One visit to make.
+
+    ``slot`` is None before a client's first visit; ``measure`` asks for scores of the model before and after local
+    training; ``again`` counts earlier trips of the same exchange in this round.
+    """
+
+    exchange: str
+    client: Any
+    round: int
+    down: bytes | None
+    slot: bytes | None
+    measure: bool = False
+    again: int = 0
+
+
+@record(name="fedquilt.engines.client_side:Outcome")
+class Outcome:
+    """What a visit gave: the upload's frame, the new slot (None when nothing changed), and measurements.
+
+    Whoever unpacks the upload takes its memory over, if it may be written into: who wants to keep the frame copies it.
+    ``sound`` says whether the client's own new state holds finite numbers only.
+    """
+
+    upload: Frame
+    slot: bytes | None
+    seconds: float
+    sound: bool = True
+    steps: int | None = None
+    loss: float | None = None
+    before: Any = None
+    after: Any = None
+
+
+@record(name="fedquilt.engines.client_side:Exam")
+class Exam:
+    """One client to examine: its deployed model, and the global one if ``whole`` is given, which is sent
+    :class:`~fedquilt.rounds.beside.Beside` the download. ``round`` is the last one that was played, for sources whose
+    data change."""
+
+    client: Any
+    down: bytes | None
+    slot: bytes | None
+    whole: bytes | None
+    splits: tuple[str, ...]
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A visit under way: what was asked, what came, and what the client has."""
+
+    task: Task
+    exchange: Exchange
+    sent: Any
+    slot: Slot
+    site: Site
+    turn: Turn
+    began: float
+
+
+def again_folded(seed: Seed, again: int) -> Seed:
+    """A seed of its own for every further trip of the same exchange in one round."""
+    return seed.fold("again", again) if again else seed
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums depend on how many threads share them: every engine computes with one, so that all agree."""
+    before = torch.get_num_threads()
+    if before != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before != 1:
+            torch.set_num_threads(before)
+
+
+@dataclass
+class ClientSide:
+    """The client's half of an engine: it makes visits and exams for any client of a source."""
+
+    method: Method
+    source: Source
+    seed: Seed
+    score: Score | None = None
+    device: torch.device | None = None
+    room: Callable[[int], bytearray | memoryview] | None = None  # memory for uploads, near those who read them
+
+    def __post_init__(self) -> None:
+        self.exchanges: dict[str, Exchange] = {e.name: e for e in self.method.exchanges()}
+        self._last: tuple[bytes | None, Slot | bytes, Params] | None = None
+        self._whole: tuple[bytes, bytes, Params] | None = None
+        self._seen: tuple[bytes, Any, tuple[int, ...]] | None = None
+        self._read: tuple[str, bytes, Any, tuple[int, ...]] | None = None
+        self._compared: tuple[Params, Params, bool] | None = None
+        self._training: frozenset[ClientId] | None = None
+
+    def first_slot(self, client: ClientId) -> Slot:
+        """A client's slot before its first visit: a pure function of the run's seed and the client's id."""
+        return Slot(first_state(self.method, self.seed, client), {})
+
+    def visit(self, task: Task) -> Outcome:
+        """Do the client's part of an exchange."""
+        visit = self.open(task)
+        work = visit.exchange.work
+        found: Visited | None = None
+        with self.at("work", task), visit.turn.seed.fold("elsewhere").ambient():  # also for code that forgot turn.seed
+            if isinstance(work, Train | InTurn):
+                found = work.run(visit.sent, visit.slot.state, visit.site, visit.turn, self.device)
+            else:
+                state, upload = work(visit.sent, visit.slot.state, visit.site, visit.turn)
+        return self.close(visit, state, upload) if found is None else self.close_trained(visit, found)
+
+    def open(self, task: Task) -> Visit:
+        """Unpack what came, and find the client's rows."""
+        began, exchange, client = time.perf_counter(), self.exchanges[task.exchange], task.client
+        with self.at("unpack", task):
+            sent = self._sent(exchange, _given(task.down))
+            slot: Slot = self.first_slot(client) if task.slot is None else unpack(task.slot)
+            site = self.source.site(client, task.round)
+            seed = again_folded(self.seed.fold("work", task.exchange, task.round, client), task.again)
+        return Visit(task, exchange, sent, slot, site, Turn(task.round, client, seed), began)
+
+    def _sent(self, exchange: Exchange, frame: bytes) -> Any:
+        """What was sent. Clients that are sent the very same read it once, unless one of them wrote into it."""
+        if self._read is not None:
+            name, known, sent, versions = self._read
+            if name == exchange.name and known is frame and versions == _versions(sent):
+                return sent
+        sent = exchange.download.decode(unpack(frame), None)
+        self._read = (exchange.name, frame, sent, _versions(sent))
+        return sent
+
+    def close_trained(self, visit: Visit, found: Visited) -> Outcome:
+        """As :meth:`close`, after a training, which is measured if the task asks for it."""
+        state, upload, job, trained = found
+        with self.at("work", visit.task):
+            notes = self._measured(visit, job, trained)
+        return self.close(visit, state, upload, notes)
+
+    def close(self, visit: Visit, state: Any, upload: Any, notes: Mapping[str, Any] = NOTHING) -> Outcome:
+        """Pack the upload and what the client keeps."""
+        exchange, slot, task = visit.exchange, visit.slot, visit.task
+        with self.at("encode", task):
+            memory = slot.memory.get(exchange.name)
+            wire, kept = exchange.codec.encode(upload, visit.sent, memory, visit.turn.seed.fold("codec"))
+            memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
+            frame = pack_into(Wire(visit.site.examples, wire), self.room)
+            sound = finite(tensors_in(state))
+            changed = self._changed(task, slot, Slot(state, memories))
+        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - visit.began, sound=sound, **notes)
+
+    @contextmanager
+    def at(self, stage: str, task: Task) -> Iterator[None]:
+        """What fails inside is told with method, exchange, stage, client and round."""
+        try:
+            yield
+        except StageError as error:
+            raise self._failed(task, error.stage, error.__cause__ or error) from error.__cause__
+        except ExchangeError:
+            raise
+        except Exception as error:
+            raise self._failed(task, stage, error) from error
+
+    def _changed(self, task: Task, before: Slot, after: Slot) -> bytes | None:
+        """The frame of the new slot, or None when it is what it was."""
+        if same(before, after) or (task.slot is None and equal(before, after)):  # a first slot that is still the first
+            return None
+        frame = pack(after, checksum=False)  # it is kept under its sha256
+        return None if frame == task.slot else frame
+
+    def _measured(self, visit: Visit, job: Job, trained: Trained) -> dict[str, Any]:
+        notes: dict[str, Any] = {"steps": trained.steps, "loss": trained.loss}
+        turn, measure = visit.turn, visit.task.measure
+        test = self.source.exam(turn.client, "test", turn.round) if measure and turn.client is not None else None
+        if test is not None and self.score is not None:
+            notes["before"] = self.score(self.method.predict, job.params, test)
+            notes["after"] = self.score(self.method.predict, trained.params, test)
+        return notes
+
+    def exam(self, exam: Exam) -> dict[str, Any]:
+        """Scores of the client's deployed model, and of the global one (in every mode, where there are several), on its
+        own held-out rows."""
+        if self.score is None:
+            return {}
+        model = self._deployed(exam)
+        whole = None if exam.whole is None else self._shared_model(exam.whole, _given(exam.down))
+        scores: dict[str, Any] = {"deployed": {}, "global": {}}
+        equal = whole is not None and self._equal(model, whole)
+        modes = {} if whole is None else self._modes(exam)
+        for split in exam.splits:
+            table = self.source.exam(exam.client, split, exam.round)
+            if table is None:
+                continue
+            scores["deployed"][split] = self.score(self.method.predict, model, table)
+            if whole is not None:
+                scores["global"][split] = (
+                    scores["deployed"][split] if equal else self.score(self.method.predict, whole, table)
+                )
+                for name, mode in modes.items():
+                    scores.setdefault(name, {})[split] = self.score(self.method.predict, mode, table)
+        return scores
+
+    def _modes(self, exam: Exam) -> dict[str, Params]:
+        """What the global model could be instead, if the method has modes; all are made of the download."""
+        method: Any = self.method
+        names = mode_scores(method)
+        found = method.modes(self._shown(_given(exam.down))) if names else {}
+        return {name: found[mode] for mode, name in names.items()}
+
+    def _equal(self, model: Params, whole: Params) -> bool:
+        if self._compared is None or self._compared[0] is not model or self._compared[1] is not whole:
+            self._compared = (model, whole, _equal(model, whole))
+        return self._compared[2]
+
+    def _deployed(self, exam: Exam) -> Params:
+        """The client's model; equal download and slot give the very same object, so that it stays bound, unless the
+        client selected it by its own rows."""
+        slot = self.first_slot(exam.client) if exam.slot is None else exam.slot
+        if self._last is not None and self._last[0] is exam.down and same(self._last[1], slot):
+            return self._last[2]
+        try:
+            state = unpack(slot).state if isinstance(slot, bytes) else slot.state
+            shown = self._shown(_given(exam.down))
+            selected = selected_model(self.method, shown, state, partial(self._own_site, exam))
+            model = self.method.personal_model(shown, state) if selected is None else selected
+        except FedquiltError:
+            raise
+        except Exception as error:
+            raise ExchangeError(type(self.method).__name__, "evaluation", "personal_model", exam.client, -1,
+                                f"{type(error).__name__}: {error}") from error  # fmt: skip
+        rowless = self._training is not None and exam.client not in self._training  # others may have rows to select by
+        self._last = (exam.down, slot, model) if selected is None and not rowless else None
+        return model
+
+    def _own_site(self, exam: Exam) -> Site | None:
+        """The training rows of an examined client, if it has any."""
+        if self._training is None:
+            self._training = frozenset(self.source.ids)
+        return self.source.site(exam.client, exam.round) if exam.client in self._training else None
+
+    def _shared_model(self, frame: bytes, down: bytes) -> Params:
+        if self._whole is None or self._whole[0] is not frame or self._whole[1] is not down:
+            beside = unpack(frame)
+            if not isinstance(beside, Beside):
+                raise FrameError(f"malformed exam: a {type(beside).__name__} instead of a model")
+            self._whole = (frame, down, beside.model(self._shown(down)))
+        return self._whole[2]
+
+    def _shown(self, down: bytes) -> Any:
+        """The download of an exam, read once for both models and for all clients, unless one wrote into it."""
+        if self._seen is None or self._seen[0] is not down or self._seen[2] != _versions(self._seen[1]):
+            seen = unpack(down)
+            self._seen = (down, seen, _versions(seen))
+        return self._seen[1]
+
+    def _failed(self, task: Task, stage: str, error: BaseException) -> ExchangeError:
+        name = type(self.method).__name__
+        return ExchangeError(name, task.exchange, stage, task.client, task.round, f"{type(error).__name__}: {error}")
+
+
+def _given(frame: bytes | None) -> bytes:
+    if frame is None:
+        raise AssertionError("a task reached a client without its download")
+    return frame
+
+
+def _versions(value: Any) -> tuple[int, ...]:
+    """Which tensors there are, and how often each was written into."""
+    return tuple(number for tensor in tensors_in(value) for number in (id(tensor), tensor._version))
+
+
+def _equal(a: Params, b: Params) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(t, b[n]) for n, t in a.items())

@@ -1,0 +1,77 @@
+"""What every engine offers the round loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from fedquilt.core.exchange import Method
+from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId, Source
+from fedquilt.rounds.client import Exam, Outcome, Score, Task
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A visit that gave no answer, and why."""
+
+    reason: str
+
+
+class Engine(Protocol):
+    """Carries tasks to clients and brings outcomes back in the order asked for.
+
+    An engine that ``keeps_states`` leaves clients' states where the clients are: the slots of its tasks and outcomes
+    are the sha256 of the frames, not the frames.
+    """
+
+    name: str
+    keeps_states: bool
+
+    def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
+        """Get ready for a run; an engine can serve several runs, one after another."""
+        ...
+
+    def visits(
+        self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
+    ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
+        """Make a visit to each client; outcomes come in the order of ``clients``, as they are ready."""
+        ...
+
+    def exams(
+        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
+    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+        """Score each client's model; results come in the order of ``clients``."""
+        ...
+
+    def saved(self, oldest: int) -> None:
+        """Snapshots reach back to the state before this round; no older state will be asked for."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What to record about this engine: processes, devices, their peak memory."""
+        ...
+
+    def close(self) -> None:
+        """Give back processes and memory. An engine can be closed twice."""
+        ...
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """An engine whose clients have a deadline, which decoding their replies is part of."""
+
+    def seconds_left(self, client: ClientId) -> float:
+        """What a client that has answered left of its deadline."""
+        ...
+
+
+@runtime_checkable
+class Carrier(Protocol):
+    """An engine whose messages travel to other machines, and which knows what they weighed."""
+
+    def carried(self) -> dict[str, int]:
+        """Bytes since this was last asked: ``carried_down`` and ``carried_up`` are all that was put into messages, to
+        clients and from them; ``scoring_down`` and ``scoring_up`` are those of exams among them."""
+        ...

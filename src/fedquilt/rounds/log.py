@@ -1,0 +1,114 @@
+"""What happened in a round: who was visited, what travelled, and who was left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedquilt.core.table import ClientId
+from fedquilt.rounds.phases import Phase
+from fedquilt.rounds.traffic import Load
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The record of one visit: bytes of the real frames, time, and what local training said of itself.
+
+    ``seconds`` were measured where the client's work was done; ``trip`` is the place of the exchange in the round.
+    """
+
+    exchange: str
+    client: ClientId
+    down: Load
+    up: Load
+    seconds: float
+    examples: int
+    steps: int | None = None
+    loss: float | None = None
+    before: Any = None
+    after: Any = None
+    trip: int = 0
+
+    @property
+    def bytes_down(self) -> int:
+        """The length of the download's frame."""
+        return self.down.wire
+
+    @property
+    def bytes_up(self) -> int:
+        """The length of the upload's frame."""
+        return self.up.wire
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A reply that was left out, and why."""
+
+    round: int
+    exchange: str
+    client: ClientId
+    reason: str
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+@dataclass
+class RoundLog:
+    """What happened in one round; ``phases`` says where its seconds went, ``void`` why the round does not count."""
+
+    round: int
+    visits: list[Visit] = field(default_factory=list)
+    quarantined: list[Quarantine] = field(default_factory=list)
+    seconds: float = 0.0
+    phases: list[Phase] = field(default_factory=list)
+    void: str | None = None
+
+    def of(self, trip: int) -> list[Visit]:
+        """The visits of one exchange of the round, by its place."""
+        return [v for v in self.visits if v.trip == trip]
+
+    def leave_out(self, visit: Visit, reason: str) -> None:
+        """A visit does not count after all."""
+        self.visits = [v for v in self.visits if v is not visit]
+        self.quarantined.append(
+            Quarantine(self.round, visit.exchange, visit.client, reason, visit.bytes_down, visit.bytes_up)
+        )
+
+    @property
+    def bytes_down(self) -> int:
+        """All that was sent to clients, also to those whose replies were quarantined."""
+        return sum(v.bytes_down for v in self.visits) + sum(q.bytes_down for q in self.quarantined)
+
+    @property
+    def bytes_up(self) -> int:
+        """All that clients sent, also what was quarantined."""
+        return sum(v.bytes_up for v in self.visits) + sum(q.bytes_up for q in self.quarantined)
+
+    @property
+    def raw_down(self) -> int:
+        """What would have been sent to clients without codecs."""
+        return sum(v.down.raw for v in self.visits) + sum(q.bytes_down for q in self.quarantined)
+
+    @property
+    def raw_up(self) -> int:
+        """What clients would have sent without codecs."""
+        return sum(v.up.raw for v in self.visits) + sum(q.bytes_up for q in self.quarantined)
+
+    @property
+    def left_out(self) -> set[ClientId]:
+        """The clients whose replies were quarantined."""
+        return {q.client for q in self.quarantined}
+
+    def metrics(self) -> dict[str, Any]:
+        """The numbers of the round: clients, trainings, their loss weighted by examples, and bytes."""
+        losses = [(v.examples, v.loss) for v in self.visits if v.loss is not None]
+        return {
+            "clients": len({v.client for v in self.visits}),
+            "updates": sum(v.steps is not None for v in self.visits),
+            "train_loss": sum(n * v for n, v in losses) / sum(n for n, _ in losses) if losses else None,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "raw_down": self.raw_down,
+            "raw_up": self.raw_up,
+            "quarantined": len(self.quarantined),
+        }

@@ -1,0 +1,92 @@
+"""What the bytes of a message are made of: of each tensor or field, the bytes as it is and the bytes that travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedquilt.records.record import Frame, frame_bytes
+from fedquilt.records.registered import names
+
+FRAME = "(frame)"  # what is neither tensors nor bytes: names, shapes, numbers
+Sizes = dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """One message. ``raw`` is the size of the frame without a codec, ``wire`` that of the real one; ``parts`` holds the
+    same two numbers for each tensor or field."""
+
+    raw: int
+    wire: int
+    parts: Sizes = field(default_factory=dict)
+
+
+def load_of(plain: Any, coded: Any, frame: Frame, wrap: Callable[[Any], Any] = lambda message: message) -> Load:
+    """The load of a message: what it means, what travelled, its frame, and the record around it."""
+    raw = len(frame) if coded is plain else frame_bytes(wrap(plain), compact=True)
+    parts: Sizes = {}
+    found = ((n, size, size) for n, size in _sizes(plain, "")) if coded is plain else _compared(plain, coded, "")
+    for name, before, after in found:
+        old = parts.get(name, (0, 0))
+        parts[name] = (old[0] + before, old[1] + after)
+    rest = raw - sum(p[0] for p in parts.values()), len(frame) - sum(p[1] for p in parts.values())
+    return Load(raw, len(frame), {**parts, FRAME: rest})
+
+
+def _compared(plain: Any, coded: Any, path: str) -> Iterator[tuple[str, int, int]]:
+    if isinstance(plain, Tensor | bytes):
+        yield path or "tensor", _weight(plain), _weight(coded)
+    elif is_dataclass(plain) and not isinstance(plain, type) and type(plain) is type(coded):
+        for one in fields(plain):
+            yield from _compared(getattr(plain, one.name), getattr(coded, one.name), _below(path, one.name))
+    elif isinstance(plain, tuple | list) and isinstance(coded, tuple | list) and len(plain) == len(coded):
+        for before, after in zip(plain, coded, strict=True):
+            yield from _compared(before, after, path)
+    elif isinstance(plain, dict):
+        if isinstance(coded, dict) and plain.keys() == coded.keys():
+            inside = list(coded.values())
+        else:
+            inside = list(getattr(coded, "parts", ()))
+        if len(inside) == len(plain):
+            for (name, before), after in zip(plain.items(), inside, strict=True):
+                yield from _compared(before, after, _below(path, str(name)))
+        else:
+            yield path or "tensors", _weight(plain), _weight(coded)
+    elif _weight(plain) or _weight(coded):
+        yield path or "record", _weight(plain), _weight(coded)
+
+
+def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
+    """The same for a message that travels as it is."""
+    if isinstance(value, Tensor | bytes | bytearray):
+        yield path or "tensor", _weight(value)
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _sizes(part, _below(path, str(name)))
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _sizes(part, path)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for name in names(type(value)):
+            yield from _sizes(getattr(value, name), _below(path, name))
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _weight(value: Any) -> int:
+    """The bytes of all tensors and bytes of a tree."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, bytes | bytearray):
+        return len(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return sum(_weight(getattr(value, one.name)) for one in fields(value))
+    if isinstance(value, dict):
+        return sum(map(_weight, value.values()))
+    return sum(map(_weight, value)) if isinstance(value, tuple | list) else 0

@@ -1,1 +1,0 @@
-"""Sweeps: many settings of one method, chosen on validation rows."""

@@ -1,0 +1,130 @@
+"""A comparison of methods in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.results.statistics.beside import apart
+from fedquilt.results.tables import FRAME, score_columns
+from fedquilt.storage.finished import chosen
+from fedquilt.terminal import console, say, show_table
+
+
+def comparison_table(summary: Mapping[str, Any]) -> None:
+    """The end of a comparison."""
+    seeds = len(summary["seeds"])
+    title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
+    shown = [c for c in score_columns() if any(row.get(c.key) is not None for row in summary["rows"])]
+    if console.width < 32 + 12 * len(shown):
+        shown = [c for c in shown if not c.metric.minor]  # they are in the table's file
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("method", overflow="fold")
+    for label in (*(c.label for c in shown), "MB", "sec"):
+        table.add_column(label, justify="right", no_wrap=True)  # fits 80 columns
+    least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
+    table.add_row("majority class", *(_percent(least.get(c.key), None) for c in shown), "", "", style="dim")
+    framed = [row for row in summary["rows"] if row["frame"]]
+    for kind in FRAME:
+        if kind not in {row["kind"] for row in framed}:
+            table.add_row(f"{kind}: not run", *[""] * (len(shown) + 2), style="dim")
+    won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
+    top = {won["method"], *won["tied"]}
+    for row in [*framed, *(row for row in summary["rows"] if not row["frame"])]:
+        spans = [c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in shown]
+        sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
+        style = "bold" if row["method"] in top else "dim" if row["frame"] else ""
+        table.add_row(row["method"], *spans, sent, f"{row['seconds']:.1f}", style=style)
+    show_table(table)
+    if won["versus"]:
+        say(f"Highest: {won['method']}. {apart(won)}")
+    if len(framed) < len(FRAME):
+        say("compare.frame=true runs the methods of the frame too.")
+    _beside(summary)
+    for method, line in summary.get("modes", {}).items():
+        say(f"{method}: {line}")
+    _energy(summary.get("energy", {}))
+    for method, doubt in summary.get("doubts", {}).items():
+        say(f"note: {method}: {doubt}")
+    for line in summary.get("missing", []):
+        say(f"note: {line}")
+    for run in summary["failed"]:
+        say(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
+    interval = (
+        "± is the 95 % t-interval over seeds; of other columns than accuracy also that of the number of test rows. "
+        if seeds > 1
+        else "One seed: no interval. ± of other columns than accuracy is the 95 % interval of the number of test rows. "
+    )
+    mean = "Mean over clients" if summary["measure"] == "accuracy" else "Global model on the common test set"
+    say(f"{mean}, at the {chosen(summary['chosen_on'] == 'validation')}. {interval}Traffic and time per run.")
+    say(f"report {summary['report']}")
+    say(f"table  {summary['folder']}/table.csv")
+    say(f"curves {summary['folder']}/curves.png")
+    say("and accuracy_curves, loss_curves, accuracy_boxplot, convergence_speed and comparison_table.csv beside it")
+
+
+def _energy(told: Mapping[str, str]) -> None:
+    """What a run of each method spent; once where all say the same, for example that nothing can be measured."""
+    if len(set(told.values())) == 1:
+        say(next(iter(told.values())))
+    else:
+        for method, line in told.items():
+            say(f"{method}: {line}")
+
+
+def _beside(summary: Mapping[str, Any]) -> None:
+    """What belongs beside accuracies: differences from the first method, clusters, work."""
+    first, *others = summary["rows"]
+    clients = summary["measure"] == "accuracy"
+    title = f"against {first['method']}, {'client by client' if clients else 'seed by seed'}" if others else None
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("method", overflow="fold")
+    for name in ("difference", "p", "seeds", "majority", "clusters", "ARI", "updates"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in summary["rows"]:
+        known = row is not first
+        table.add_row(
+            row["method"],
+            _percent(row["versus_first_difference"], row["versus_first_half"])
+            + (" *" if row["versus_first_significant"] else "  ")
+            if known
+            else "",
+            f"{row['versus_first_p']:.2g}" if known and not math.isnan(row["versus_first_p"]) else "",
+            f"{row['versus_first_seeds_better']}/{row['versus_first_seeds']}" if known else "",
+            _percent(row["versus_majority_difference"], None) + (" *" if row["versus_majority_significant"] else "  "),
+            "" if row["clusters"] is None else f"{row['clusters']:.3g}{_placed(row) if row['ari'] is None else ''}",
+            "" if row["ari"] is None else f"{row['ari']:.2f}{_placed(row)}",
+            "" if math.isnan(row["updates"]) else f"{row['updates']:.0f}",
+        )
+    show_table(table)
+    if any(_placed(row) for row in summary["rows"]):
+        say(
+            "ARI is over the clients that were placed in a cluster; those never asked are scored with the model of "
+            "lowest loss on their training rows."
+        )
+    if others and not clients:
+        say(
+            "difference: accuracy on the common test set minus the first method's; *: p < 0.05 of the paired t-test "
+            "over seeds (Holm), and all seeds agree; seeds: in how many it is better. updates: local trainings per run."
+        )
+    elif others:
+        say(
+            "difference: mean over clients of accuracy minus the first method's, ± 95 % over clients; p: Wilcoxon's "
+            "test over clients, corrected for the number of methods (Holm); *: p < 0.05 and all seeds, of two or more, "
+            "agree; seeds: in how many it is better. majority: the same difference from always answering the "
+            "client's commonest label. updates: local trainings per run."
+        )
+
+
+def _placed(row: Mapping[str, Any]) -> str:
+    """How many clients were in a cluster at the end, where some were not."""
+    placed, whole = row["placed"], row["placed_of"]
+    return "" if placed is None or whole is None or placed >= whole else f" ({placed:.4g} of {whole:.4g} placed)"
+
+
+_percent = metric(PRIMARY).written

@@ -1,0 +1,223 @@
+"""What a person sees in the terminal: tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from fedquilt.metrics.energy import in_words
+from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
+from fedquilt.results.statistics.targets import MEGABYTE
+from fedquilt.storage.finished import in_messages, modes_line, validated
+from fedquilt.storage.mending import missing_of
+from fedquilt.storage.mending import told as lost_in_words
+from fedquilt.terminal import console as console
+from fedquilt.terminal import say, show_table
+
+MAJORITY = (
+    (f"test_{PRIMARY}", "majority_class", "majority_half_95", "mean over clients"),
+    (f"common_test_{PRIMARY}", "common_test_class", "common_test_class_half_95", "common test set"),
+)
+
+
+def result_table(folder: Path, result: Mapping[str, Any]) -> None:
+    """The end of a run."""
+    best, last = result.get("best") or {}, result.get("last") or {}
+    table = Table(title=f"{folder.name}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    how = "chosen on validation" if validated(result) else "no validation rows to choose on"
+    table.add_column(f"round {result['best_round']} ({how})", justify="right")
+    table.add_column(f"round {result['rounds']} (last)", justify="right")
+    for m, name, label in _labels("test_accuracy" in last):
+        if name in last:
+            table.add_row(label + ", %" * m.share, m.told(best, name) or "-", m.told(last, name) or "-")
+    for name, share, half, where in MAJORITY:
+        if name in last and result.get(share) is not None:
+            least = metric(PRIMARY).written(result[share], result.get(half))
+            table.add_row(f"majority class, {where}, %", least, least, style="dim")
+            break
+    show_table(table)
+    if any(name.endswith(ROWS_HALF) for name in last):
+        say("± is the 95 % interval that the number of test rows leaves.")
+    up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
+    stopped = " (stopped early)" if result["stopped_early"] else ""
+    say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    if result.get("energy"):
+        say(in_words(result["energy"]))
+    if in_messages(result):
+        say(in_messages(result))
+    if result["quarantined"]:
+        say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
+    for name, lost in missing_of(result).items():
+        say(f"{name}: {lost_in_words(lost)}")
+    _told(folder)
+    if line := modes_line(best or last):
+        say(line)
+    if "preparation" in result:
+        told, up, down = (result["preparation"][name] for name in ("told", "bytes_up", "bytes_down"))
+        say(f"table {told}" + (f" ({up:,} bytes up and {down:,} down to agree on it)" if up else ""))
+    if "doubt" in result:
+        say(f"note: {result['doubt']}")
+    say(f"state {result['digest']}")
+    if (folder / "report.html").exists():
+        say(f"report {folder}/report.html")
+    say(f"folder {folder}")
+
+
+def _labels(tested: bool) -> Iterator[tuple[Metric, str, str]]:
+    """The numbers at the end of a run, and what they are called; the validation accuracy only where tests are not."""
+    for m in metrics():
+        yield m, f"test_{m.id}", f"test {m.name}" + (", mean over clients" if m.id == PRIMARY else "")
+        if "worst10" in m.summaries:
+            yield m, f"test_{m.id}_worst10", "of the worst tenth"
+    first = metric(PRIMARY)
+    yield first, f"global_test_{PRIMARY}", "global model, mean over clients"
+    yield first, f"common_test_{PRIMARY}", "global model, common test set"
+    if not tested:
+        yield first, f"valid_{PRIMARY}", f"validation {PRIMARY}, mean over clients"
+
+
+def _told(folder: Path) -> None:
+    """The clusters of a run that made any, and what should be known of them."""
+    try:
+        text = json.loads((folder / "clusters.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    used = len({label for _, label in text["labels"]})
+    placed = f", {len(text['labels'])} of {text['of']} clients placed" if text.get("of") else ""
+    say(f"{used} clusters ({text['criterion']}){placed}; see them with: fedquilt clusters {folder}")
+    for warning in text["warnings"]:
+        say(f"warning: {warning}")
+
+
+def newcomers_table(found: Mapping[str, Any]) -> None:
+    """How clients fare that never took part."""
+    table = Table(title=f"{found['newcomers']} newcomers; accuracy in %", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("mode")
+    for name in ("mean", "std", "worst", "majority class", "epochs"):
+        table.add_column(name, justify="right")
+    for mode, row in found["modes"].items():
+        if "refused" not in row:
+            numbers = (f"{100 * row[name]:.1f}" for name in ("mean", "std", "worst", "majority"))
+            table.add_row(mode, *numbers, str(row["epochs"]))
+    show_table(table)
+    for mode, row in found["modes"].items():
+        if "refused" in row:
+            say(f"{mode}: {row['refused']}")
+    starts = {row["start"] for row in found["modes"].values() if "start" in row}
+    if "fresh client" in starts:
+        say("There is no global model: newcomers start from what a client has before its first visit.")
+
+
+def stream_tables(stream: Any, found: Mapping[str, Any]) -> None:
+    """When each task is on, and its split."""
+    for stage in found["stages"]:
+        task = stage["task"]
+        say(f"rounds {stage['rounds']}: task {task} (classes {_ranges(found['tasks'][task]['classes'])})")
+    if found["recurring"]:
+        say("and then from the beginning again")
+    if found["delays"]:
+        late = ", ".join(f"client {client} by {rounds}" for client, rounds in list(found["delays"].items())[:10])
+        more = f" and {len(found['delays']) - 10} more" if len(found["delays"]) > 10 else ""
+        say(f"behind by so many rounds: {late}{more}")
+    for number, task in enumerate(stream.tasks):
+        say(f"\ntask {number}")
+        partition_table(task, Path(found["tasks"][number]["plot"]))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0-2, 5 for 0, 1, 2, 5."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def _fitting(counts: Any, name: int) -> int:
+    """How many label columns fit beside the client, all and bits; at most 20, and at least one."""
+    widths = [3 + max(len(str(label)), len(str(n))) for label, n in enumerate(counts.max(0))]
+    room = console.width - 1 - (3 + max(name, 6)) - (3 + max(len(str(counts.sum(1).max())), 3)) - (3 + 4)
+    return max(1, int(np.searchsorted(np.cumsum(widths[:20]), room, side="right")))
+
+
+def partition_table(federation: Any, picture: Path) -> None:
+    """A split in the terminal."""
+    from fedquilt.data.partitions.measures import label_entropy, measures
+
+    counts = np.asarray(federation.label_counts("train"))
+    shown = min(len(counts), 30)
+    table = Table(title=f"training rows of {len(counts)} clients by label", title_justify="left")
+    table.add_column("client")
+    labels = _fitting(counts[:shown], max(len(str(c)) for c in federation.ids[:shown]))
+    for label in range(labels):
+        table.add_column(str(label), justify="right")
+    table.add_column("all", justify="right")
+    table.add_column("bits", justify="right")
+    for client, row, bits in list(zip(federation.ids, counts, label_entropy(counts), strict=True))[:shown]:
+        table.add_row(str(client), *(str(n) if n else "·" for n in row[:labels]), str(row.sum()), f"{bits:.2f}")
+    show_table(table)
+    left_out = [(len(counts) - shown, "clients"), (counts.shape[1] - labels, "labels")]
+    if more := " and ".join(f"{n} more {what}" for n, what in left_out if n):
+        say(f"... and {more}; all are in {picture.with_suffix('.csv')}")
+    sizes = counts.sum(1)
+    say(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
+    if federation.preparation is not None:
+        say(f"table: {federation.preparation.told()}")
+    found = measures(counts)
+    distance = found["label_distance"]
+    say("bits of label entropy: " + ", ".join(f"{name} {bits:.2f}" for name, bits in found["label_entropy"].items()))
+    if distance is not None:
+        say(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 equal, 1 nothing shared)")
+    say(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
+    say(f"picture {picture}")
+
+
+def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Rows as a table."""
+    table = Table(title=title, title_justify="left")
+    names = list(rows[0]) if rows else []
+    for place, name in enumerate(names):
+        table.add_column(name, no_wrap=place == 0, overflow="fold")  # a name that is cut off is no use to anyone
+    for row in rows:
+        table.add_row(*(_text(row[n]) for n in names))
+    show_table(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list):
+        return "x".join(str(v) for v in value)
+    return "" if value is None else str(value)
+
+
+def merged_models(request: Any, quiet: bool) -> dict[str, Any]:
+    """Merge saved models under a progress bar, and tell what happened."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    from fedquilt.analysis.merging import card_of, merge_files, part_of
+
+    columns = (TextColumn("merging"), BarColumn(), MofNCompleteColumn(), TextColumn("numbers"), TimeRemainingColumn())
+    with Bars(*columns, console=console, disable=quiet, transient=True) as bars:
+        bar = bars.add_task("merging", total=None)
+        found = merge_files(request, lambda name, numbers: bars.advance(bar, numbers))
+    if not quiet:
+        for place, model in enumerate(found["models"]):
+            say(f"{model['path']}  {part_of(found, place)}".rstrip())
+        if found["base"] is not None:
+            say(f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
+                  f"with both signs {100 * found['conflicts']:.2f} %")  # fmt: skip
+        say(f"{found['numbers']} weights in {found['tensors']} tensors, {found['seconds']:.1f} s")
+        say(f"model {found['out']}")
+        say(f"card  {card_of(request.out)}")
+    return found

@@ -1,0 +1,88 @@
+"""Files that are written whole or not at all, and errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedquilt.errors import StorageError
+
+if TYPE_CHECKING:
+    from fedquilt.core.table import ClientId
+
+
+@contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """Turn the system's complaints about a folder into one clear error."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        advice = {
+            errno.ENOSPC: "The disk is full: free some space",
+            errno.EFBIG: "The file may not grow further: raise the limit or free some space",
+            errno.EDQUOT: "The quota is used up: free some space",
+            errno.EROFS: "The file system is read-only: choose another output.folder",
+            errno.EACCES: "No permission to write there: choose another output.folder",
+            errno.EPERM: "No permission to write there: choose another output.folder",
+        }.get(error.errno or 0, "Check the folder")
+        begun = (path / "config.toml").exists()
+        hope = f" Snapshots written before are intact; go on with 'fedquilt resume {path}'." if begun else ""
+        raise StorageError(f"Cannot write below '{path}': {error.strerror or error}. {advice}.{hope}") from error
+
+
+def write_atomic(path: Path, content: bytes, run: Path | None = None) -> None:
+    """Write, fsync, rename: a reader finds the old file or the new one, never half of one.
+
+    ``run`` is the folder of the run that errors name, if it is not the file's own.
+    """
+    with storage(run or path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        try:
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+            flush(path.parent)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: numbers that are not finite become null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def flush(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_name(client: ClientId) -> str:
+    """A client's id as part of a file's name."""
+    return str(client) if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')

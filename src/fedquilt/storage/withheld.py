@@ -1,0 +1,38 @@
+"""Test scores that nobody may choose by: kept apart from everything that is shown while runs are played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedquilt.core.table import ClientId
+from fedquilt.storage.folder import RunFolder
+from fedquilt.storage.logs import WITHHELD as LOG
+
+Exams = Mapping[ClientId, Mapping[str, Any]]
+
+
+def is_test(name: str) -> bool:
+    """Whether a number of a round was taken on test rows: test_..., global_test_... or common_test_..."""
+    return "test" in name.split("_")[:2]
+
+
+def apart(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The numbers of a round that may be shown, and those that are withheld, with their round."""
+    shown = {name: value for name, value in metrics.items() if not is_test(name)}
+    return shown, {"round": metrics["round"], **{n: v for n, v in metrics.items() if is_test(n)}}
+
+
+def without_tests(exams: Exams) -> dict[ClientId, dict[str, Any]]:
+    """Clients' scores without those on test rows."""
+    return {
+        client: {model: {k: v for k, v in splits.items() if k != "test"} for model, splits in exam.items()}
+        for client, exam in exams.items()
+    }
+
+
+def score_at(folder: Path, round: int, name: str = "test_accuracy") -> float | None:
+    """A withheld score of a round, for who has chosen without it; None if there is none."""
+    found = next((row for row in RunFolder(folder).rows(LOG) if row.get("round") == round), {})
+    return found.get(name)

@@ -1,0 +1,1 @@
+"""Several runs as one study: comparisons and sweeps, played one by one or side by side."""

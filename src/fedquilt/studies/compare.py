@@ -1,0 +1,147 @@
+"""Several methods, several seeds, one federation: a table with honest intervals, and curves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedquilt.config.config import Config, Kinded
+from fedquilt.core.seed import Seed
+from fedquilt.data import Federation
+from fedquilt.errors import ConfigError, InputError, RoundError
+from fedquilt.results.statistics.spread import client_means
+from fedquilt.results.tables import FRAME, as_csv, by_label, scored, summary_of
+from fedquilt.results.views import CELLS, RunView
+from fedquilt.runs.build import federation_of, method_of
+from fedquilt.storage.federation_file import constants, write_federation
+from fedquilt.storage.files import to_json, write_atomic
+from fedquilt.studies.player import Audience, Cell, Player
+
+
+def cells(config: Config) -> tuple[Path, list[Cell]]:
+    """The runs of a comparison, seed by seed, and the folder that holds them."""
+    choices = list(config.compare.methods)
+    if config.compare.frame:
+        able = FRAME[1:] if _common_only(config) else FRAME  # alone, clients have no model for a common test set
+        choices += [Kinded(kind=kind) for kind in able if kind not in {c.kind for c in choices}]
+    labels = _labels(choices)
+    seeds = config.compare.seeds
+    runs = {
+        (label, seed): config.with_method(choice).model_copy(update={"seed": seed})
+        for seed in seeds
+        for label, choice in zip(labels, choices, strict=True)
+    }
+    identity = hashlib.sha256("".join(c.identity() for c in runs.values()).encode()).hexdigest()[:8]
+    top = Path(config.output.folder) / f"compare-{config.name}-{identity}"
+    found = [Cell(label, c, top / f"{label}-seed{seed}") for (label, seed), c in runs.items()]
+    return top, found
+
+
+def _labels(choices: Sequence[Kinded]) -> list[str]:
+    """A short name per method; options are added where two have the same kind."""
+    kinds = [c.kind for c in choices]
+    labels = []
+    for choice in choices:
+        options = ",".join(f"{k}={v}" for k, v in choice.options.items())
+        labels.append(choice.kind if kinds.count(choice.kind) == 1 or not options else f"{choice.kind},{options}")
+    return [label if labels.count(label) == 1 else f"{label}#{i}" for i, label in enumerate(labels)]
+
+
+def compare(config: Config, audience: Audience | None = None) -> dict[str, Any]:
+    """Run every cell that is not finished yet, then make the table and the picture."""
+    top, todo = cells(config)
+    federation = federation_of(config)
+    _check_tests(config, federation, todo)
+    for cell in todo:
+        check(cell.config, federation)
+    begin(config, top, todo)
+    write_federation(top, federation)
+    with Player(config, federation, audience) as player:
+        player.play(todo)
+    trouble = {f["method"] for f in player.failed}
+    done = [cell for cell in todo if cell.label not in trouble]
+    if not done:
+        raise RoundError(player.all_failed("method"))
+    return conclude(config, top, done, federation, player.failed)
+
+
+def _common_only(config: Config) -> bool:
+    """Whether clients have no test rows of their own."""
+    return config.data.test == 0 and not config.data.local_tests
+
+
+def _check_tests(config: Config, federation: Federation, todo: Sequence[Cell]) -> None:
+    """There are rows to compare methods on, and every method has a model for them."""
+    if not _common_only(config):
+        return
+    if getattr(federation, "global_test", None) is None:
+        raise ConfigError([
+            "data.test: a comparison needs test rows, got 0.0, and these data have no test set of their own; give "
+            "clients a share (data.test=0.2), or hold back a common one (data.common_test=0.2)"
+        ])  # fmt: skip
+    for cell in {cell.label: cell for cell in todo}.values():
+        method = method_of(cell.config, federation)
+        if method.global_model(method.init_server(Seed(0))) is None:
+            raise ConfigError([
+                f"data.test: got 0.0, so methods are compared by their global model on the common test set, and "
+                f"{cell.label} has none: what its clients use is their own; leave it out, or give clients test rows"
+            ])  # fmt: skip
+
+
+def check(config: Config, federation: Federation) -> None:
+    """Refuse what cannot work, or cannot be compared, before the first run."""
+    if getattr(method_of(config, federation), "reconstructs", False):
+        raise InputError(
+            f"{config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and look at "
+            "'fedquilt continual RUN'."
+        )
+
+
+def begin(config: Config, top: Path, todo: Sequence[Cell]) -> None:
+    """What there will be, so that whoever looks early knows what is missing."""
+    planned = [{"label": c.label, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
+    content = {"name": config.name, "target": config.compare.target, "rounds": config.rounds, "cells": planned}
+    write_atomic(top / CELLS, to_json(content, indent=1).encode())
+
+
+def _has_scores(view: RunView) -> bool:
+    """Whether its logs still have what pictures are made of."""
+    return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
+
+
+def conclude(
+    config: Config, top: Path, done: Sequence[Cell], federation: Federation, failed: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The table, the pictures and the report of finished runs, and which did not finish."""
+    from fedquilt.report import write_report
+    from fedquilt.results.comparison_plots import draw_all
+    from fedquilt.results.plots import curves
+
+    views = [RunView(c.folder, c.label, c.config.seed) for c in done]
+    constant, common = constants(federation), federation.majority().global_test
+    summary: dict[str, Any] = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
+    summary |= {"clients": len(federation.ids), "failed": list(failed)}
+    summary["missing"] = [f"{v.folder.name}: {line}" for v in views for line in v.missing]
+    clients = summary["measure"] == "accuracy"
+    drawn = {label: group for label, group in by_label(views).items() if all(_has_scores(v) for v in group)}
+    histories = {label: [scored(v, clients) for v in group] for label, group in drawn.items()}
+    ends = {label: client_means([v.scored.last() for v in group]) for label, group in drawn.items()}
+    if drawn:
+        curves(histories, summary["majority_class"], top / "curves")
+        draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
+    kinds = {c.label: c.config.method for c in done}
+    stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
+    if stitches is not None:
+        from fedquilt.results.comparison_plots import rounds_plot
+
+        labels = list(histories)
+        shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
+        title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
+        rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
+    write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"], common).encode())
+    summary["report"] = str(top / "report.html")
+    write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
+    write_report(top)
+    return summary

@@ -1,0 +1,148 @@
+"""Plays the runs of a comparison or a sweep: those that are not finished yet, one by one or side by side."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedquilt.config.config import Config
+from fedquilt.data import Federation
+from fedquilt.engines.process import forks
+from fedquilt.engines.workers import cores
+from fedquilt.errors import ExchangeError, RoundError
+from fedquilt.metrics.energy import Meter
+from fedquilt.metrics.memory import available
+from fedquilt.results.traffic import model_bytes
+from fedquilt.rounds.engine import Engine
+from fedquilt.runs.build import engine_of, method_of, result_for, run_of
+from fedquilt.runs.energy import SIDE_BY_SIDE
+from fedquilt.runs.engines import tell_unused
+from fedquilt.studies.listening import Listener, Nobody, play_to
+from fedquilt.studies.side_by_side import side_by_side
+
+EACH = 2**29  # bytes that are reckoned for a run beside others
+MODELS = 12  # and so many copies of its model
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of several: a label, its settings, its folder."""
+
+    label: str
+    config: Config
+    folder: Path
+
+
+class Audience(Protocol):
+    """Who follows several runs."""
+
+    def kept(self) -> None:
+        """One of them was finished before."""
+        ...
+
+    def playing(self, cell: Cell) -> AbstractContextManager[Listener]:
+        """One of them is played; what is given hears of it."""
+        ...
+
+
+class NoAudience:
+    """Nobody follows."""
+
+    def kept(self) -> None:
+        """Nothing."""
+
+    @contextmanager
+    def playing(self, cell: Cell) -> Iterator[Listener]:
+        """Nobody listens."""
+        yield Nobody()
+
+
+class Player:
+    """Plays cells on one federation: those that are not finished yet. Trouble of one does not stop the others."""
+
+    def __init__(self, config: Config, federation: Federation, audience: Audience | None) -> None:
+        self.config, self.federation, self.audience = config, federation, audience or NoAudience()
+        self.failed: list[dict[str, Any]] = []
+        tell_unused(config.engine.devices, config.engine.kind)  # here, not once for each run
+        self._engine: Engine | None = None
+
+    def play(self, cells: Sequence[Cell]) -> None:
+        """Play them; what failed is added to ``failed``."""
+        todo = []
+        for cell in cells:
+            if result_for(cell.folder, self.federation) is None:
+                todo.append(cell)
+            else:
+                self.audience.kept()
+        count = self._at_once(todo)
+        if count > 1:
+            self.federation.fingerprint()  # once for all of them
+            choice = self.config.engine
+            if choice.processes is None and choice.kind in ("auto", "workers"):  # they share the cores
+                choice = choice.model_copy(update={"processes": max(1, cores() // count)})
+
+            counted = Meter.here()
+            silent = Meter(why=SIDE_BY_SIDE if counted.counters else counted.why)
+
+            def apart(cell: Cell, listener: Listener) -> str | None:
+                with closing(engine_of(self.config.model_copy(update={"engine": choice}))) as engine:
+                    return self._trouble(cell, engine, listener, silent)
+
+            found = side_by_side(todo, count, apart, self.audience.playing)
+        else:
+            found = []
+            for cell in todo:
+                with self.audience.playing(cell) as listener:
+                    reason = self._trouble(cell, self._here(), listener)
+                found += [] if reason is None else [(cell, reason)]
+        self.failed += [{"method": c.label, "seed": c.config.seed, "reason": reason} for c, reason in found]
+
+    def _here(self) -> Engine:
+        """The engine for one run after another."""
+        if self._engine is None:
+            self._engine = engine_of(self.config)
+        return self._engine
+
+    def _trouble(self, cell: Cell, engine: Engine, listener: Listener, meter: Meter | None = None) -> str | None:
+        """Play one; why it failed, if it did."""
+        try:
+            play_to(listener, run_of(cell.config, engine, cell.folder, self.federation, meter=meter))
+        except (ExchangeError, RoundError) as error:
+            return str(error)
+        return None
+
+    def _at_once(self, todo: Sequence[Cell]) -> int:
+        """How many runs are played at once: as many as the settings say; by default, with engine 'auto', as many as
+        there are cores and memory for."""
+        chosen = self.config.engine
+        if len(todo) < 2:
+            return 1
+        if not forks(None):
+            if (chosen.at_once or 1) > 1:
+                warnings.warn(
+                    f"engine.at_once = {chosen.at_once}: runs are played one by one, since this process has other "
+                    "threads or cannot be forked.", stacklevel=2,
+                )  # fmt: skip
+            return 1
+        if chosen.at_once is not None:
+            return min(chosen.at_once, len(todo))
+        if chosen.kind != "auto" or chosen.processes is not None or chosen.devices:
+            return 1
+        kinds = {str(cell.config.model): cell for cell in todo}.values()
+        largest = max(model_bytes(method_of(cell.config, self.federation)) or 0 for cell in kinds)
+        return max(1, min(len(todo), cores(), available() // (EACH + MODELS * largest)))
+
+    def all_failed(self, what: str) -> str:
+        """In words."""
+        return f"Every {what} failed. " + "; ".join(f"{f['method']}: {f['reason']}" for f in self.failed[:3])
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._engine is not None:
+            self._engine.close()

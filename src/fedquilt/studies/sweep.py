@@ -1,0 +1,205 @@
+"""A sweep: every point with every seed, on one federation; the best point is chosen on validation rows alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedquilt.config.config import Config, dump, parse
+from fedquilt.config.settings import OTHERWISE
+from fedquilt.config.space import Range
+from fedquilt.errors import ConfigError, InputError, RoundError
+from fedquilt.results.ranking import FILE, ranking
+from fedquilt.runs.build import federation_of
+from fedquilt.storage.federation_file import write_federation
+from fedquilt.storage.files import to_json, write_atomic
+from fedquilt.studies.compare import begin, check
+from fedquilt.studies.player import Audience, Cell, Player
+from fedquilt.studies.points import Asker, Values, asker
+
+_OTHER_ROWS = "the points would be scored on different rows"
+_APART = {
+    "seed": "sweep.seeds lists the seeds of every point", "name": "it only names the folder",
+    "data": _OTHER_ROWS, "stream": _OTHER_ROWS,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point: its number, a short name, its values and its settings."""
+
+    number: int
+    label: str
+    values: Values
+    config: Config
+
+    def cells(self, top: Path) -> list[Cell]:
+        """Its runs, seed by seed; their test scores are withheld, so that nobody chooses by them."""
+        output = self.config.output.model_copy(update={"withhold_test": True})
+        return [
+            Cell(self.label, self.config.model_copy(update={"seed": seed, "output": output}),
+                 top / f"point{self.number:03d}-seed{seed}")
+            for seed in self.config.sweep.seeds
+        ]  # fmt: skip
+
+
+def folder_of(config: Config) -> Path:
+    """Where a sweep goes; more points of the same random search go to the same folder."""
+    plan = config.sweep.model_dump(mode="json", exclude={"points", "seeds"})
+    told = json.dumps([config.identity(), plan], sort_keys=True)
+    return Path(config.output.folder) / f"sweep-{config.name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+
+def at(config: Config, values: Mapping[str, Any]) -> Config:
+    """The settings with these values."""
+    raw = config.model_dump(mode="json", exclude_none=True)
+    given = config.train.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    raw["train"] = given  # what was left open follows from the method, which the values may name
+    for name, value in values.items():
+        *parents, leaf = name.split(".")
+        place = raw
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise ConfigError([f"sweep.space.{name}: '{parent}' is not a section"])
+        place[leaf] = value
+    return parse(raw, "sweep.space")
+
+
+def planned(config: Config) -> int:
+    """How many runs there will be."""
+    return asker(config.sweep).total * len(config.sweep.seeds)
+
+
+def sweep(config: Config, audience: Audience | None = None) -> dict[str, Any]:
+    """Run every point that is not finished yet, then choose."""
+    _check(config)
+    search, top, federation = asker(config.sweep), folder_of(config), federation_of(config)
+    for one in _corners(config):
+        check(one, federation)
+    points: list[Point] = []
+    done: list[tuple[Values, float | None]] = []
+    known: dict[str, Point] = {}
+    with Player(config, federation, audience) as player:
+        while asked := _asked(search, done):
+            fresh = len(points)
+            for values in asked:
+                key = json.dumps(values, sort_keys=True)
+                if key not in known:
+                    label = _label(values, [p.label for p in points])
+                    known[key] = Point(len(points), label, values, at(config, values))
+                    points.append(known[key])
+            _write(config, top, points, search.total)
+            player.play([cell for point in points[fresh:] for cell in point.cells(top)])
+            rows = ranking(top)
+            done += [(values, rows[known[json.dumps(values, sort_keys=True)].number]["valid"]) for values in asked]
+    write_federation(top, federation)
+    if all(accuracy is None for _, accuracy in done):
+        raise RoundError(player.all_failed("point"))
+    return conclude(config, top, points, player.failed)
+
+
+def _asked(search: Asker, done: Sequence[tuple[Values, float | None]]) -> list[Values]:
+    """What to try next: one point, or all that are left where none depends on what is found at another."""
+    found: list[Values] = []
+    while not (found and search.learns):
+        values = search.ask([*done, *((values, None) for values in found)])
+        if values is None:
+            break
+        found.append(values)
+    return found
+
+
+def _check(config: Config) -> None:
+    if not config.sweep.space:
+        raise InputError(
+            "There is nothing to vary. Give settings and what to try, for example --set train.optimizer.lr=0.01,0.1, "
+            "or a section [sweep.space] in the recipe."
+        )
+    if not config.data.valid and not config.data.common_valid:
+        raise ConfigError(["data.valid: a sweep chooses on validation rows, and there are none"])
+    problems = []
+    for name in config.sweep.space:
+        first = name.partition(".")[0]
+        why = "it cannot change the numbers" if first in OTHERWISE else _APART.get(first)
+        problems += [f"sweep.space.{name}: this setting cannot be varied: {why}"] if why else []
+    problems = problems or _wrong(config)
+    if problems:
+        raise ConfigError(problems, "sweep.space")
+
+
+def _ends(config: Config) -> list[Values]:
+    """For every value of a list and both ends of a range, one point that has it."""
+    tried = {n: [t.low, t.high] if isinstance(t, Range) else t for n, t in config.sweep.space.items()}
+    first = {name: values[0] for name, values in tried.items()}
+    return [first, *({**first, name: value} for name, values in tried.items() for value in values[1:])]
+
+
+def _wrong(config: Config) -> list[str]:
+    problems: dict[str, None] = {}
+    for values in _ends(config):
+        try:
+            at(config, values)
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    return list(problems)
+
+
+def _corners(config: Config) -> list[Config]:
+    return [at(config, values) for values in _ends(config)]
+
+
+def _label(values: Values, taken: Sequence[str]) -> str:
+    """Short names and values; numbered where it is taken."""
+    leaves = [name.rpartition(".")[2] for name in values]
+    names = [leaf if leaves.count(leaf) == 1 else name for leaf, name in zip(leaves, values, strict=True)]
+    label = ", ".join(f"{name}={_told(value)}" for name, value in zip(names, values.values(), strict=True))
+    return label if label not in taken else f"{label} #{len(taken)}"
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ",".join([str(value.get("kind", "")), *(f"{k}={_told(v)}" for k, v in value.items() if k != "kind")])
+    return str(value)
+
+
+def _write(config: Config, top: Path, points: Sequence[Point], total: int) -> None:
+    """What is planned and known so far, for whoever looks."""
+    begin(config, top, [cell for point in points for cell in point.cells(top)])
+    space = config.sweep.space
+    content = {
+        "name": config.name, "search": config.sweep.search, "total": total, "seeds": config.sweep.seeds,
+        "names": list(space), "log": [n for n, t in space.items() if isinstance(t, Range) and t.log],
+        "points": [{"label": p.label, "values": p.values, "folders": [c.folder.name for c in p.cells(top)]}
+                   for p in points],
+    }  # fmt: skip
+    write_atomic(top / FILE, to_json(content, indent=1).encode())
+
+
+def conclude(
+    config: Config, top: Path, points: Sequence[Point], failed: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The table, the picture, the report, and the recipe of the best point."""
+    from fedquilt.report import write_report
+    from fedquilt.results.sweep_plot import as_csv, draw
+
+    rows = ranking(top)
+    best = next(row for row in rows if row["best"])
+    summary = {
+        "folder": str(top), "search": config.sweep.search, "seeds": config.sweep.seeds, "chosen_on": "validation",
+        "names": list(config.sweep.space), "points": rows, "best": best, "failed": list(failed),
+        "report": str(top / "report.html"), "recipe": str(top / "best.toml"),
+    }  # fmt: skip
+    told = f"# fedquilt run {top.name}/best.toml\n# chosen by a sweep on validation rows: {best['label']}\n"
+    write_atomic(top / "best.toml", (told + dump(points[best["point"]].config)).encode())
+    write_atomic(top / "sweep.csv", as_csv(rows).encode())
+    draw(rows, list(config.sweep.space), top / "parameters")
+    write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
+    write_report(top)
+    return summary

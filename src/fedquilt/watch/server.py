@@ -1,0 +1,112 @@
+"""The page's server: on this machine only, for whoever knows the secret in the address.
+
+There are two fixed routes, the page and its data. Runs are named by keys of a table; no path ever comes from outside.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import TCPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from fedquilt.errors import InputError
+from fedquilt.storage.files import to_json
+from fedquilt.watch.board import Board
+from fedquilt.watch.page import page
+
+HOST = "127.0.0.1"
+HEADER = "X-Fedquilt-Token"
+
+
+class Watch(ThreadingHTTPServer):
+    """Serves the page of the runs below a folder. Port 0: any that is free."""
+
+    daemon_threads = True
+
+    def __init__(self, top: Path, port: int = 0) -> None:
+        self.board, self.token = Board(top), secrets.token_urlsafe(24)
+        self.html, self.policy = page(top.resolve().name)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OverflowError as error:
+            raise InputError(f"--port {port}: a port is a number from 1 to 65535, or 0 for any.") from error
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            why = "is taken" if error.errno == errno.EADDRINUSE else "is not for everyone to use"
+            raise InputError(f"Port {port} {why}. Choose another --port, or leave it out for a free one.") from error
+
+    def server_bind(self) -> None:
+        """Bind without asking any name server."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no news; anything else is."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with its secret."""
+        return f"http://{HOST}:{self.server_port}/?token={self.token}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Watch
+    server_version, sys_version = "fedquilt", ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """The page, or its data."""
+        asked = urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        data = asked.path == "/data"
+        if not self._known_host():
+            self._answer(403, "This server answers to its own address only.")
+        elif not self._allowed(self.headers.get(HEADER, "") if data else query.get("token", "")):
+            self._answer(403, "Open the address that 'fedquilt watch' printed, with its token.")
+        elif data:
+            self._data(query)
+        elif asked.path == "/":
+            self._answer(200, self.server.html, "text/html")
+        else:
+            self._answer(404, "There is nothing here.")
+
+    def _known_host(self) -> bool:
+        """Whether we were asked by our own name: a foreign name that leads here is another site's trick."""
+        port = self.server.server_port
+        return self.headers.get_all("Host") in ([f"{HOST}:{port}"], [f"localhost:{port}"])
+
+    def _allowed(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode())
+
+    def _data(self, query: dict[str, str]) -> None:
+        try:
+            since, have = (max(0, int(query.get(name, "0"))) for name in ("since", "have"))
+        except ValueError:
+            self._answer(400, "since and have are numbers.")
+            return
+        found = self.server.board.told(since, query.get("run"), have)
+        self._answer(200, to_json(found), "application/json")
+
+    def _answer(self, code: int, text: str, kind: str = "text/plain") -> None:
+        content = text.encode()
+        self.send_response(code)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(content))),
+            ("Content-Security-Policy", self.server.policy), ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY"), ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Opener-Policy", "same-origin"), ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):  # fmt: skip
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is logged: addresses hold the secret."""
