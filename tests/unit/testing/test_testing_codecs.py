@@ -64,6 +64,10 @@ class Broken:
 
     what: str = ""
 
+    @property
+    def needs_memory(self) -> bool:
+        return self.what == "forgets"
+
     def encode(self, upload: Any, sent: Any, memory: Any, seed: Any) -> Any:
         delta = {n: t.nan_to_num() if self.what == "hides NaN" else t for n, t in upload.delta.items()}
         if self.what == "draws by itself":
@@ -91,6 +95,7 @@ class Broken:
         ("same_wire_again", "draws by itself", "Take all randomness from the seed"),
         ("travels", "remembers sets", "InputError"),
         ("changes_no_argument", "writes", "encode changes its argument 'upload'"),
+        ("remembers", "forgets", "It says that it needs a memory"),
         ("stays_within_limits", "is long", "The server would refuse it: too large"),
         ("shows_what_is_not_finite", "hides NaN", "It makes finite numbers of NaN"),
         ("refuses_garbage", "", "decode raises AttributeError"),
