@@ -88,7 +88,8 @@ def _run(folder: Path, label: str, level: float, seed: int, ids: list[Any], tale
             "raw_down": 4100 * len(ids) * stop, "raw_up": 8200 * len(ids) * stop, "model_bytes": 4100, "memory": {},
             "seconds": 0.5 * stop, "quarantined": len(ledger), "peak_bytes": 1, "data": "d" * 64,
             "majority_class": 0.3, "majority_half_95": 0.05, "common_class": 0.3, "common_half_95": 0.05,
-            "test_rows": 100, "virtual_seconds": None, "energy": {"source": "none", "note": ""},
+            "test_rows": 100, "majority_common": None, "majority_common_half_95": None, "majority_common_rows": None,
+            "virtual_seconds": None, "energy": {"source": "none", "note": ""},
             "engine": {"engine": "local"}, "logs": {},
             "environment": {"python": "3.11", "torch": "2"},
         })  # fmt: skip

@@ -163,8 +163,8 @@ def test_run_for_people(recipe: Path) -> None:
     folder = Path(said.out.splitlines()[-1].removeprefix("folder "))
     result = json.loads((folder / "result.json").read_text())
     assert f"state {result['digest']}" in said.out
-    assert f"{folder.name}: 3/3 accuracy" in said.out
-    assert f"{result['last']['test_accuracy']:.4f}" in said.out
+    assert f"{folder.name}: 3/3 test accuracy" in said.out
+    assert f"{100 * result['last']['test_accuracy']:.1f} ± " in said.out
     assert "3 rounds, " in said.out
     assert len(lines(folder / "metrics" / "rounds.jsonl")) == 3
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 _Z = 1.959963984540054  # of a 95 % interval
 _NAMES = ("majority_class", "majority_half_95", "common_class", "common_half_95", "test_rows")
-_COMMON = ("common_test_class", "common_test_class_half_95", "common_test_rows")
+_COMMON = ("majority_common", "majority_common_half_95", "majority_common_rows")
 
 
 def majority_facts(federation: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def majority_facts(federation: Any) -> dict[str, Any]:
     ``majority_class``: always a client's most frequent training label, the least that a personal model must beat.
     ``common_class``: always the most frequent label of all clients' training rows, which a network that learned nothing
     ends with. With n_k test rows and the share m_k of them right, client k's share varies by m_k (1 - m_k) / n_k, and
-    the mean over K clients by the sum of these over K^2. ``common_test_class`` is the latter on the common test set.
+    the mean over K clients by the sum of these over K^2. ``majority_common`` is the latter on the common test set.
     """
     nothing: dict[str, Any] = dict.fromkeys((*_NAMES, *_COMMON))
     find = getattr(federation, "majority", None)
@@ -55,7 +55,7 @@ def at_majority(results: Sequence[Mapping[str, Any]]) -> str | None:
     Where clients have no test rows, the accuracy is that on the common test set.
     """
     tested = any("test_accuracy" in (r.get("best") or {}) for r in results)
-    name, fact = ("test_accuracy", "common_class") if tested else ("common_test_accuracy", "common_test_class")
+    name, fact = ("test_accuracy", "common_class") if tested else ("common_test_accuracy", "majority_common")
     known = [r for r in results if r.get(fact) is not None and name in (r.get("best") or {})]
     if not known or len(known) < len(results):
         return None

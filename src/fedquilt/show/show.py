@@ -22,7 +22,7 @@ from fedquilt.terminal import say, show_table
 
 MAJORITY = (
     (f"test_{PRIMARY}", "majority_class", "majority_half_95", "mean over clients"),
-    (f"common_test_{PRIMARY}", "common_test_class", "common_test_class_half_95", "common test set"),
+    (f"common_test_{PRIMARY}", "majority_common", "majority_common_half_95", "common test set"),
 )
 
 

@@ -181,8 +181,8 @@ def test_without_rows_of_clients_an_official_test_set_is_the_common_one(tmp_path
     recipe = small(tmp_path, COMMON)
     settings = [f"data.path={path}", "data.test=0", "compare.seeds=[0]"]
     result = fedquilt("run", recipe, *settings, "--json").json
-    assert result["common_test_rows"] == 240
-    assert result["common_test_class"] == pytest.approx(np.mean(y[500:740] == commonest(Path(result["folder"]))))
+    assert result["majority_common_rows"] == 240
+    assert result["majority_common"] == pytest.approx(np.mean(y[500:740] == commonest(Path(result["folder"]))))
     assert "test_accuracy" not in result["best"]
     shown = fedquilt("run", recipe, *settings).out
     assert re.search(r"majority class, common test set, % +│? +\d+\.\d ± \d", shown)
@@ -190,7 +190,7 @@ def test_without_rows_of_clients_an_official_test_set_is_the_common_one(tmp_path
     said = fedquilt("compare", recipe, *settings, "--json").json
     assert (said["measure"], said["failed"]) == ("common_accuracy", [])
     assert all(row["accuracy"] is None and row["common_accuracy_rows_half_95"] > 0 for row in said["rows"])
-    assert said["majority_class"] == pytest.approx(result["common_test_class"])
+    assert said["majority_class"] == pytest.approx(result["majority_common"])
 
 
 def commonest(folder: Path) -> int:

@@ -189,9 +189,9 @@ def test_without_clients_test_rows_a_run_doubts_itself_on_the_common_test_set(tm
     settings = {"rounds": 2, "cohort": {"max_growth": 1e30}}
     raw = played(Config.model_validate({**settings, "data": {**data, "standardise": False}}), tmp_path / "raw")
     assert raw["majority_class"] is None
-    assert 0.5 < raw["common_test_class"] < 0.75
-    share, rows = raw["common_test_class"], raw["common_test_rows"]
-    assert raw["common_test_class_half_95"] == pytest.approx(1.959964 * (share * (1 - share) / rows) ** 0.5)
+    assert 0.5 < raw["majority_common"] < 0.75
+    share, rows = raw["majority_common"], raw["majority_common_rows"]
+    assert raw["majority_common_half_95"] == pytest.approx(1.959964 * (share * (1 - share) / rows) ** 0.5)
     assert re.match(
         r"accuracy on the common test set \d+\.\d % is not (clearly )?above the majority class", raw["doubt"]
     )
