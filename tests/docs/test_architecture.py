@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,14 @@ PAGES = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 def test_the_drawing_has_the_rooms_of_the_source() -> None:
     drawn = re.findall(r'class="room"[^>]*>(\w+)<', (ROOT / "docs" / "house.svg").read_text())
     assert sorted(drawn) == sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+    made = subprocess.run(
+        [sys.executable, "-c", "import house; print(house.drawn(), end='')"],
+        cwd=ROOT / "docs",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == (ROOT / "docs" / "house.svg").read_text(), "python docs/house.py draws it anew"
 
 
 def test_decisions_are_numbered_and_listed_under_their_titles() -> None:

@@ -17,7 +17,7 @@ from fedquilt.config.settings import Config
 from fedquilt.errors import InputError
 from fedquilt.models.registry import MODELS, net
 from fedquilt.registry import entries
-from fedquilt.runs.build import engine_of, method_of, tell_of
+from fedquilt.runs.build import engine_of, method_of, trackers_of
 from fedquilt.studies import sweep
 from fedquilt.studies.compare import cells
 
@@ -236,7 +236,7 @@ def build(config: Config) -> None:
             if shape == (64,):
                 raise
     engine_of(config).close()
-    tell_of(config, Path("runs") / config.folder_name)
+    trackers_of(config, Path("runs") / config.folder_name)
     cells(config)
     if config.sweep.space:
         sweep._check(config)

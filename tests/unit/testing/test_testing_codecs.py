@@ -39,7 +39,7 @@ CODECS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=repr)
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: repr(codec).partition(" at 0x")[0])
 def test_the_codecs_keep_every_promise(codec: Codec) -> None:
     report = check_codec(codec)
     assert set(report.named("skipped")) <= {"remembers"}
