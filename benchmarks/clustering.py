@@ -57,10 +57,15 @@ def measured(path: Path, max_exact: int) -> dict[str, object]:
     seconds, busy = time.perf_counter() - began, time.process_time() - worked
     right = all(label == client % GROUPS for client, label in found.labels.items())
     return {
-        "clients": len(vectors), "max_exact": max_exact, "clusters": found.k, "planted_groups_found": right,
-        "seconds": round(seconds, 2), "seconds_of_cpu": round(busy, 2),
-        "mb_before": round(before), "mb_peak": round(resident("VmHWM")),
-    }  # fmt: skip
+        "clients": len(vectors),
+        "max_exact": max_exact,
+        "clusters": found.k,
+        "planted_groups_found": right,
+        "seconds": round(seconds, 2),
+        "seconds_of_cpu": round(busy, 2),
+        "mb_before": round(before),
+        "mb_peak": round(resident("VmHWM")),
+    }
 
 
 def main() -> int:

@@ -34,40 +34,45 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.models.registry import net
-from fedquilt.pieces.codecs import (
-    half,
-    hgc,
-    hgc_legacy,
-    hgc_rc,
-    on,
-    power_sgd,
-    qsgd,
-    random_k,
-    sign,
-    top_k,
-    uniform,
-)
+from fedquilt.pieces.codecs import half, hgc, hgc_legacy, hgc_rc, on, power_sgd, qsgd, random_k, sign, top_k, uniform
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.records.record import pack, record, unpack
 from fedquilt.rounds.client import Wire
 from fedquilt.rounds.rounds import Rounds
 
 TIMED = {
-    "hgc": hgc(), "hgc_rc": hgc_rc(), "sign": sign(), "half": half(), "uniform 8": uniform(8), "uniform 4": uniform(4),
-    "qsgd 8": qsgd(8), "top_k 1 %": top_k(0.01), "random_k 1 %": random_k(0.01), "power_sgd 2": power_sgd(2),
-    "hgc_legacy": hgc_legacy(),
-}  # fmt: skip
-HEAD_ONLY = {
-    "hgc deflate": hgc(lossless="deflate"), "hgc gaps": hgc(lossless="gaps"), "hgc_rc gaps": hgc_rc(lossless="gaps"),
-    "hgc adaptive": hgc(lossless="adaptive"),
-}  # fmt: skip
-SIZED = {
-    "hgc_legacy": hgc_legacy(), "hgc": hgc(), "hgc deflate": hgc(lossless="deflate"),
-    "hgc gaps": hgc(lossless="gaps"), "hgc adaptive": hgc(lossless="adaptive"), "hgc_rc 2": hgc_rc(),
-    "hgc_rc 2 gaps": hgc_rc(lossless="gaps"), "hgc_rc 2 adaptive": hgc_rc(lossless="adaptive"),
-    "hgc_rc 4 adaptive": hgc_rc(lossless="adaptive", column_bits=4), "sign": sign(), "power_sgd 1": power_sgd(1),
+    "hgc": hgc(),
+    "hgc_rc": hgc_rc(),
+    "sign": sign(),
     "half": half(),
-}  # fmt: skip
+    "uniform 8": uniform(8),
+    "uniform 4": uniform(4),
+    "qsgd 8": qsgd(8),
+    "top_k 1 %": top_k(0.01),
+    "random_k 1 %": random_k(0.01),
+    "power_sgd 2": power_sgd(2),
+    "hgc_legacy": hgc_legacy(),
+}
+HEAD_ONLY = {
+    "hgc deflate": hgc(lossless="deflate"),
+    "hgc gaps": hgc(lossless="gaps"),
+    "hgc_rc gaps": hgc_rc(lossless="gaps"),
+    "hgc adaptive": hgc(lossless="adaptive"),
+}
+SIZED = {
+    "hgc_legacy": hgc_legacy(),
+    "hgc": hgc(),
+    "hgc deflate": hgc(lossless="deflate"),
+    "hgc gaps": hgc(lossless="gaps"),
+    "hgc adaptive": hgc(lossless="adaptive"),
+    "hgc_rc 2": hgc_rc(),
+    "hgc_rc 2 gaps": hgc_rc(lossless="gaps"),
+    "hgc_rc 2 adaptive": hgc_rc(lossless="adaptive"),
+    "hgc_rc 4 adaptive": hgc_rc(lossless="adaptive", column_bits=4),
+    "sign": sign(),
+    "power_sgd 1": power_sgd(1),
+    "half": half(),
+}
 TEN_MILLION = {"a.weight": (1500, 4000), "b.weight": (1000, 2000), "c.weight": (500, 3990), "c.bias": (5000,)}
 
 
@@ -116,9 +121,15 @@ def gradients(source: str, alpha: float, rows: int, model: str, seed: int, round
     arrays = read(source)
     chosen = np.random.default_rng(seed).permutation(len(arrays.y))[:rows]
     federation = Federation.from_arrays(
-        np.asarray(arrays.x)[chosen], np.asarray(arrays.y)[chosen], Dirichlet(alpha, minimum=20), 20, test=0.25,
-        valid=0.0, seed=seed, prepare=Pixels(mean=0.5, std=0.5) if arrays.x.dtype == np.uint8 else None,
-    )  # fmt: skip
+        np.asarray(arrays.x)[chosen],
+        np.asarray(arrays.y)[chosen],
+        Dirichlet(alpha, minimum=20),
+        20,
+        test=0.25,
+        valid=0.0,
+        seed=seed,
+        prepare=Pixels(mean=0.5, std=0.5) if arrays.x.dtype == np.uint8 else None,
+    )
     shape = tuple(federation.site(0, 0).train.rows(torch.tensor([0])).x.shape[1:])
     network = net(model, shape, 10, **({"hidden": (512,)} if model == "mlp" else {}))
     method = Slopes(FedPer(network, optimizer=SGD(0.01), epochs=2, batch_size=10))
@@ -231,9 +242,11 @@ def problems(result: dict[str, Any], real: bool) -> list[str]:
     found = [f"hgc of a head took {speed['head']:.3f} ms, more than 1."] if speed["head"] > 1 else []
     found += [f"hgc of 10 million numbers took {speed['model']:.0f} ms, more than 150."] if speed["model"] > 150 else []
     bounds = {
-        ("hgc", "0.1"): (120, 0.65), ("hgc", "0.5"): (60, 0.65), ("hgc_rc 2", "0.1"): (60, 0.88),
+        ("hgc", "0.1"): (120, 0.65),
+        ("hgc", "0.5"): (60, 0.65),
+        ("hgc_rc 2", "0.1"): (60, 0.88),
         ("hgc_rc 2", "0.5"): (40, 0.88),
-    }  # fmt: skip
+    }
     for where, table in result["sizes"].items() if real else ():
         for (kind, alpha), (ratio, close), stage in ((*b, s) for b in bounds.items() for s in ("gaps", "adaptive")):
             codec = f"{kind} {stage}"

@@ -76,16 +76,25 @@ def measured() -> list[dict[str, Any]]:
     for width in WIDTHS:
         for processes in (1, 2):
             found = apart("parameters", width, processes)
-            rows.append({"against": "parameters", "clients": 20, "parameters": found["parameters"],
-                         "workers": processes, **_short(found)})  # fmt: skip
+            rows.append(
+                {
+                    "against": "parameters",
+                    "clients": 20,
+                    "parameters": found["parameters"],
+                    "workers": processes,
+                    **_short(found),
+                }
+            )
             print(rows[-1], flush=True)
     return rows
 
 
 def _short(found: dict[str, Any]) -> dict[str, Any]:
     return {
-        "start_s": round(found["start"], 3), "round_s": round(found["seconds"], 4), "peak_mb": round(found["peak_mb"])
-    }  # fmt: skip
+        "start_s": round(found["start"], 3),
+        "round_s": round(found["seconds"], 4),
+        "peak_mb": round(found["peak_mb"]),
+    }
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

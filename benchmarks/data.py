@@ -56,10 +56,13 @@ def writers(repeats: int) -> dict[str, Any]:
         federation = Federation.from_source(arrays, natural=True)
         times.append(time.perf_counter() - began)
     return {
-        "clients": len(federation.ids), "rows": len(arrays.y), "seconds": statistics.median(times),
-        "slowest": max(times), "data_mb": sum(a.nbytes for a in held) / 2**20,
+        "clients": len(federation.ids),
+        "rows": len(arrays.y),
+        "seconds": statistics.median(times),
+        "slowest": max(times),
+        "data_mb": sum(a.nbytes for a in held) / 2**20,
         "extra_mb": resident("VmHWM") - before,
-    }  # fmt: skip
+    }
 
 
 def dirichlet(repeats: int) -> dict[str, Any]:

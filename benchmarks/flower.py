@@ -191,19 +191,48 @@ def ours(folder: Path, data: dict[str, Path], rounds: int) -> dict[str, Any]:
     make(folder / "keys", ["localhost"], NODES)
     keys, address = Keys(folder / "keys"), Address("127.0.0.1", free_port())
     relay = Relay(address.port)
-    config = parse({
-        "name": "ours", "rounds": rounds, "method": "fedavg", "model": {"kind": "mlp", "hidden": [HIDDEN]},
-        "train": {"batch_size": 32}, "evaluate": {"every": 10 * rounds}, "flower": {"nodes": len(NODES)},
-    })  # fmt: skip
+    config = parse(
+        {
+            "name": "ours",
+            "rounds": rounds,
+            "method": "fedavg",
+            "model": {"kind": "mlp", "hidden": [HIDDEN]},
+            "train": {"batch_size": 32},
+            "evaluate": {"every": 10 * rounds},
+            "flower": {"nodes": len(NODES)},
+        }
+    )
     nodes = [
         node_process(
-            [sys.executable, "-m", "fedquilt", "join", "--superlink", f"127.0.0.1:{relay.door}", "--ca", str(keys.ca),
-             "--key", str(keys.node(node)), "--data", str(data[node]), "--name", node, "--classes", "10", "--test", "0",
-             "--valid", "0", "--state", str(folder / f"state-{node}")],
-            dict(os.environ), folder / f"{node}.log",
+            [
+                sys.executable,
+                "-m",
+                "fedquilt",
+                "join",
+                "--superlink",
+                f"127.0.0.1:{relay.door}",
+                "--ca",
+                str(keys.ca),
+                "--key",
+                str(keys.node(node)),
+                "--data",
+                str(data[node]),
+                "--name",
+                node,
+                "--classes",
+                "10",
+                "--test",
+                "0",
+                "--valid",
+                "0",
+                "--state",
+                str(folder / f"state-{node}"),
+            ],
+            dict(os.environ),
+            folder / f"{node}.log",
         )
         for node in NODES
-    ]  # fmt: skip
+    ]
     times: list[float] = []
     try:
         result = Server(folder / "run", address, keys).follow(
@@ -231,19 +260,40 @@ def bare(folder: Path, data: dict[str, Path], rounds: int) -> dict[str, Any]:
         f'[superlink.bare]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{keys.ca}"\n'
     )
     link = start(
-        ["flower-superlink", "--port", str(port), "--ssl-ca-certfile", str(keys.ca), "--ssl-certfile",
-         str(keys.server[0]), "--ssl-keyfile", str(keys.server[1]), "--enable-supernode-auth",
-         "--disable-runtime-dependency-installation"],
-        home, folder / "superlink.log",
-    )  # fmt: skip
+        [
+            "flower-superlink",
+            "--port",
+            str(port),
+            "--ssl-ca-certfile",
+            str(keys.ca),
+            "--ssl-certfile",
+            str(keys.server[0]),
+            "--ssl-keyfile",
+            str(keys.server[1]),
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
+        ],
+        home,
+        folder / "superlink.log",
+    )
     nodes: list[subprocess.Popen[bytes]] = []
     try:
         wait_for(Address("127.0.0.1", port), link, folder / "superlink.log")
         for node in NODES:
             call(["flwr", "supernode", "register", f"{keys.node(node)}.pub", "bare"], home)
-            words = [program("flower-supernode"), "--superlink", f"127.0.0.1:{port}", "--port", str(free_port()),
-                     "--root-certificates", str(keys.ca), "--auth-supernode-private-key", str(keys.node(node)),
-                     "--node-config", f'rows="{data[node]}"']  # fmt: skip
+            words = [
+                program("flower-supernode"),
+                "--superlink",
+                f"127.0.0.1:{port}",
+                "--port",
+                str(free_port()),
+                "--root-certificates",
+                str(keys.ca),
+                "--auth-supernode-private-key",
+                str(keys.node(node)),
+                "--node-config",
+                f'rows="{data[node]}"',
+            ]
             nodes.append(node_process(words, environment(folder / f"home-{node}"), folder / f"{node}.log"))
         call(["flwr", "run", str(app), "bare", "-c", f'rounds={rounds} out="{out}"'], home)
         end = time.monotonic() + 600

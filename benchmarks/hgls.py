@@ -93,10 +93,13 @@ def main() -> None:
             for name, seconds in (("search", search), ("features", features), ("trip", trip)):
                 ratios[name].append(seconds / epoch)
     result = {
-        "source": source, "rows": sum(data.size(c) for c in data.ids), "candidates": CLIENTS,
+        "source": source,
+        "rows": sum(data.size(c) for c in data.ids),
+        "candidates": CLIENTS,
         **{name: statistics.median(values) for name, values in ratios.items()},
-        "target_search": TARGET, "met": statistics.median(ratios["search"]) <= TARGET,
-    }  # fmt: skip
+        "target_search": TARGET,
+        "met": statistics.median(ratios["search"]) <= TARGET,
+    }
     print(f"{source}, {result['rows']} rows, {CLIENTS} candidates; shares of one local epoch:")
     for name, values in ratios.items():
         print(f"  {name:9} {statistics.median(values):.3f}  ({min(values):.3f} to {max(values):.3f})")

@@ -55,16 +55,27 @@ AGAINST = ("fedper", "fedper + 2 head epochs")
 def config(setting: str, method: str, seed: int) -> Any:
     """The settings of one run."""
     chosen = SETTINGS[setting]
-    return parse({
-        "name": "hgls", "rounds": chosen["rounds"], "seed": seed, "model": {"kind": "fedavg_cnn"},
-        "method": METHODS[method],
-        "data": {
-            "source": chosen["source"], "limit": chosen["limit"], "clients": 20, "test": 0.5, "valid": 0.0,
-            "mean": 0.5, "std": 0.5, "seed": seed,
-            "partition": {"kind": "dirichlet", "alpha": chosen["alpha"], "minimum": 20},
-        },
-        "train": {"epochs": 2, "batch_size": 10, "optimizer": {"kind": "sgd", "lr": 0.01}},
-    })  # fmt: skip
+    return parse(
+        {
+            "name": "hgls",
+            "rounds": chosen["rounds"],
+            "seed": seed,
+            "model": {"kind": "fedavg_cnn"},
+            "method": METHODS[method],
+            "data": {
+                "source": chosen["source"],
+                "limit": chosen["limit"],
+                "clients": 20,
+                "test": 0.5,
+                "valid": 0.0,
+                "mean": 0.5,
+                "std": 0.5,
+                "seed": seed,
+                "partition": {"kind": "dirichlet", "alpha": chosen["alpha"], "minimum": 20},
+            },
+            "train": {"epochs": 2, "batch_size": 10, "optimizer": {"kind": "sgd", "lr": 0.01}},
+        }
+    )
 
 
 def play(setting: str, method: str, seed: int, data: dict[Any, Any]) -> dict[str, Any]:
@@ -81,11 +92,19 @@ def play(setting: str, method: str, seed: int, data: dict[Any, Any]) -> dict[str
         last = snapshot
     tally = getattr(last.state, "tally", None)
     return {
-        "setting": setting, "method": method, "seed": seed, "accuracy": last.metrics["test_accuracy"],
-        "pooled": last.metrics["test_accuracy_pooled"], "worst10": last.metrics["test_accuracy_worst10"],
-        "megabytes_up": up / 1e6, "megabytes_down": down / 1e6, "seconds": time.perf_counter() - began,
-        "aligned": tally and tally.aligned, "taken": tally and tally.taken, "state": last.digest(),
-    }  # fmt: skip
+        "setting": setting,
+        "method": method,
+        "seed": seed,
+        "accuracy": last.metrics["test_accuracy"],
+        "pooled": last.metrics["test_accuracy_pooled"],
+        "worst10": last.metrics["test_accuracy_worst10"],
+        "megabytes_up": up / 1e6,
+        "megabytes_down": down / 1e6,
+        "seconds": time.perf_counter() - began,
+        "aligned": tally and tally.aligned,
+        "taken": tally and tally.taken,
+        "state": last.digest(),
+    }
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -63,9 +63,14 @@ def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run = Run(
-            method, data, rounds=chosen.rounds, engine=Local(), folder=RunFolder(Path(folder) / "run"),
-            evaluation=Evaluation(every=250, clients=200), snapshots=Snapshots(every=1, seconds=2.0),
-        )  # fmt: skip
+            method,
+            data,
+            rounds=chosen.rounds,
+            engine=Local(),
+            folder=RunFolder(Path(folder) / "run"),
+            evaluation=Evaluation(every=250, clients=200),
+            snapshots=Snapshots(every=1, seconds=2.0),
+        )
         for snapshot in run:
             if snapshot.round % 50 == 0:
                 samples[snapshot.round] = resident()
@@ -75,8 +80,14 @@ def main() -> int:
     peak = resident("VmHWM")
     print(f"{chosen.clients} clients, {state / 1000:.0f} KB private each, {time.perf_counter() - began:.0f} s")
     print(f"peak {peak:.0f} MB (below {1200} MB), growth {growth:.2f} MB per 100 rounds (at most 1)")
-    found = {"clients": chosen.clients, "rounds": chosen.rounds, "private_bytes": state, "peak_mb": peak,
-             "growth_mb_per_100_rounds": growth, "samples": samples}  # fmt: skip
+    found = {
+        "clients": chosen.clients,
+        "rounds": chosen.rounds,
+        "private_bytes": state,
+        "peak_mb": peak,
+        "growth_mb_per_100_rounds": growth,
+        "samples": samples,
+    }
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     chosen.json.write_text(json.dumps(found, indent=1))
     return 0 if peak < 1200 and growth <= 1.0 else 1

@@ -86,8 +86,12 @@ def wire() -> list[dict[str, Any]]:
         flat[draw.permutation(NUMBERS)[kept:]] = 0
         delta = {"w": torch.from_numpy(flat)}
         entropy = NUMBERS * -(keep * math.log2(keep) + (1 - keep) * math.log2(1 - keep))
-        formulas = {("fp32", "bitmap"): NUMBERS + 32 * kept, ("fp32", "coded"): entropy + 32 * kept,
-                    ("sign", "coded"): entropy + kept, ("fp32", "dense"): 32 * NUMBERS}  # fmt: skip
+        formulas = {
+            ("fp32", "bitmap"): NUMBERS + 32 * kept,
+            ("fp32", "coded"): entropy + 32 * kept,
+            ("sign", "coded"): entropy + kept,
+            ("fp32", "dense"): 32 * NUMBERS,
+        }
         if keep <= 0.1:
             formulas["fp32", "index"] = kept * (math.ceil(math.log2(NUMBERS)) + 32)
         row: dict[str, Any] = {"keep": keep}
@@ -122,8 +126,11 @@ def main() -> None:
     found["merge"] = min(runs, key=lambda r: r["seconds"])
     one = 4 * NUMBERS / 1e6
     took = found["merge"]
-    print(f"merge of {MODELS} models: {took['seconds']:.2f} s of processor, {took['wall']:.2f} s wall, "
-          f"{took['megabytes']:.0f} MB above the start (one model: {one:.0f} MB)", flush=True)  # fmt: skip
+    print(
+        f"merge of {MODELS} models: {took['seconds']:.2f} s of processor, {took['wall']:.2f} s wall, "
+        f"{took['megabytes']:.0f} MB above the start (one model: {one:.0f} MB)",
+        flush=True,
+    )
     found["wire"] = wire()
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))

@@ -85,12 +85,14 @@ def measured(model: str, source: str, rounds: int) -> dict[str, float]:
     network = Network(profiles={"wifi": 0.5, "phone-4g": 0.5}, spread=0.3)
     switching, noting, writing = list[float](), list[float](), list[float]()
     with tempfile.TemporaryDirectory() as place:
-        run = Run(method, federation, rounds=rounds, engine=Local(), folder=RunFolder(Path(place) / "run"),
-                  network=network)  # fmt: skip
+        run = Run(
+            method, federation, rounds=rounds, engine=Local(), folder=RunFolder(Path(place) / "run"), network=network
+        )
         with (
-            timed(PhaseMeter, "to", switching), timed(Meters, "note", noting),
+            timed(PhaseMeter, "to", switching),
+            timed(Meters, "note", noting),
             timed(RunFolder, "log", writing, lambda folder, name, rows: name == LOG),
-        ):  # fmt: skip
+        ):
             began = time.process_time()
             for _ in run:
                 pass

@@ -57,9 +57,10 @@ def steps(repeats: int) -> dict[str, float]:
         for _ in range(repeats)
     ]
     return {
-        "anchored": statistics.median(a for a, _ in pairs), "alone": statistics.median(b for _, b in pairs),
+        "anchored": statistics.median(a for a, _ in pairs),
+        "alone": statistics.median(b for _, b in pairs),
         "ratio": statistics.median(a / b for a, b in pairs),
-    }  # fmt: skip
+    }
 
 
 def kmeans(groups: int, rows: int = 10_000, width: int = 768, k: int = 50) -> dict[str, float]:
@@ -94,17 +95,23 @@ def traffic(rows: int = 100, k: int = 5) -> dict[str, float]:
     for block in range(DEPTH):
         name = f"adapters.vit-layers-{block}"
         adapters |= {
-            f"{name}.down.weight": torch.zeros(BOTTLENECK, WIDTH), f"{name}.down.bias": torch.zeros(BOTTLENECK),
-            f"{name}.up.weight": torch.zeros(WIDTH, BOTTLENECK), f"{name}.up.bias": torch.zeros(WIDTH),
-        }  # fmt: skip
+            f"{name}.down.weight": torch.zeros(BOTTLENECK, WIDTH),
+            f"{name}.down.bias": torch.zeros(BOTTLENECK),
+            f"{name}.up.weight": torch.zeros(WIDTH, BOTTLENECK),
+            f"{name}.up.bias": torch.zeros(WIDTH),
+        }
     numbers = sum(t.numel() for t in adapters.values())
     up = frame_bytes(Learned(adapters, torch.zeros(k, WIDTH), torch.zeros(k, dtype=torch.int64), 1), compact=True)
     down = frame_bytes(Anchored(adapters, torch.zeros(rows, WIDTH), torch.zeros(WIDTH)), compact=True)
     whole = 4 * BACKBONE
     return {
-        "adapters": 4 * numbers, "up": up, "down": down, "model": whole, "times less, adapters": whole / (4 * numbers),
+        "adapters": 4 * numbers,
+        "up": up,
+        "down": down,
+        "model": whole,
+        "times less, adapters": whole / (4 * numbers),
         "times less, up": whole / up,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -116,9 +123,12 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     found: dict[str, Any] = {
-        "step": steps(chosen.repeats), "k-means, 50 groups": kmeans(50), "k-means, no groups": kmeans(0),
-        "following, ms": following(), "bytes": traffic(),
-    }  # fmt: skip
+        "step": steps(chosen.repeats),
+        "k-means, 50 groups": kmeans(50),
+        "k-means, no groups": kmeans(0),
+        "following, ms": following(),
+        "bytes": traffic(),
+    }
     for name, numbers in found.items():
         print(f"{name}: " + ", ".join(f"{n} {v:.4g}" if v < 1e4 else f"{n} {v:,.0f}" for n, v in numbers.items()))
     if chosen.json is not None:

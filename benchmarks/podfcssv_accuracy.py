@@ -69,10 +69,17 @@ def stream(seed: int) -> Stream:
         rows = np.sort(Seed(seed).fold("rows", number).numpy().choice(here, ROWS, replace=False))
         tasks.append(
             Federation.from_arrays(
-                arrays.x[rows], arrays.y[rows], Dirichlet(1.0), CLIENTS, test=0.5, valid=0.0, seed=seed, classes=10,
+                arrays.x[rows],
+                arrays.y[rows],
+                Dirichlet(1.0),
+                CLIENTS,
+                test=0.5,
+                valid=0.0,
+                seed=seed,
+                classes=10,
                 prepare=Pixels(MEAN, STD),
             )
-        )  # fmt: skip
+        )
     return Stream.of(tasks, ROUNDS)
 
 
@@ -104,9 +111,15 @@ def play(name: str, seed: int, pretrained: str, data: dict[int, Stream]) -> dict
         end = after[-1] if after else before
         found = {n: {"average": statistics.mean(v), "forgetting": None, "before": before[n]} for n, v in end.items()}
     return {
-        "method": name, "seed": seed, "measures": found, "bank": banks, "bytes_up": up, "bytes_down": down,
-        "seconds": time.perf_counter() - began, "training_seconds": spent,
-    }  # fmt: skip
+        "method": name,
+        "seed": seed,
+        "measures": found,
+        "bank": banks,
+        "bytes_up": up,
+        "bytes_down": down,
+        "seconds": time.perf_counter() - began,
+        "training_seconds": spent,
+    }
 
 
 def read(path: Path) -> list[dict[str, Any]]:

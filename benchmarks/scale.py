@@ -48,10 +48,13 @@ def case(method: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
         federation = Federation.from_arrays(x, y, IID(), clients=clients, test=0.2, valid=0.0, standardise=None)
         made = {"fedavg": lambda net, **rest: FedAvg(objective=net, **rest), "fedper": FedPer}[method]
         run = Run(
-            made(Net(make("mlp", (32,), 10, hidden=[64])), batch_size=8, cohort=at_random(cohort)), federation,
-            rounds=rounds, engine=Local(), folder=RunFolder(Path(folder) / "run"),
+            made(Net(make("mlp", (32,), 10, hidden=[64])), batch_size=8, cohort=at_random(cohort)),
+            federation,
+            rounds=rounds,
+            engine=Local(),
+            folder=RunFolder(Path(folder) / "run"),
             evaluation=Evaluation(every=10**6, clients=100),
-        )  # fmt: skip
+        )
         rows = iter(run)
         times, start = [], 0.0
         for number in range(rounds - 1):  # the last round also scores and writes the result
@@ -96,9 +99,12 @@ def main() -> int:
             start, ratio = statistics.median(one["start"] for one in many), times[1] / times[0]
             good = start < START and ratio <= RATIO
             name = f"{method}, {cohort} per round"
-            print(f"{name}: start {start:.2f} s (below {START:.0f}); a round {times[1]:.3f} s out of 100,000, "
-                  f"{times[0]:.3f} s out of 1,000: {ratio:.2f} (at most {RATIO}); "
-                  f"peak {many[0]['peak_mb']:.0f} MB {'ok' if good else 'MISSED'}", flush=True)  # fmt: skip
+            print(
+                f"{name}: start {start:.2f} s (below {START:.0f}); a round {times[1]:.3f} s out of 100,000, "
+                f"{times[0]:.3f} s out of 1,000: {ratio:.2f} (at most {RATIO}); "
+                f"peak {many[0]['peak_mb']:.0f} MB {'ok' if good else 'MISSED'}",
+                flush=True,
+            )
             found[name] = {"few": few, "many": many, "start": start, "ratio": ratio}
             failed += [] if good else [name]
     chosen.json.parent.mkdir(parents=True, exist_ok=True)

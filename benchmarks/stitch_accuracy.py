@@ -30,9 +30,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "K by accuracy, mu 1": ("stitch", {"mu": 1.0}),
     **{f"K {k:g}": ("stitch", {"keep": k}) for k in (1.0, 0.5, 0.1, 0.05, 0.01)},
     **{f"K {k:g}, feedback": ("stitch", {"keep": k, "error_feedback": True}) for k in (0.5, 0.1, 0.05, 0.01)},
-    **{f"K {k:g}, feedback, {v}": ("stitch", {"keep": k, "error_feedback": True, "values": v})
-       for k, v in ((0.05, "fp16"), (1.0, "sign"), (0.5, "sign"), (0.25, "sign"), (0.1, "sign"))},
-}  # fmt: skip
+    **{
+        f"K {k:g}, feedback, {v}": ("stitch", {"keep": k, "error_feedback": True, "values": v})
+        for k, v in ((0.05, "fp16"), (1.0, "sign"), (0.5, "sign"), (0.25, "sign"), (0.1, "sign"))
+    },
+}
 ROUNDS, CLIENTS, ALPHA = 12, 5, 0.15
 
 
@@ -98,8 +100,10 @@ def study(options: argparse.Namespace) -> None:
                 setting = {k: getattr(options, k) for k in ("images", "test", "model", "lr")}
                 part.write_text(json.dumps({"label": label, "seed": seed, **setting, **found}))
                 part.replace(file)
-                print(f"{name} seed {seed} {label}: {found['rounds'][-1]['accuracy']:.4f} in {found['seconds']:.0f} s",
-                      flush=True)  # fmt: skip
+                print(
+                    f"{name} seed {seed} {label}: {found['rounds'][-1]['accuracy']:.4f} in {found['seconds']:.0f} s",
+                    flush=True,
+                )
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -120,11 +124,19 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         difference = mine - other
         half = float(stats.t.ppf(0.975, len(seeds) - 1) * difference.std(ddof=1) / math.sqrt(len(seeds)))
         p = float(stats.ttest_rel(mine, other).pvalue) if difference.any() else 1.0
-        rows.append({
-            "method": label, "seeds": len(seeds), "accuracy": float(mine.mean()), "std": float(mine.std(ddof=1)),
-            "difference": float(difference.mean()), "difference_half_95": half, "p": p,
-            "megabytes_up": float(up.mean()) / 1e6, "times_fewer": float(up_base.mean() / up.mean()),
-        })  # fmt: skip
+        rows.append(
+            {
+                "method": label,
+                "seeds": len(seeds),
+                "accuracy": float(mine.mean()),
+                "std": float(mine.std(ddof=1)),
+                "difference": float(difference.mean()),
+                "difference_half_95": half,
+                "p": p,
+                "megabytes_up": float(up.mean()) / 1e6,
+                "times_fewer": float(up_base.mean() / up.mean()),
+            }
+        )
     return rows
 
 
@@ -148,8 +160,10 @@ def table(options: argparse.Namespace) -> None:
                 "" if r["method"] == "FedAvg" else f"{100 * r['difference']:+.1f} ± {100 * r['difference_half_95']:.1f}"
             )
             p = "" if r["method"] == "FedAvg" else f"{r['p']:.3f}"
-            print(f"| {r['method']} | {100 * r['accuracy']:.1f} ± {100 * r['std']:.1f} | {gap} | {p} | "
-                  f"{r['megabytes_up']:.2f} | {r['times_fewer']:.1f} |")  # fmt: skip
+            print(
+                f"| {r['method']} | {100 * r['accuracy']:.1f} ± {100 * r['std']:.1f} | {gap} | {p} | "
+                f"{r['megabytes_up']:.2f} | {r['times_fewer']:.1f} |"
+            )
     groups = {
         "without feedback": lambda m: m.startswith("K") and "feedback" not in m and "accuracy" not in m,
         "with feedback": lambda m: m.endswith("feedback"),

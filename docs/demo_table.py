@@ -20,10 +20,24 @@ HOME = Path(__file__).resolve().parent.parent
 RECIPE, NUMBERS, PAGE = HOME / "recipes/demo.toml", HOME / "docs/demo.json", HOME / "README.md"
 BEGIN, END = "<!-- demo table: docs/demo_table.py writes it -->", "<!-- end of demo table -->"
 KEPT = (
-    "method", "kind", "frame", "accuracy", "accuracy_half_95", "worst10", "worst10_both_half_95", "balanced_accuracy",
-    "balanced_accuracy_both_half_95", "macro_f1", "macro_f1_both_half_95", "megabytes_up", "megabytes_down",
-    "versus_first_difference", "versus_first_half", "versus_first_p", "ari",
-)  # fmt: skip
+    "method",
+    "kind",
+    "frame",
+    "accuracy",
+    "accuracy_half_95",
+    "worst10",
+    "worst10_both_half_95",
+    "balanced_accuracy",
+    "balanced_accuracy_both_half_95",
+    "macro_f1",
+    "macro_f1_both_half_95",
+    "megabytes_up",
+    "megabytes_down",
+    "versus_first_difference",
+    "versus_first_half",
+    "versus_first_p",
+    "ari",
+)
 
 
 def main(folder: Path | None) -> None:
@@ -54,10 +68,15 @@ def numbers(folder: Path) -> dict[str, Any]:
         made = {k: v for k, v in results[0]["environment"].items() if k not in ("fast_kernels", "capture", "threads")}
     options = {label: _options(folder / f"{label}-seed{summary['seeds'][0]}") for label in seeds}
     return {
-        "environment": made, "rounds": _rounds(folder), "seeds": summary["seeds"],
-        "majority_class": summary["majority_class"], "winner": {k: summary["winner"][k] for k in ("method", "tied")},
-        "options": options, "accuracies": seeds, "rows": [{k: row[k] for k in KEPT} for row in summary["rows"]],
-    }  # fmt: skip
+        "environment": made,
+        "rounds": _rounds(folder),
+        "seeds": summary["seeds"],
+        "majority_class": summary["majority_class"],
+        "winner": {k: summary["winner"][k] for k in ("method", "tied")},
+        "options": options,
+        "accuracies": seeds,
+        "rows": [{k: row[k] for k in KEPT} for row in summary["rows"]],
+    }
 
 
 def _options(run: Path) -> dict[str, Any]:

@@ -30,9 +30,11 @@ def serve(grid, context):
     """Play the rounds and score the result."""
     work, data, rounds = asked()
     strategy = Timed(
-        fraction_train=work.cohort / work.clients, fraction_evaluate=0.0, min_train_nodes=work.cohort,
+        fraction_train=work.cohort / work.clients,
+        fraction_evaluate=0.0,
+        min_train_nodes=work.cohort,
         min_available_nodes=work.clients,
-    )  # fmt: skip
+    )
     strategy.ends = [began]
     module = data.network()
     result = strategy.start(grid=grid, initial_arrays=ArrayRecord(module.state_dict()), num_rounds=rounds)

@@ -82,7 +82,11 @@ plan = NNAlgorithmParams(
 )
 timed = Ends()
 FederatedAveraging().run(
-    algorithm_params=plan, backend=backend, model=model, model_train_params=steps,
-    model_eval_params=NNEvalHyperParams(local_batch_size=100), callbacks=[timed],
-)  # fmt: skip
+    algorithm_params=plan,
+    backend=backend,
+    model=model,
+    model_train_params=steps,
+    model_eval_params=NNEvalHyperParams(local_batch_size=100),
+    callbacks=[timed],
+)
 told(timed.ends, data.accuracy(module), version=importlib.metadata.version("pfl"))

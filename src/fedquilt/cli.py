@@ -34,20 +34,30 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Runs": (running.run, running.resume, running.compare, sweeping.sweep, running.newcomers),
     "Looking": (
-        looking.watch, looking.report, looking.partition, looking.clusters, looking.assign, looking.traffic,
-        looking.clock, looking.csv, audit.audit,
+        looking.watch,
+        looking.report,
+        looking.partition,
+        looking.clusters,
+        looking.assign,
+        looking.traffic,
+        looking.clock,
+        looking.csv,
+        audit.audit,
     ),
     "Long tails": (tails.realign, tails.tails, tails.predict),
     "Streams": (continual.continual,),
     "Models": (merging.merge, pretraining.pretrain_mae),
-    "Real federations": (
-        federations.serve, federations.join, federations.keys, federations.states, federations.export,
-    ),
+    "Real federations": (federations.serve, federations.join, federations.keys, federations.states, federations.export),
     "What there is": (
-        catalogues.methods, catalogues.codecs, catalogues.models, catalogues.partitions, catalogues.datasets,
-        catalogues.doctor, benching.bench,
+        catalogues.methods,
+        catalogues.codecs,
+        catalogues.models,
+        catalogues.partitions,
+        catalogues.datasets,
+        catalogues.doctor,
+        benching.bench,
     ),
-}  # fmt: skip
+}
 for _panel, _commands in PANELS.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)

@@ -84,9 +84,13 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small comparison that was really run, with clusters."""
     folder = tmp_path_factory.mktemp("real")
     said = fedquilt(
-        "compare", small(folder), "--json", 'compare.methods=["fedavg",{kind="flhc",initial_rounds=1}]',
-        "compare.seeds=[0,1]", "compare.frame=true",
-    )  # fmt: skip
+        "compare",
+        small(folder),
+        "--json",
+        'compare.methods=["fedavg",{kind="flhc",initial_rounds=1}]',
+        "compare.seeds=[0,1]",
+        "compare.frame=true",
+    )
     assert said.code == 0, said.err
     return Path(said.json["report"]).parent
 

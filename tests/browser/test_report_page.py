@@ -118,8 +118,9 @@ def test_curves_are_the_means_of_the_round_files(report: Opened, made: Path) -> 
     values = [rows[49]["test_loss"] for rows in seeds]
     half = 4.302653 * np.std(values, ddof=1) / np.sqrt(3)
     found = [float(v) for v in shown["fedrep", 50][2:]]
-    assert found == pytest.approx([50 * 2 * 4100 * 50 / 1e6, np.mean(values), np.mean(values) - half,
-                                   np.mean(values) + half], abs=2e-3)  # fmt: skip
+    assert found == pytest.approx(
+        [50 * 2 * 4100 * 50 / 1e6, np.mean(values), np.mean(values) - half, np.mean(values) + half], abs=2e-3
+    )
     panel.get_by_role("button", name="fedavg", exact=True).click()
     assert "fedavg" not in {row[0] for row in report.cells("curves-numbers")}
     panel.get_by_label("logarithmic horizontal").check()
@@ -136,8 +137,11 @@ def test_hovering_names_the_client_and_its_score(report: Opened, made: Path) -> 
     client = re.search(r"client (\d+)", tip)
     assert client is not None, tip
     best = results(made, "fedavg")[1]["best_round"]
-    told = {r["client"]: r["accuracy"] for r in lines(made / "fedavg-seed1/metrics/clients.jsonl")
-            if (r["round"], r["model"], r["split"]) == (best, "deployed", "test")}  # fmt: skip
+    told = {
+        r["client"]: r["accuracy"]
+        for r in lines(made / "fedavg-seed1/metrics/clients.jsonl")
+        if (r["round"], r["model"], r["split"]) == (best, "deployed", "test")
+    }
     assert float(re.search(r"accuracy, %: ([\d.]+)", tip)[1]) == pytest.approx(100 * told[int(client[1])], abs=0.01)  # type: ignore[index]
 
 
@@ -148,8 +152,11 @@ def test_the_heat_map_follows_its_menus_and_the_client_files(report: Opened, mad
     chart.get_by_role("combobox", name="seed", exact=True).select_option("2")
     chart.get_by_text("Numbers", exact=True).click()
     shown = report.cells("heat-numbers")
-    told = {(str(r["client"]), r["round"]): r["accuracy"] for r in lines(made / "ditto-seed2/metrics/clients.jsonl")
-            if (r["model"], r["split"]) == ("deployed", "test")}  # fmt: skip
+    told = {
+        (str(r["client"]), r["round"]): r["accuracy"]
+        for r in lines(made / "ditto-seed2/metrics/clients.jsonl")
+        if (r["model"], r["split"]) == ("deployed", "test")
+    }
     assert len(shown) == 50
     assert len(shown[0]) == 101
     for row in shown[::9]:

@@ -14,8 +14,18 @@ pytestmark = pytest.mark.browser
 
 
 def test_the_page_of_a_sweep(chromium: Any, tmp_path: Path) -> None:
-    found = fedquilt("sweep", small(tmp_path), "rounds=2", "sweep.seeds=[0,1]", "network.uplink_mbps=1", "--set",
-                     "train.optimizer.lr=0.001,0.5", "--set", "method=fedavg,fedprox", "--json").json  # fmt: skip
+    found = fedquilt(
+        "sweep",
+        small(tmp_path),
+        "rounds=2",
+        "sweep.seeds=[0,1]",
+        "network.uplink_mbps=1",
+        "--set",
+        "train.optimizer.lr=0.001,0.5",
+        "--set",
+        "method=fedavg,fedprox",
+        "--json",
+    ).json
     shown = opened(chromium, Path(found["report"]))
     page = shown.page
     assert page.get_by_role("tab").all_inner_texts()[0] == "Sweep"

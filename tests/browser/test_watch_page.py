@@ -86,9 +86,11 @@ def recipe(tmp_path: Path) -> Path:
 def started(*words: str) -> subprocess.Popen[bytes]:
     source = str(Path(package.__file__).parents[1])
     return subprocess.Popen(
-        [sys.executable, "-m", "fedquilt", *words, "--json"], env={**os.environ, "PYTHONPATH": source},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "fedquilt", *words, "--json"],
+        env={**os.environ, "PYTHONPATH": source},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def same_as_the_files(page: Opened, folder: Path) -> None:
@@ -100,8 +102,11 @@ def same_as_the_files(page: Opened, folder: Path) -> None:
     shown = {int(r[1]): float(r[2]) for r in page.cells("accuracy-numbers") if r[0] == "test"}
     assert shown == pytest.approx({r["round"]: 100 * r["test_accuracy"] for r in rows}, abs=1e-3)
     assert len([r for r in page.cells("accuracy-numbers") if r[0] == "test"]) == len(rows)  # none twice
-    told = {str(r["client"]): r for r in lines(folder / "metrics" / "clients.jsonl")
-            if (r["round"], r["model"], r["split"]) == (len(rows), "deployed", "test")}  # fmt: skip
+    told = {
+        str(r["client"]): r
+        for r in lines(folder / "metrics" / "clients.jsonl")
+        if (r["round"], r["model"], r["split"]) == (len(rows), "deployed", "test")
+    }
     assert {r[0]: r[1] for r in page.cells("clients")} == {c: f"{100 * r['accuracy']:.1f}" for c, r in told.items()}
     cards = page.page.locator("#one .facts").inner_text()
     assert f"{100 * rows[-1]['test_accuracy']:.1f} %" in cards

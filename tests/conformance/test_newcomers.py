@@ -31,18 +31,52 @@ from helpers.toy import last
 # No global model: heads (fedper, fedrep), BatchNorm (fedbn) or everything (local-only) stay at home; one model for each
 # client (fedamp); no model on the server at all (fedproto).
 ALONE = {
-    "fedavg-private-head", "local-only", "fedper", "fedper-shared-start", "fedper-finetune", "fedrep", "fedbn",
-    "fedamp", "fedproto", "hgls", "hgls-hgc", "hgls-coded", "hgls-joint", "hgls-scaffold",
-    "codecs-chained", "codecs-batchnorm",
-}  # fmt: skip
+    "fedavg-private-head",
+    "local-only",
+    "fedper",
+    "fedper-shared-start",
+    "fedper-finetune",
+    "fedrep",
+    "fedbn",
+    "fedamp",
+    "fedproto",
+    "hgls",
+    "hgls-hgc",
+    "hgls-coded",
+    "hgls-joint",
+    "hgls-scaffold",
+    "codecs-chained",
+    "codecs-batchnorm",
+}
 
 # Newcomers find their cluster by their update or their loss; fedrod-hyper makes their head from their class shares.
 CHOOSE = {
-    "ifca", "ifca-never-asked", "ifca-heads", "ifca-updates", "ifca-gradient", "fesem", "fesem-memory",
-    "fesem-batchnorm", "cgpfl", "cgpfl-moreau", "cgpfl-cosine", "lcfed", "fedsoft", "feddrift", "flhc", "flhc-retest",
-    "hcfl", "hcfl-global-start", "fedgroup", "fedgroup-cold", "fedgroup-params", "cfl", "pacfl", "fedper-grouped",
+    "ifca",
+    "ifca-never-asked",
+    "ifca-heads",
+    "ifca-updates",
+    "ifca-gradient",
+    "fesem",
+    "fesem-memory",
+    "fesem-batchnorm",
+    "cgpfl",
+    "cgpfl-moreau",
+    "cgpfl-cosine",
+    "lcfed",
+    "fedsoft",
+    "feddrift",
+    "flhc",
+    "flhc-retest",
+    "hcfl",
+    "hcfl-global-start",
+    "fedgroup",
+    "fedgroup-cold",
+    "fedgroup-params",
+    "cfl",
+    "pacfl",
+    "fedper-grouped",
     "fedrod-hyper",
-}  # fmt: skip
+}
 
 
 def trained(case: Case) -> tuple[Snapshot, Federation]:

@@ -9,10 +9,27 @@ from fedquilt.pieces.clustering.result import ClusterResult, members
 from helpers.toy import last
 
 CLUSTERED = {
-    "ifca", "ifca-heads", "ifca-updates", "ifca-gradient", "fesem", "fesem-memory", "cgpfl", "cgpfl-moreau", "lcfed",
-    "fedsoft", "feddrift", "flhc", "flhc-retest", "hcfl", "hcfl-global-start", "fedgroup", "fedgroup-params", "cfl",
-    "pacfl", "fedper-grouped",
-}  # fmt: skip
+    "ifca",
+    "ifca-heads",
+    "ifca-updates",
+    "ifca-gradient",
+    "fesem",
+    "fesem-memory",
+    "cgpfl",
+    "cgpfl-moreau",
+    "lcfed",
+    "fedsoft",
+    "feddrift",
+    "flhc",
+    "flhc-retest",
+    "hcfl",
+    "hcfl-global-start",
+    "fedgroup",
+    "fedgroup-params",
+    "cfl",
+    "pacfl",
+    "fedper-grouped",
+}
 FOUND_ONCE = {"flhc", "flhc-retest", "hcfl", "hcfl-global-start", "fedgroup-params", "pacfl", "fedper-grouped"}
 
 

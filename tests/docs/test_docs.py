@@ -71,9 +71,13 @@ def ended(line: str, **given: Any) -> subprocess.CompletedProcess[str]:
 def interrupted(line: str, **given: Any) -> subprocess.CompletedProcess[str]:
     """A command that serves an address until Ctrl-C: it is asked once, and then interrupted."""
     with subprocess.Popen(
-        [sys.executable, "-m", *shlex.split(line)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **given,
-    ) as process:  # fmt: skip
+        [sys.executable, "-m", *shlex.split(line)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **given,
+    ) as process:
         assert process.stdout is not None
         said = []
         for text in process.stdout:

@@ -53,9 +53,13 @@ def power_cut_at(number: int) -> Iterator[list[int]]:
 def made(folder: Path) -> Run:
     """A short run with client files and a snapshot in every round."""
     return Run(
-        LocalOnly(linear()), points(10, 20, 30), rounds=ROUNDS, engine=Local(), folder=RunFolder(folder),
+        LocalOnly(linear()),
+        points(10, 20, 30),
+        rounds=ROUNDS,
+        engine=Local(),
+        folder=RunFolder(folder),
         snapshots=Snapshots(every=1, seconds=0),
-    )  # fmt: skip
+    )
 
 
 def digest_of(run: Run) -> str:

@@ -39,9 +39,15 @@ def made(folder: Path, every: int = 1, withhold: bool = False) -> Run:
     """A short run with clusters, so that every log has rows but that of replies which were left out; and, if it is so
     asked, test scores in a log of their own."""
     return Run(
-        halves(linear()), points(10, 20, 30), rounds=ALL, engine=Local(), folder=RunFolder(folder), identity="me",
-        snapshots=Snapshots(every=every, seconds=0), withhold_test=withhold,
-    )  # fmt: skip
+        halves(linear()),
+        points(10, 20, 30),
+        rounds=ALL,
+        engine=Local(),
+        folder=RunFolder(folder),
+        identity="me",
+        snapshots=Snapshots(every=every, seconds=0),
+        withhold_test=withhold,
+    )
 
 
 def played(run: Run) -> tuple[str, list[str]]:
@@ -99,12 +105,19 @@ def rows_of(*rows: Any) -> Callable[[Path], None]:
 
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
-    "cut in a line": without_end, "half of its lines": halved, "empty": empty, "removed": Path.unlink,
-    "garbage": garbage, "null round": rows_of({"round": None}), "no object": rows_of([1, 2], None, 3, "x"),
-    "NaN": rows_of(b'{"round": NaN, "test_accuracy": NaN, "seconds": Infinity}\n'), "blank": rows_of(b"\n"),
+    "cut in a line": without_end,
+    "half of its lines": halved,
+    "empty": empty,
+    "removed": Path.unlink,
+    "garbage": garbage,
+    "null round": rows_of({"round": None}),
+    "no object": rows_of([1, 2], None, 3, "x"),
+    "NaN": rows_of(b'{"round": NaN, "test_accuracy": NaN, "seconds": Infinity}\n'),
+    "blank": rows_of(b"\n"),
     "texts": rows_of({"round": 2, "test_accuracy": "high", "bytes_up": [], "client": {}, "seconds": "long"}),
-    "deep": rows_of(b'{"round": ' + b"[" * 100_000 + b"\n"), "huge": rows_of(b'{"round": ' + b"9" * 5000 + b"}\n"),
-}  # fmt: skip
+    "deep": rows_of(b'{"round": ' + b"[" * 100_000 + b"\n"),
+    "huge": rows_of(b'{"round": ' + b"9" * 5000 + b"}\n"),
+}
 
 
 def damaged(folder: Path, to: Path, name: str, damage: Callable[[Path], None]) -> Path:

@@ -64,9 +64,14 @@ class Chain:
         command = [sys.executable, "-m", "fedquilt", *words, "--json"]
         # A shell that runs jobs in the background has them ignore SIGINT; the run must not inherit that here.
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=self.recipe.parent,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=self.recipe.parent,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+        )
 
     def played(self) -> int:
         """How many rounds the log tells of."""

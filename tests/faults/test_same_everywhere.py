@@ -69,9 +69,11 @@ def test_a_run_may_go_on_with_another_engine(tmp_path: Path, two_workers: Worker
 def test_from_the_command(tmp_path: Path, method: str) -> None:
     recipe = small(tmp_path)
     asked = {
-        "local": ["engine.kind=local"], "one": ["engine.kind=workers", "engine.processes=1"],
-        "two": ["engine.kind=workers", "engine.processes=2"], "auto": ["engine.kind=auto"],
-    }  # fmt: skip
+        "local": ["engine.kind=local"],
+        "one": ["engine.kind=workers", "engine.processes=1"],
+        "two": ["engine.kind=workers", "engine.processes=2"],
+        "auto": ["engine.kind=auto"],
+    }
     if method == "method=local_only":
         del asked["one"]  # starting processes takes time
     found: dict[str, Any] = {}

@@ -62,14 +62,16 @@ def test_a_flipped_bit_anywhere_is_noticed(name, place):
         (RecordDict({"fedquilt.small": ConfigRecord({"answer": b"abc"})}), "damaged message: 'answer'"),
         (RecordDict({"fedquilt.small": ConfigRecord({"answer": b"a", "sum.answer": "text"})}), "damaged message"),
         (
-            RecordDict({
-                "fedquilt.small": ConfigRecord({}),
-                "fedquilt": ArrayRecord({"a": Array("uint8", (4,), "fedquilt.frame", b"abc")}),
-            }),
+            RecordDict(
+                {
+                    "fedquilt.small": ConfigRecord({}),
+                    "fedquilt": ArrayRecord({"a": Array("uint8", (4,), "fedquilt.frame", b"abc")}),
+                }
+            ),
             "'a' is no frame",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_message_of_ours_is_refused(content, words):
     with pytest.raises(FrameError, match=words):
         from_content(content)

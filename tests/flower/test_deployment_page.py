@@ -91,9 +91,14 @@ class Machines:
         source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         with (home / "said.txt").open("wb") as said:
             process = subprocess.Popen(
-                shlex.split(words), cwd=home, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
-                start_new_session=True, env={**os.environ, "PATH": path, "HOME": str(home), "PYTHONPATH": source},
-            )  # fmt: skip
+                shlex.split(words),
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PATH": path, "HOME": str(home), "PYTHONPATH": source},
+            )
         self.running.append(process)
         return process
 

@@ -112,13 +112,23 @@ def test_what_the_superlink_refuses_stays_refused(outside: httpx.Client) -> None
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/", "/docs", "/openapi.json",
-        "/v1/fleet/", "/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run", "//v1/control/start-run",
-        "/v1/fleet/a/../../control/start-run", "/v1/fleet/pull-messages?x=/v1/control/start-run",
-        "/v1/fleet/pull-messages/../../control/start-run", "/V1/control/start-run",
+        "/v1/control/start-run",
+        "/v1/control/register-node",
+        "/v1/runtime/acquire-task",
+        "/",
+        "/docs",
+        "/openapi.json",
+        "/v1/fleet/",
+        "/v1/fleet/../control/start-run",
+        "/v1/fleet/%2e%2e/control/start-run",
+        "//v1/control/start-run",
+        "/v1/fleet/a/../../control/start-run",
+        "/v1/fleet/pull-messages?x=/v1/control/start-run",
+        "/v1/fleet/pull-messages/../../control/start-run",
+        "/V1/control/start-run",
         "/v1/fleet/..%2fcontrol%2fstart-run",
     ],
-)  # fmt: skip
+)
 def test_nobody_else_is(front: Front, keys: Keys, link: Link, path: str) -> None:
     assert said(front, keys, f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n") == b"404"
     assert link.calls == []

@@ -232,8 +232,11 @@ def other_content() -> None:
 
 
 FAULTS: dict[str, Any] = {
-    "ValueError": no_object, "DecodeError": handmade, "UnexpectedObjectContentError": other_content, "push": None,
-}  # fmt: skip
+    "ValueError": no_object,
+    "DecodeError": handmade,
+    "UnexpectedObjectContentError": other_content,
+    "push": None,
+}
 
 
 def test_a_message_that_flower_cannot_read_or_take_is_the_nodes_own_trouble(without):

@@ -144,8 +144,14 @@ def here(tmp_path_factory, folder):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        yield {"recipe": recipe, "data": place / "rows.npz", "keys": folder, "none": place / "none",
-               "taken": taken.getsockname()[1], "state": place / "state"}  # fmt: skip
+        yield {
+            "recipe": recipe,
+            "data": place / "rows.npz",
+            "keys": folder,
+            "none": place / "none",
+            "taken": taken.getsockname()[1],
+            "state": place / "state",
+        }
 
 
 WRONG = [

@@ -127,10 +127,17 @@ TOY = digits(clients=4)
 
 
 def config(nodes: int, **flower: Any) -> Any:
-    return parse({
-        "rounds": 2, "method": "fedper", "model": {"kind": "mlp", "hidden": [8]}, "train": {"batch_size": 16},
-        "flower": {"nodes": nodes, **flower}, "snapshot": {"seconds": 0.0}, "evaluate": {"every": 2},
-    })  # fmt: skip
+    return parse(
+        {
+            "rounds": 2,
+            "method": "fedper",
+            "model": {"kind": "mlp", "hidden": [8]},
+            "train": {"batch_size": 16},
+            "flower": {"nodes": nodes, **flower},
+            "snapshot": {"seconds": 0.0},
+            "evaluate": {"every": 2},
+        }
+    )
 
 
 def back(run: Path) -> None:

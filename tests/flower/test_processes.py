@@ -66,9 +66,10 @@ def test_who_may_not_come_is_told_why_and_tries_again_while_the_runs_go_on(runs,
     others, old = Keys(standing.folder / "others"), expired(standing.folder / "expired", [STRANGER])
     with Greeting(old) as address:
         given: dict[str, dict[str, object]] = {
-            "wrong-key": {"key": others.node("wrong-key")}, "foreign-ca": {"ca": others.ca},
+            "wrong-key": {"key": others.node("wrong-key")},
+            "foreign-ca": {"ca": others.ca},
             "expired-server": {"superlink": address, "ca": old.ca, "key": old.node(STRANGER)},
-        }  # fmt: skip
+        }
         for name, other in given.items():
             command = standing.sites.command(STRANGER, **other, state=standing.folder / f"state-{name}")
             standing.sites.start(name, command)

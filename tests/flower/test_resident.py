@@ -66,12 +66,20 @@ def test_failures_tell_their_kind_and_no_data(resident):
 
 
 GARBAGE = [
-    b"", b"x", b"GET / HTTP/1.1\r\n\r\n", struct.pack("<Q", 2**63) + b"x", struct.pack("<Q", 4) + b"{]!!",
-    struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 2) + b"{}", struct.pack("<Q", 100) + b"short",
-    struct.pack("<Q", 32) + b'{"kind":"x","parts":[["a",1e99]]}'[:32], struct.pack("<Q", 2**24) + b"{",
+    b"",
+    b"x",
+    b"GET / HTTP/1.1\r\n\r\n",
+    struct.pack("<Q", 2**63) + b"x",
+    struct.pack("<Q", 4) + b"{]!!",
+    struct.pack("<Q", 2) + b"[]",
+    struct.pack("<Q", 2) + b"{}",
+    struct.pack("<Q", 100) + b"short",
+    struct.pack("<Q", 32) + b'{"kind":"x","parts":[["a",1e99]]}'[:32],
+    struct.pack("<Q", 2**24) + b"{",
     struct.pack("<Q", 46) + b'{"kind": "x", "parts": [["a", 99999999999999999999]]}'[:46],
-    struct.pack("<Q", 34) + b'{"kind": "x", "parts": [["a", -1]]}'[:34], struct.pack("<Q", 4) + b"\xff\xfe\xfd\xfc",
-]  # fmt: skip
+    struct.pack("<Q", 34) + b'{"kind": "x", "parts": [["a", -1]]}'[:34],
+    struct.pack("<Q", 4) + b"\xff\xfe\xfd\xfc",
+]
 
 
 def test_garbage_is_let_go_and_the_next_message_answered(resident, capfd):

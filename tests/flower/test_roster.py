@@ -53,20 +53,33 @@ def test_sites_that_prepare_otherwise_are_named(what, value):
 def test_preparation_is_compared_as_it_is_written():
     images = {"a": (torch.zeros(8, 1, 4, 4, dtype=torch.uint8).numpy(), torch.arange(8).numpy() % 2)}
     sites = [
-        Federation.from_clients({name: images["a"]}, classes=2, prepare=Pixels(mean)) for name, mean in
-        (("a", 0.0), ("b", 0.5))
-    ]  # fmt: skip
+        Federation.from_clients({name: images["a"]}, classes=2, prepare=Pixels(mean))
+        for name, mean in (("a", 0.0), ("b", 0.5))
+    ]
     over = InProcess({n: site(part) for n, part in enumerate(sites, start=11)})
     with pytest.raises(InputError, match=r"prepare of their rows: Pixels\(mean=0\.0.*but Pixels\(mean=0\.5.*'b'"):
         flower(over).gather(2)
 
 
 MALFORMED = [
-    {"protocol": 0}, {"protocol": "new"}, {"clients": [1]}, {"clients": {1: -1}}, {"clients": {1: "many"}},
-    {"clients": {(1, 2.5): 3}}, {"examined": None}, {"examined": [torch.ones(2)]}, {"shape": (0,)}, {"shape": "flat"},
-    {"dtype": 3}, {"classes": 0}, {"classes": "two"}, {"fingerprint": b"x"}, {"versions": None}, {"versions": {1: 2}},
+    {"protocol": 0},
+    {"protocol": "new"},
+    {"clients": [1]},
+    {"clients": {1: -1}},
+    {"clients": {1: "many"}},
+    {"clients": {(1, 2.5): 3}},
+    {"examined": None},
+    {"examined": [torch.ones(2)]},
+    {"shape": (0,)},
+    {"shape": "flat"},
+    {"dtype": 3},
+    {"classes": 0},
+    {"classes": "two"},
+    {"fingerprint": b"x"},
+    {"versions": None},
+    {"versions": {1: 2}},
     {"clients": {}, "examined": []},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("facts", MALFORMED, ids=str)

@@ -27,9 +27,12 @@ from helpers.nodes import flower, site
 
 SITES = ("east", "north", "west")
 RECIPE: dict[str, Any] = {
-    "rounds": 3, "model": {"kind": "mlp", "hidden": [8]}, "flower": {"nodes": 3, "classes": 2},
-    "train": {"batch_size": 16}, "engine": {"kind": "local"},
-}  # fmt: skip
+    "rounds": 3,
+    "model": {"kind": "mlp", "hidden": [8]},
+    "flower": {"nodes": 3, "classes": 2},
+    "train": {"batch_size": 16},
+    "engine": {"kind": "local"},
+}
 
 
 def sources(tmp_path: Path, **settings: Any) -> dict[str, Any]:
@@ -120,8 +123,11 @@ def test_every_message_says_how_rows_are_prepared(tmp_path: Path):
 
     seen: list[Any] = []
     played(Config.model_validate(RECIPE), sources(tmp_path), tmp_path / "there", seen)
-    begins = {m.metadata.message_type: unpack(from_content(m.content)["begin"]) for m in seen
-              if m.metadata.message_type.startswith(("train.", "evaluate."))}  # fmt: skip
+    begins = {
+        m.metadata.message_type: unpack(from_content(m.content)["begin"])
+        for m in seen
+        if m.metadata.message_type.startswith(("train.", "evaluate."))
+    }
     assert all(isinstance(begin, Begin) for begin in begins.values())
     assert begins["train.columns"].prepare is None
     assert isinstance(begins["train.train"].prepare, PerColumn)
@@ -137,21 +143,37 @@ def test_a_dry_run_shows_the_sums(tmp_path: Path):
 
 
 def sums(**changes: Any) -> ColumnSums:
-    sound = ColumnSums(4, torch.tensor([4, 3]), torch.zeros(2).double(), torch.ones(2).double(),
-                       (torch.tensor([[7, 9], [2, 1]]),))  # fmt: skip
+    sound = ColumnSums(
+        4, torch.tensor([4, 3]), torch.zeros(2).double(), torch.ones(2).double(), (torch.tensor([[7, 9], [2, 1]]),)
+    )
     return replace(sound, **changes)
 
 
-@pytest.mark.parametrize("lie", [
-    sums(rows=0), sums(rows=True), sums(present=torch.tensor([5, 3])), sums(present=torch.tensor([-1, 3])),
-    sums(mean=torch.zeros(3).double()), sums(mean=torch.zeros(2)), sums(squares=-torch.ones(2).double()),
-    sums(levels=()), sums(levels=(torch.tensor([[7, 7], [1, 1]]),)), sums(levels=(torch.tensor([[-7], [1]]),)),
-    sums(levels=(torch.tensor([[7], [5]]),)), sums(levels=(torch.zeros(2, 2),)), "nothing", None,
-    sums(mean=torch.tensor([0, 1e200], dtype=torch.float64)),
-    sums(squares=torch.tensor([0, 1e200], dtype=torch.float64)),
-    sums(present=None), sums(levels=None), sums(mean="much"),
-    sums(levels=(torch.stack([torch.arange(300), torch.ones(300, dtype=torch.int64)]),)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "lie",
+    [
+        sums(rows=0),
+        sums(rows=True),
+        sums(present=torch.tensor([5, 3])),
+        sums(present=torch.tensor([-1, 3])),
+        sums(mean=torch.zeros(3).double()),
+        sums(mean=torch.zeros(2)),
+        sums(squares=-torch.ones(2).double()),
+        sums(levels=()),
+        sums(levels=(torch.tensor([[7, 7], [1, 1]]),)),
+        sums(levels=(torch.tensor([[-7], [1]]),)),
+        sums(levels=(torch.tensor([[7], [5]]),)),
+        sums(levels=(torch.zeros(2, 2),)),
+        "nothing",
+        None,
+        sums(mean=torch.tensor([0, 1e200], dtype=torch.float64)),
+        sums(squares=torch.tensor([0, 1e200], dtype=torch.float64)),
+        sums(present=None),
+        sums(levels=None),
+        sums(mean="much"),
+        sums(levels=(torch.stack([torch.arange(300), torch.ones(300, dtype=torch.int64)]),)),
+    ],
+)
 def test_sums_that_cannot_be_are_refused(lie: Any):
     blank = PerColumn((Column("age"), Column("sex", True)))
     check_sums(blank, sums())

@@ -20,15 +20,36 @@ from fedquilt.models.weights.start import with_weights
 from fedquilt.records.record import pack, unpack
 
 HOSTILE = [
-    "os:system", "builtins:eval", "builtins:open", "functools:partial", "subprocess:Popen", "importlib:import_module",
-    "fedquilt.core.describe:importlib.import_module", "fedquilt.core.describe:find", "fedquilt.core.describe:build",
-    "fedquilt.core.net:torch.load", "fedquilt.core.net:copy.deepcopy", "fedquilt.core.net:partial",
-    "fedquilt.core.net:Net.__init__.__globals__.get", "fedquilt.core.net:Net.__class__",
-    "fedquilt.core.net:Net.__init__.__builtins__.get", "fedquilt.models.small:nn.Module.load_state_dict",
-    "fedquilt.models.registry:Path", "fedquilt.models.registry:MODELS", "fedquilt.models.weights.files:load_file",
-    "fedquilt.data.sources.download:fetch", "fedquilt.storage.files:write_atomic", "fedquilt.deploy.flower_command:call",
-    "fedquilt.methods:__builtins__", "fedquilt.modelsevil:x", "", ":", "fedquilt.models", "fedquilt.models:", 7,
-]  # fmt: skip
+    "os:system",
+    "builtins:eval",
+    "builtins:open",
+    "functools:partial",
+    "subprocess:Popen",
+    "importlib:import_module",
+    "fedquilt.core.describe:importlib.import_module",
+    "fedquilt.core.describe:find",
+    "fedquilt.core.describe:build",
+    "fedquilt.core.net:torch.load",
+    "fedquilt.core.net:copy.deepcopy",
+    "fedquilt.core.net:partial",
+    "fedquilt.core.net:Net.__init__.__globals__.get",
+    "fedquilt.core.net:Net.__class__",
+    "fedquilt.core.net:Net.__init__.__builtins__.get",
+    "fedquilt.models.small:nn.Module.load_state_dict",
+    "fedquilt.models.registry:Path",
+    "fedquilt.models.registry:MODELS",
+    "fedquilt.models.weights.files:load_file",
+    "fedquilt.data.sources.download:fetch",
+    "fedquilt.storage.files:write_atomic",
+    "fedquilt.deploy.flower_command:call",
+    "fedquilt.methods:__builtins__",
+    "fedquilt.modelsevil:x",
+    "",
+    ":",
+    "fedquilt.models",
+    "fedquilt.models:",
+    7,
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=str)
@@ -90,9 +111,28 @@ def test_partials_and_tensors_still_travel():
 
 
 OUTSIDE = {
-    "os", "io", "sys", "subprocess", "shutil", "socket", "tempfile", "pathlib", "urllib", "http", "importlib", "pickle",
-    "ctypes", "runpy", "glob", "multiprocessing", "threading", "safetensors", "transformers", "requests", "httpx",
-}  # fmt: skip
+    "os",
+    "io",
+    "sys",
+    "subprocess",
+    "shutil",
+    "socket",
+    "tempfile",
+    "pathlib",
+    "urllib",
+    "http",
+    "importlib",
+    "pickle",
+    "ctypes",
+    "runpy",
+    "glob",
+    "multiprocessing",
+    "threading",
+    "safetensors",
+    "transformers",
+    "requests",
+    "httpx",
+}
 
 
 def test_no_module_of_the_rooms_reaches_outside_but_those_set_apart():

@@ -23,22 +23,94 @@ from fedquilt.studies.compare import cells
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 _NAMES = (
-    "method", "optimizer", "schedule", "partition", "aggregate", "long_tail", "shift", "transform", "stream", "codec",
+    "method",
+    "optimizer",
+    "schedule",
+    "partition",
+    "aggregate",
+    "long_tail",
+    "shift",
+    "transform",
+    "stream",
+    "codec",
     "tracker",
-)  # fmt: skip
+)
 TABLES: dict[str, Any] = {**{name: entries(name) for name in _NAMES}, "model": MODELS}
 _DEEP: Any = 0
 for _ in range(60):
     _DEEP = [_DEEP]
 ODD: tuple[Any, ...] = (
-    "", " ", "nan", "\u202eß🙂", "x" * 10_000, "a.b.c", "../..", "/", "\t\n", "-1", "1e999", "0x", "fedavg", "{}",
-    0, 1, -1, 2, 7, 255, 3, 4, 16, 1000, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**30, -(10**30), 10**400,
-    0.0, -0.0, 0.5, 0.1, 0.9, 1.0, 1.5, 1e-320, 1e30, 1e308, float("inf"), float("-inf"), float("nan"), True, False,
-    [], {}, [[]], [{}], [""], [0], [1, "a"], [None], [1, [2, {"a": [3]}]], [float("nan")] * 3, list(range(500)), _DEEP,
-    {"": ""}, {"kind": ""}, {"kind": []}, {"kind": "fedavg", "": 1}, {"kind": 0}, {"low": 0, "high": 10**400},
-    {"low": 0, "high": 1e308, "log": True}, {"a": {"b": {"c": {"d": {}}}}}, datetime.date(1, 1, 1), datetime.time(1),
+    "",
+    " ",
+    "nan",
+    "\u202eß🙂",
+    "x" * 10_000,
+    "a.b.c",
+    "../..",
+    "/",
+    "\t\n",
+    "-1",
+    "1e999",
+    "0x",
+    "fedavg",
+    "{}",
+    0,
+    1,
+    -1,
+    2,
+    7,
+    255,
+    3,
+    4,
+    16,
+    1000,
+    2**31,
+    2**63 - 1,
+    2**63,
+    2**64,
+    -(2**63) - 1,
+    10**30,
+    -(10**30),
+    10**400,
+    0.0,
+    -0.0,
+    0.5,
+    0.1,
+    0.9,
+    1.0,
+    1.5,
+    1e-320,
+    1e30,
+    1e308,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    True,
+    False,
+    [],
+    {},
+    [[]],
+    [{}],
+    [""],
+    [0],
+    [1, "a"],
+    [None],
+    [1, [2, {"a": [3]}]],
+    [float("nan")] * 3,
+    list(range(500)),
+    _DEEP,
+    {"": ""},
+    {"kind": ""},
+    {"kind": []},
+    {"kind": "fedavg", "": 1},
+    {"kind": 0},
+    {"low": 0, "high": 10**400},
+    {"low": 0, "high": 1e308, "log": True},
+    {"a": {"b": {"c": {"d": {}}}}},
+    datetime.date(1, 1, 1),
+    datetime.time(1),
     datetime.datetime(2020, 1, 1),
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -146,14 +218,23 @@ def _move(draw: random.Random, seeds: Seeds, tree: Any) -> None:
 
 _CHANGES = (_replace, _replace, _delete, _add, _add, _options, _options, _move)
 _CHOICES = [
-    (table, path) for table, path in (
-        ("method", ("method",)), ("optimizer", ("train", "optimizer")), ("schedule", ("train", "schedule")),
-        ("partition", ("data", "partition")), ("long_tail", ("data", "long_tail")), ("shift", ("data", "shift")),
-        ("stream", ("stream",)), ("codec", ("codec",)), ("codec", ("download_codec",)),
-        ("transform", ("data", "transforms")), ("tracker", ("output", "trackers")), ("model", ("model",)),
+    (table, path)
+    for table, path in (
+        ("method", ("method",)),
+        ("optimizer", ("train", "optimizer")),
+        ("schedule", ("train", "schedule")),
+        ("partition", ("data", "partition")),
+        ("long_tail", ("data", "long_tail")),
+        ("shift", ("data", "shift")),
+        ("stream", ("stream",)),
+        ("codec", ("codec",)),
+        ("codec", ("download_codec",)),
+        ("transform", ("data", "transforms")),
+        ("tracker", ("output", "trackers")),
+        ("model", ("model",)),
         ("method", ("compare", "methods")),
     )
-]  # fmt: skip
+]
 
 
 def _spoilt(draw: random.Random, text: str) -> str:

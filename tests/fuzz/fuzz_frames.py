@@ -34,17 +34,26 @@ class Seedling:
 def seedlings() -> list[Seedling]:
     """Frames of both forms: of what travels on every engine, and of uploads in every codec."""
     draw = Seed(0).torch()
-    params = {"body.weight": torch.randn(6, 5, generator=draw), "head.weight": torch.randn(4, 6, generator=draw),
-              "head.bias": torch.randn(4, generator=draw), "steps": torch.tensor(3)}  # fmt: skip
+    params = {
+        "body.weight": torch.randn(6, 5, generator=draw),
+        "head.weight": torch.randn(4, 6, generator=draw),
+        "head.bias": torch.randn(4, generator=draw),
+        "steps": torch.tensor(3),
+    }
     records = [
-        Wire(12, params), Wire(7, {"delta": params, "loss": 0.5, "names": ("a", "b"), "raw": b"\\0" * 40}),
-        Slot({"model": params, "round": 3}, {"train": params}), {"a": [1, -1, 2**40, 1.5, None, True, "text"]},
+        Wire(12, params),
+        Wire(7, {"delta": params, "loss": 0.5, "names": ("a", "b"), "raw": b"\\0" * 40}),
+        Slot({"model": params, "round": 3}, {"train": params}),
+        {"a": [1, -1, 2**40, 1.5, None, True, "text"]},
         Answer("n1", "print", [Given(0, 0, b"x" * 32, 0.1, True, 5, 0.3, None, None)]),
         Errand("n1", [Job("train", ("site", 1), 0, 0, None, False, 0)], 0),
         Here(3, {("site", n): 10 + n for n in range(5)}, [], (1, 28, 28), "torch.float32", "nothing", 10, "p", {}),
         {str(n): torch.zeros(n % 3, 2, dtype=dtype) for n, dtype in enumerate((torch.int8, torch.bool, torch.float16))},
-        [[[[1]]], (2,), {}, {3: {4: 5}}], torch.arange(30.0).view(5, 6), "x" * 50, b"raw" * 30,
-    ]  # fmt: skip
+        [[[[1]]], (2,), {}, {3: {4: 5}}],
+        torch.arange(30.0).view(5, 6),
+        "x" * 50,
+        b"raw" * 30,
+    ]
     found = [Seedling(pack(value, compact)) for value in records for compact in (False, True)]
     for kind in entries("codec"):
         codec = lookup("codec", kind).load()()

@@ -19,10 +19,17 @@ def rows(count: int = 240, seed: int = 0) -> list[tuple[str, ...]]:
     sexes = np.array(["f", "m"])[rng.integers(2, size=count)]
     empty = rng.random(count) < 0.15
     return [
-        ("" if empty[i] else f"{age[i]:.1f}", f"{glucose[i]:.3f}", f"{income[i]:.0f}", sexes[i], towns[i],
-         ("east", "north", "west")[i % 3], str(label[i]))
+        (
+            "" if empty[i] else f"{age[i]:.1f}",
+            f"{glucose[i]:.3f}",
+            f"{income[i]:.0f}",
+            sexes[i],
+            towns[i],
+            ("east", "north", "west")[i % 3],
+            str(label[i]),
+        )
         for i in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def write(path: Path, only: str | None = None, count: int = 240) -> Path:

@@ -64,12 +64,18 @@ MAE = {"kind": "mae", "patch": 4, "width": 16, "depth": 1, "heads": 2, "decoder_
 def recipe(method: str | Mapping[str, Any], rounds: int = 2, nodes: int = len(SITES), ask: float = 60.0) -> Config:
     """A short run of a method."""
     kind = method if isinstance(method, str) else method["kind"]
-    return parse({
-        "name": "deployed", "rounds": rounds, "method": method,
-        "model": MAE if kind == "podfcssv" else MLP, "train": {"batch_size": 16},
-        "flower": {"nodes": nodes, "ask": ask, "deadline": 600.0, "wait": 300.0},
-        "snapshot": {"seconds": 0.0}, "evaluate": {"every": rounds},
-    })  # fmt: skip
+    return parse(
+        {
+            "name": "deployed",
+            "rounds": rounds,
+            "method": method,
+            "model": MAE if kind == "podfcssv" else MLP,
+            "train": {"batch_size": 16},
+            "flower": {"nodes": nodes, "ask": ask, "deadline": 600.0, "wait": 300.0},
+            "snapshot": {"seconds": 0.0},
+            "evaluate": {"every": rounds},
+        }
+    )
 
 
 def at_home(
@@ -78,8 +84,14 @@ def at_home(
     """The digest of the same run on the local engine."""
     source = federation(sites)
     with one_thread():
-        run = Run(change(method_of(config, source)), source, rounds=config.rounds, seed=config.seed, engine=Local(),
-                  evaluation=config.evaluate)  # fmt: skip
+        run = Run(
+            change(method_of(config, source)),
+            source,
+            rounds=config.rounds,
+            seed=config.seed,
+            engine=Local(),
+            evaluation=config.evaluate,
+        )
         return [snapshot.digest() for snapshot in run][-1]
 
 
@@ -95,9 +107,14 @@ class Sites:
     def command(self, site: str, **other: object) -> list[str]:
         """What the site runs."""
         usual = {
-            "superlink": self.address, "ca": self.keys.ca, "key": self.keys.node(site), "classes": 10,
-            "data": self.folder / f"{site}.npz", "user": "user", "state": self.folder / f"state-{site}",
-        }  # fmt: skip
+            "superlink": self.address,
+            "ca": self.keys.ca,
+            "key": self.keys.node(site),
+            "classes": 10,
+            "data": self.folder / f"{site}.npz",
+            "user": "user",
+            "state": self.folder / f"state-{site}",
+        }
         options = [word for name, value in {**usual, **other}.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-m", "fedquilt", "join", *options]
 

@@ -27,12 +27,31 @@ class Growing:
         """One more round; with a reason, client 0 is left out of it. Gives its row."""
         self.round += 1
         value = accuracy if accuracy is not None else 1 - 0.9**self.round
-        row = {"round": self.round, "clients": self.clients, "train_loss": 1 - value, "test_loss": 1.1 - value,
-               "test_accuracy": value, "test_accuracy_worst10": value / 2, "valid_accuracy": value, "bytes_up": 1000,
-               "bytes_down": 2000, "seconds": 0.1}  # fmt: skip
+        row = {
+            "round": self.round,
+            "clients": self.clients,
+            "train_loss": 1 - value,
+            "test_loss": 1.1 - value,
+            "test_accuracy": value,
+            "test_accuracy_worst10": value / 2,
+            "valid_accuracy": value,
+            "bytes_up": 1000,
+            "bytes_down": 2000,
+            "seconds": 0.1,
+        }
         self.journal.step(self.round, "train", self.clients, self.clients)
-        scores = [{"round": self.round, "client": c, "model": "deployed", "split": "test", "rows": 9.0,
-                   "accuracy": value, "loss": 1 - value} for c in range(self.clients)]  # fmt: skip
+        scores = [
+            {
+                "round": self.round,
+                "client": c,
+                "model": "deployed",
+                "split": "test",
+                "rows": 9.0,
+                "accuracy": value,
+                "loss": 1 - value,
+            }
+            for c in range(self.clients)
+        ]
         self.folder.log("metrics/clients.jsonl", scores)
         if reason is not None:
             entry = {"round": self.round, "exchange": "train", "client": 0, "reason": reason}

@@ -14,14 +14,15 @@ from fedquilt.pieces.optimizers import AdamW
 
 SIZES = {"patch": 2, "width": 16, "depth": 2, "heads": 2, "decoder_width": 8, "decoder_heads": 2, "bottleneck": 4}
 RECIPE: dict[str, Any] = {
-    "name": "guess", "rounds": 4,
+    "name": "guess",
+    "rounds": 4,
     "data": {"source": "digits", "clients": 3, "limit": 400, "partition": {"kind": "dirichlet", "alpha": 1.0}},
     "stream": {"kind": "by_class", "groups": [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]], "rounds_per_task": 2},
     "model": {"kind": "mae", **SIZES},
     "method": {"kind": "podfcssv", "center": True, "lambda_proto": 0.1},
     "train": {"batch_size": 32, "optimizer": {"kind": "adamw", "lr": 0.001}},
     "output": {"folder": "runs"},
-}  # fmt: skip
+}
 
 
 GUESSING = ("podfcssv", "fedmae", "mae_alone", "mae_pooled")

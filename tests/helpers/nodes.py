@@ -56,9 +56,12 @@ Seen = list[tuple[Part, str, dict[str, bytes]]]  # the messages that nodes got: 
 
 
 def grid(
-    federation: Any, nodes: int = 2, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",),
+    federation: Any,
+    nodes: int = 2,
+    folder: Path | None = None,
+    trusted: tuple[str, ...] = ("helpers",),
     seen: Seen | None = None,
-) -> InProcess:  # fmt: skip
+) -> InProcess:
     """A grid of so many nodes; ``seen`` gets all that they get."""
     apps = {}
     for number, part in enumerate(parts(federation, nodes), start=11):

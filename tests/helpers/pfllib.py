@@ -10,9 +10,13 @@ import numpy as np
 
 
 def write_folder(
-    root: Path, name: str = "MNIST", clients: int = 4, shape: tuple[int, ...] = (1, 28, 28), rows: int = 24,
+    root: Path,
+    name: str = "MNIST",
+    clients: int = 4,
+    shape: tuple[int, ...] = (1, 28, 28),
+    rows: int = 24,
     classes: int = 3,
-) -> Path:  # fmt: skip
+) -> Path:
     """root/NAME with train, test and config.json; each class is a bright stripe of its own, values from -1 to 1."""
     rng = np.random.default_rng(0)
     folder = root / name

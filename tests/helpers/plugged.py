@@ -14,8 +14,13 @@ NOT_A_DATA_SET = 3
 
 def waves() -> Arrays:
     """Twelve rows of two people."""
-    return Arrays(np.arange(48, dtype=np.float32).reshape(12, 4), np.arange(12) % 3, user=np.arange(12) // 6,
-                  licence="CC0", source="made here")  # fmt: skip
+    return Arrays(
+        np.arange(48, dtype=np.float32).reshape(12, 4),
+        np.arange(12) % 3,
+        user=np.arange(12) // 6,
+        licence="CC0",
+        source="made here",
+    )
 
 
 def nothing() -> int:
@@ -40,6 +45,13 @@ def picture_bytes() -> bytes:
 
 
 PICTURES = Entry(
-    "pictures", "CC0", "made here", (3, 6, 5), 6, 3, "helpers.plugged:pictures", markers=("pictures.bin",),
+    "pictures",
+    "CC0",
+    "made here",
+    (3, 6, 5),
+    6,
+    3,
+    "helpers.plugged:pictures",
+    markers=("pictures.bin",),
     files=(File("pictures.zip", ("http://127.0.0.1:9/pictures.zip",)),),
-)  # fmt: skip
+)

@@ -21,9 +21,13 @@ from fedquilt.runs.environment import environment
 from helpers.guessing import fitting
 
 SMALL = {
-    "name": "kept", "rounds": 4, "data": {"clients": 3, "limit": 90}, "model": {"kind": "mlp", "hidden": [12]},
-    "engine": {"kind": "local"}, "snapshot": {"seconds": 0},
-}  # fmt: skip
+    "name": "kept",
+    "rounds": 4,
+    "data": {"clients": 3, "limit": 90},
+    "model": {"kind": "mlp", "hidden": [12]},
+    "engine": {"kind": "local"},
+    "snapshot": {"seconds": 0},
+}
 HALF = 2
 
 

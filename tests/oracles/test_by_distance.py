@@ -144,8 +144,9 @@ def test_a_client_is_sent_its_own_model_only_and_all_of_them_when_unknown():
     job = method.start(method.down(state, 4), method.init_client(Seed(0)), data.site(4, 0), TURN)
     assert job.memo == 2  # |[7, 1] - [8, 0]|^2 is the lowest
     assert place(method.newcomer_model(method.down(state, 4), method.init_client(Seed(0)), data.site(4, 0), TURN)) == [
-        8, 0,
-    ]  # fmt: skip
+        8,
+        0,
+    ]
 
 
 # CGPFL

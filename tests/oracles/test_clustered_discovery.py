@@ -134,9 +134,14 @@ ROUNDS = {
 }
 WORK: dict[str, Any] = {"optimizer": SGD(0.25)}
 SETTINGS: dict[str, Any] = {
-    "initial_rounds": 1, "criterion": "threshold", "mu": 1.0, "lambda_0": 1.0, "lambda_alpha": 1.0, "lambda_p": 1.0,
+    "initial_rounds": 1,
+    "criterion": "threshold",
+    "mu": 1.0,
+    "lambda_0": 1.0,
+    "lambda_alpha": 1.0,
+    "lambda_p": 1.0,
     "sharing_by": "same",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)

@@ -66,9 +66,10 @@ def told(client: int, cluster: int, losses: list[float], end: Any, start: Any, d
 def test_who_drifts_opens_a_cluster_with_the_model_it_trained():
     state = before(at(0, 0))
     replies = [
-        told(0, 0, [0.1], at(1, 0), at(0, 0)), told(1, 0, [9.0], at(0, 5), at(0, 0), True),
+        told(0, 0, [0.1], at(1, 0), at(0, 0)),
+        told(1, 0, [9.0], at(0, 5), at(0, 0), True),
         told(2, 0, [9.0], at(0, 7), at(0, 0), True),
-    ]  # fmt: skip
+    ]
     after = FedDrift(LOSS).up(state, replies, TURN)
     assert [place(m) for m in after.models] == [[1, 0], [0, 5], [0, 7]]
     assert after.clusters.labels == {0: 0, 1: 1, 2: 2}

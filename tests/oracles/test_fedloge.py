@@ -45,9 +45,12 @@ class Square(nn.Module):
 
 S = T([[0.1, 0.0], [0.0, 0.1], [-0.1, -0.1]])
 START = {
-    "features.0.weight": torch.eye(2), "head.weight": T([[0.2, -0.1], [0.0, 0.3], [0.1, 0.1]]),
-    "head.bias": torch.zeros(3), "own.weight": T([[0.5, 0.0], [0.0, 0.5], [0.5, 0.5]]), "own.bias": torch.zeros(3),
-}  # fmt: skip
+    "features.0.weight": torch.eye(2),
+    "head.weight": T([[0.2, -0.1], [0.0, 0.3], [0.1, 0.1]]),
+    "head.bias": torch.zeros(3),
+    "own.weight": T([[0.5, 0.0], [0.0, 0.5], [0.5, 0.5]]),
+    "own.bias": torch.zeros(3),
+}
 ROWS = {"x": T([[1.0, 2.0], [2.0, 1.0]]), "y": T([0, 1])}
 
 
@@ -126,8 +129,9 @@ def by_three_optimisers(net, start, batches, momentum):
 def test_one_loss_equals_three_optimisers_in_turn():
     """Two epochs with momentum, so that its memory counts."""
     data = digits(clients=2)
-    method = FedLoGe(Net.of(MLP, 64, 10, hidden=(16,)), norm=1.0, optimizer=SGD(0.1, momentum=0.5), epochs=2,
-                     batch_size=16)  # fmt: skip
+    method = FedLoGe(
+        Net.of(MLP, 64, 10, hidden=(16,)), norm=1.0, optimizer=SGD(0.1, momentum=0.5), epochs=2, batch_size=16
+    )
     net, site, turn = method.framed.net, data.site(0, 0), Turn(0, 0, Seed(3))
     start = net.init(Seed(1))
     batches = list(site.train.batches(16, 2, turn.seed.fold("batches")))
@@ -135,8 +139,10 @@ def test_one_loss_equals_three_optimisers_in_turn():
     (train,) = method.exchanges()
     _, _, _, trained = train.work.run(
         Download({n: t for n, t in start.items() if not n.startswith("own")}),
-        Holder({n: t for n, t in start.items() if n.startswith("own")}, None), site, turn,
-    )  # fmt: skip
+        Holder({n: t for n, t in start.items() if n.startswith("own")}, None),
+        site,
+        turn,
+    )
     assert len(batches) == trained.steps > 10
     for name, tensor in by_hand.items():
         close(trained.params[name], tensor, 1e-5)
@@ -204,8 +210,10 @@ def test_what_travels_and_what_stays():
     assert private.isdisjoint(pack({"t": t}) for t in tensors_in(upload))
     assert torch.equal(method.framed.net.full({})["frame.vectors"], Frame(10, 16, norm=1.0).build())
     heads = method.heads(train.down(snapshot.state, 0), snapshot.client_state(0))
-    close(method.personal_model(train.down(snapshot.state, 0), snapshot.client_state(0))["head.weight"],
-          Realign().own(heads.general, heads.own).weight)  # fmt: skip
+    close(
+        method.personal_model(train.down(snapshot.state, 0), snapshot.client_state(0))["head.weight"],
+        Realign().own(heads.general, heads.own).weight,
+    )
 
 
 def test_rows_of_absent_classes_stay_small():
@@ -258,8 +266,10 @@ def test_one_client_is_centralised_training():
     data, method = digits(clients=1), small()
     alone = last(method, data, rounds=2)
     (client,) = data.ids
-    now = {**method.init_server(Seed(0).fold("server")).shared,
-           **method.init_client(Seed(0).fold("client", client)).private}  # fmt: skip
+    now = {
+        **method.init_server(Seed(0).fold("server")).shared,
+        **method.init_client(Seed(0).fold("client", client)).private,
+    }
     for round in range(2):
         seed = Seed(0).fold("work", "train", round, client)
         batches = list(data.site(client, round).train.batches(16, 1, seed.fold("batches")))
@@ -270,11 +280,17 @@ def test_one_client_is_centralised_training():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"serve": "best"}, "serve"), ({"warm_norm": 2.0}, "go together"), ({"temperature": 0.0}, "above 0"),
-     ({"temperature": float("inf")}, "finite"), ({"warm_norm": float("nan"), "warm_rounds": 2}, "go together"),
-     ({"frame_lr": float("nan")}, "lr"),
-     ({"sparsity": 1.0}, "sparsity"), ({"by_class": True, "aggregate": uniform_mean}, "leave aggregate out")],
-)  # fmt: skip
+    [
+        ({"serve": "best"}, "serve"),
+        ({"warm_norm": 2.0}, "go together"),
+        ({"temperature": 0.0}, "above 0"),
+        ({"temperature": float("inf")}, "finite"),
+        ({"warm_norm": float("nan"), "warm_rounds": 2}, "go together"),
+        ({"frame_lr": float("nan")}, "lr"),
+        ({"sparsity": 1.0}, "sparsity"),
+        ({"by_class": True, "aggregate": uniform_mean}, "leave aggregate out"),
+    ],
+)
 def test_impossible_settings(options, message):
     with pytest.raises(InputError, match=message):
         small(**options)

@@ -98,8 +98,9 @@ def test_if_everybody_is_asked_models_are_means_by_shares_and_sizes():
     replies = heard(method, state, {0: [4.0, 0.0]}) + heard(method, state, {1: [0.0, 8.0]}, rows=3)
     after = method.soften(state, replies, TURN)
     assert [m["b"].tolist() for m in after.models] == [
-        pytest.approx([2, 4], abs=1e-6), pytest.approx([0.4, 7.2], abs=1e-6),
-    ]  # fmt: skip
+        pytest.approx([2, 4], abs=1e-6),
+        pytest.approx([0.4, 7.2], abs=1e-6),
+    ]
 
 
 def test_clusters_average_whom_they_asked_evenly_and_stay_if_nobody_answers():

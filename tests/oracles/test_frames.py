@@ -91,9 +91,14 @@ def test_more_classes_than_features():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"sparsity": 0.95}, "0.9"), ({"norm": 0.0}, "above 0"), ({"steps": -1}, "0 or more"),
-     ({"classes": 1}, "2 classes"), ({"features": 10, "sparsity": 0.9}, "fewer than 2")],
-)  # fmt: skip
+    [
+        ({"sparsity": 0.95}, "0.9"),
+        ({"norm": 0.0}, "above 0"),
+        ({"steps": -1}, "0 or more"),
+        ({"classes": 1}, "2 classes"),
+        ({"features": 10, "sparsity": 0.9}, "fewer than 2"),
+    ],
+)
 def test_impossible_frames(options, message):
     with pytest.raises(InputError, match=message):
         Frame(**{"classes": 4, "features": 64, **options})

@@ -125,9 +125,7 @@ def problem(seed: int, rows: int = 30, width: int = 6, classes: int = 4, peers: 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"step": "exact"}, {"step": "backtracking"}, {"search": "joint"}, {"order": "aligned"}],
-    ids=str,
+    "options", [{}, {"step": "exact"}, {"step": "backtracking"}, {"search": "joint"}, {"order": "aligned"}], ids=str
 )
 def test_the_loss_never_rises(seed: int, options: dict[str, Any]):
     head, own, others, rows = problem(seed)

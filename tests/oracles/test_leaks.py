@@ -63,9 +63,12 @@ class Smooth(Split):
 
     def __init__(self) -> None:
         body = nn.Sequential(
-            nn.Conv2d(1, 12, 3, padding=1), nn.Sigmoid(), nn.Conv2d(12, 12, 3, stride=2, padding=1), nn.Sigmoid(),
+            nn.Conv2d(1, 12, 3, padding=1),
+            nn.Sigmoid(),
+            nn.Conv2d(12, 12, 3, stride=2, padding=1),
+            nn.Sigmoid(),
             nn.Flatten(),
-        )  # fmt: skip
+        )
         super().__init__(body, nn.Linear(12 * 16, 10), (1, 8, 8))
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -0.5, 0.5)

@@ -81,8 +81,12 @@ def test_audit_of_vit_mae_base() -> None:
     assert found.bytes == 447_631_360
     assert found.ratio == pytest.approx(94.07, abs=0.01)
     assert found.rows()[-1] == {
-        "part": "total", "total": "113,097,472", "frozen": "111,907,840", "trainable": "1,189,632", "percent": "1.05 %",
-    }  # fmt: skip
+        "part": "total",
+        "total": "113,097,472",
+        "frozen": "111,907,840",
+        "trainable": "1,189,632",
+        "percent": "1.05 %",
+    }
     upper = audit(partial(adapted, partial(ViTMAE, config={}), size=256, where="upper"))
     assert upper.trainable == 2_365_440
     assert upper.percent == pytest.approx(2.07, abs=0.005)

@@ -111,8 +111,11 @@ def test_perfedavg(method, hessian, rounds):
 
 def test_impossible_settings_are_refused():
     for method, wrong in (
-        (APFL, {"alpha": 1.1}), (PFedMe, {"lam": 0.0}), (PFedMe, {"beta": 0.0}), (PerFedAvg, {"alpha": 0.0}),
+        (APFL, {"alpha": 1.1}),
+        (PFedMe, {"lam": 0.0}),
+        (PFedMe, {"beta": 0.0}),
+        (PerFedAvg, {"alpha": 0.0}),
         (PerFedAvgHF, {"delta": 0.0}),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError, match=next(iter(wrong))):
             method(LOSS, **wrong)

@@ -87,8 +87,9 @@ def test_a_pair_of_methods_by_seed_and_by_client() -> None:
 def test_spread_over_clients_by_hand() -> None:
     """Gini of 1 and 3 is 1/4, variance 1; of equals both are nothing; the mean of the two seeds is half of each."""
     found = over_clients([{"a": 0.25, "b": 0.75}, {"a": 0.5, "b": 0.5}])
-    assert found == pytest.approx({"client_gini": 0.125, "client_variance": 0.03125,
-                                   "client_least": 0.375, "client_most": 0.625})  # fmt: skip
+    assert found == pytest.approx(
+        {"client_gini": 0.125, "client_variance": 0.03125, "client_least": 0.375, "client_most": 0.625}
+    )
     assert over_clients([{"a": 0.0, "b": 0.0}])["client_gini"] == 0.0
     assert over_clients([{}]) == {}
     assert client_means([{"a": 0.25}, {"a": 0.75, "b": 1.0}]) == {"a": 0.5, "b": 1.0}
@@ -107,8 +108,11 @@ def test_costs_until_a_target_by_hand() -> None:
     spent = {1: 10.0, 2: 20.0, 3: 30.0}
     found = costs_to([run(0.1, None, 0.8), run(0.9, 0.2, 0.2)], 0.8, [spent, spent])
     assert {n: (c.mean, c.reached, c.always) for n, c in found.items()} == {
-        "rounds": (2.0, 2, True), "megabytes": (6.0, 2, True), "joules": (35.0, 2, True), "seconds": (10.0, 2, True),
-    }  # fmt: skip
+        "rounds": (2.0, 2, True),
+        "megabytes": (6.0, 2, True),
+        "joules": (35.0, 2, True),
+        "seconds": (10.0, 2, True),
+    }
     some = costs_to([run(0.1, 0.2), run(0.9)], 0.8)
     assert (some["rounds"].mean, some["rounds"].reached, some["rounds"].always) == (1.0, 1, False)
     assert some["joules"].mean is None  # not measured
@@ -117,8 +121,9 @@ def test_costs_until_a_target_by_hand() -> None:
 
 def test_joules_count_only_if_every_visit_was_measured() -> None:
     assert joules_by_round([{"round": 1, "joules": 2.0}, {"round": 1, "joules": 3.0}, {"round": 2, "joules": 1.0}]) == {
-        1: 5.0, 2: 1.0,
-    }  # fmt: skip
+        1: 5.0,
+        2: 1.0,
+    }
     assert joules_by_round([{"round": 1, "joules": 2.0}, {"round": 2}]) is None
     assert joules_by_round([]) is None
 
@@ -162,8 +167,10 @@ def test_methods_that_cannot_be_told_apart_from_the_best_are_named_with_it() -> 
         return [{c: level + 0.001 * c + wobble * (-1) ** (c + s) for c in clients} for s in (0, 1, 2)]
 
     scores = {"low": seeds(0.5, 0.0), "best": seeds(0.7, 0.0), "near": seeds(0.6995, 0.03)}
-    rows = [{"method": n, "kind": n, "accuracy": float(np.mean([list(s.values()) for s in found]))}
-            for n, found in scores.items()]  # fmt: skip
+    rows = [
+        {"method": n, "kind": n, "accuracy": float(np.mean([list(s.values()) for s in found]))}
+        for n, found in scores.items()
+    ]
     found = winner(rows, scores)
     assert found is not None
     assert (found["method"], found["tied"]) == ("best", ["near"])

@@ -17,8 +17,16 @@ from fedquilt.runs.virtual_clock import VirtualClock, server_seconds
 
 
 def visit(client: Any, down: int, up: int, seconds: float = 1.0, steps: int | None = 10, **more: Any) -> dict[str, Any]:
-    return {"exchange": "train", "trip": 0, "client": client, "bytes_down": down, "bytes_up": up, "seconds": seconds,
-            "steps": steps, **more}  # fmt: skip
+    return {
+        "exchange": "train",
+        "trip": 0,
+        "client": client,
+        "bytes_down": down,
+        "bytes_up": up,
+        "seconds": seconds,
+        "steps": steps,
+        **more,
+    }
 
 
 def test_the_slowest_participant_and_the_server() -> None:
@@ -37,8 +45,12 @@ def test_the_slowest_participant_and_the_server() -> None:
 def test_exchanges_follow_each_other_and_equal_ones_share_the_servers_seconds() -> None:
     """Trips 0 and 2 are of one exchange, whose server time of 1 s was measured in all: 0.5 s each."""
     clock = VirtualClock(Network())
-    visits = [visit(1, 9, 9, 2.0), visit(2, 9, 9, 5.0), visit(1, 9, 9, 7.0, trip=1, exchange="search"),
-              visit(1, 9, 9, 3.0, trip=2)]  # fmt: skip
+    visits = [
+        visit(1, 9, 9, 2.0),
+        visit(2, 9, 9, 5.0),
+        visit(1, 9, 9, 7.0, trip=1, exchange="search"),
+        visit(1, 9, 9, 3.0, trip=2),
+    ]
     found = clock.trips(visits, {"train": 1.0, "search": 0.25})
     assert [(t.exchange, t.seconds) for t in found] == [("train", 5.5), ("search", 7.25), ("train", 3.5)]
 
@@ -72,14 +84,29 @@ def test_the_spread_is_log_normal() -> None:
 
 
 def test_the_server_works_in_all_phases_but_waiting() -> None:
-    phases = [Phase(None, "aggregate", 100.0), Phase("a", "broadcast", 1.0), Phase("a", "train", 50.0),
-              Phase("a", "upload", 2.0), Phase("a", "aggregate", 4.0), Phase(None, "evaluate", 100.0)]  # fmt: skip
+    phases = [
+        Phase(None, "aggregate", 100.0),
+        Phase("a", "broadcast", 1.0),
+        Phase("a", "train", 50.0),
+        Phase("a", "upload", 2.0),
+        Phase("a", "aggregate", 4.0),
+        Phase(None, "evaluate", 100.0),
+    ]
     assert server_seconds(phases) == {"a": 7.0}
 
 
 def test_seconds_to_a_target_are_virtual_where_there_are_such() -> None:
-    rows = [{"round": i + 1, "test_accuracy": a, "bytes_up": 0, "bytes_down": 0, "seconds": 1.0,
-             "virtual_seconds": 60.0 * (i + 1)} for i, a in enumerate([0.1, 0.5, 0.9])]  # fmt: skip
+    rows = [
+        {
+            "round": i + 1,
+            "test_accuracy": a,
+            "bytes_up": 0,
+            "bytes_down": 0,
+            "seconds": 1.0,
+            "virtual_seconds": 60.0 * (i + 1),
+        }
+        for i, a in enumerate([0.1, 0.5, 0.9])
+    ]
     found = costs_until(rows, 0.5)
     assert found is not None
     assert found["seconds"] == 120.0
@@ -93,14 +120,18 @@ def test_seconds_to_a_target_are_virtual_where_there_are_such() -> None:
     [
         ({"uplink_mbps": 0}, "network.uplink_mbps: input should be greater than 0, got 0"),
         ({"uplink": 3}, "network.uplink: unknown key; did you mean 'uplink_mbps'?"),
-        ({"profiles": {"wify": 1.0}}, "network: unknown profile 'wify'; did you mean 'wifi'? (known: hospital, "
-                                      "phone-3g, phone-4g, wifi)"),
+        (
+            {"profiles": {"wify": 1.0}},
+            "network: unknown profile 'wify'; did you mean 'wifi'? (known: hospital, phone-3g, phone-4g, wifi)",
+        ),
         ({"profiles": {"wifi": -1.0}}, "network.profiles.wifi: input should be greater than 0, got -1.0"),
-        ({"profiles": {"wifi": 1.0}, "latency_ms": 3}, "network: profiles and latency_ms exclude each other; a profile "
-                                                       "of your own goes below [network.own]"),
+        (
+            {"profiles": {"wifi": 1.0}, "latency_ms": 3},
+            "network: profiles and latency_ms exclude each other; a profile of your own goes below [network.own]",
+        ),
         ({"own": {"bus": {"latency_ms": 3}}}, "network: profiles of your own need shares: profiles = { bus = 1.0 }"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_told(network: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse({"network": network})

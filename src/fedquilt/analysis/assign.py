@@ -126,11 +126,23 @@ def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | No
         by_itself |= {"features": None, "categories": None}
     data = config.data.model_copy(
         update={
-            "source": None, "path": str(path), "clients": 1, "partition": Kinded(kind="iid"), "by_user": False,
-            "user": None, "long_tail": None, "shift": None, "limit": None, "test": 0.0, "valid": 0.0,
-            "local_tests": False, "common_test": 0.0, "common_valid": 0.0, **by_itself,
+            "source": None,
+            "path": str(path),
+            "clients": 1,
+            "partition": Kinded(kind="iid"),
+            "by_user": False,
+            "user": None,
+            "long_tail": None,
+            "shift": None,
+            "limit": None,
+            "test": 0.0,
+            "valid": 0.0,
+            "local_tests": False,
+            "common_test": 0.0,
+            "common_valid": 0.0,
+            **by_itself,
         }
-    )  # fmt: skip
+    )
     one: Federation = divided(data)
     if classes is not None and (one.classes or 0) > classes:
         raise InputError(f"'{path}' has labels up to {(one.classes or 0) - 1}; the run knows {classes} classes.")

@@ -221,9 +221,13 @@ class Recalled:
         rounds = RunFolder(self.folder).rows("metrics/rounds.jsonl")
         names = ("round", "train_loss", "test_loss", "bytes_up", "bytes_down", "bank")
         return {
-            "folder": str(self.folder), "method": self.kind, "seed": self.seed,
-            "tasks": list(self.examiner.stages), "rounds": [stage.round for stage in self.stages],
+            "folder": str(self.folder),
+            "method": self.kind,
+            "seed": self.seed,
+            "tasks": list(self.examiner.stages),
+            "rounds": [stage.round for stage in self.stages],
             "rows": {task: [len(part) for part in pair] for task, pair in self.examiner.tables.items()},
-            "measures": summary(before, after), "bank": self.bank(),
+            "measures": summary(before, after),
+            "bank": self.bank(),
             "by_round": [{n: v for n, v in row.items() if n in names or n.startswith("prototypes_")} for row in rounds],
-        }  # fmt: skip
+        }

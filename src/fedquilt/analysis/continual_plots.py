@@ -102,9 +102,7 @@ def _reconstructions(run: Recalled, path: Path) -> Path:
     models = run.start, run.models(run.stages[-1])[0]
     how = net.trait("patch"), net.trait("norm_pixels")
     before, after = (masking.pictures(net.ask(m, "forward", x, noise), x, *how) for m in models)
-    lines = {
-        "image": before.original, "visible": before.visible, "before": before.completed, "after": after.completed,
-    }  # fmt: skip
+    lines = {"image": before.original, "visible": before.visible, "before": before.completed, "after": after.completed}
     figure, axes = subplots(4, len(x), figsize=(1.1 * len(x), 4.6), squeeze=False)
     rows = []
     for axis_row, (label, images) in zip(axes, lines.items(), strict=True):

@@ -11,13 +11,13 @@ from rich.table import Table
 from fedquilt.terminal import say, show_table
 
 NAMES = {
-    "probe": "linear probe, own task", "neighbours": "20 neighbours, own task",
-    "probe_all": "linear probe, all tasks", "neighbours_all": "20 neighbours, all tasks",
+    "probe": "linear probe, own task",
+    "neighbours": "20 neighbours, own task",
+    "probe_all": "linear probe, all tasks",
+    "neighbours_all": "20 neighbours, all tasks",
     "loss": "reconstruction loss",
-}  # fmt: skip
-NUMBERS = {
-    "average": "average", "incremental": "increm.", "forgetting": "forgot", "backward": "BWT", "forward": "FWT",
-}  # fmt: skip
+}
+NUMBERS = {"average": "average", "incremental": "increm.", "forgetting": "forgot", "backward": "BWT", "forward": "FWT"}
 
 
 def continual_tables(found: Mapping[str, Any]) -> None:

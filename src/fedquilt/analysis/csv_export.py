@@ -60,9 +60,7 @@ def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
         _write(top / "cluster_metrics.csv", CLUSTER, ([c.get(k) for k in keys] for c in log))
     energy = (result_of(source.path) or {}).get("energy", {})
     told = "in joules" if measured else energy.get("note") or (NOT_BY_CLIENT if energy.get("joules") else NOT_HERE)
-    return {
-        "folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": bool(log), "energy": told,
-    }  # fmt: skip
+    return {"folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": bool(log), "energy": told}
 
 
 def _visits(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[int, ClientId], Mapping[str, Any]]:
@@ -82,9 +80,16 @@ def _client(row: Mapping[str, Any], visit: Mapping[str, Any] | None, counted: bo
     if visit is not None:
         joules = [visit.get("joules"), visit.get("joules_per_change")]
     return [
-        row["round"], after["loss"], before["accuracy"], after["accuracy"], *joules,
-        "local" if measured else "deployed", int(visit is not None), row["accuracy"], row["loss"],
-    ]  # fmt: skip
+        row["round"],
+        after["loss"],
+        before["accuracy"],
+        after["accuracy"],
+        *joules,
+        "local" if measured else "deployed",
+        int(visit is not None),
+        row["accuracy"],
+        row["loss"],
+    ]
 
 
 def _id(client: Any) -> ClientId:

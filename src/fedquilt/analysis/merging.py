@@ -71,8 +71,13 @@ RULES = {
 ALIASES = {"masked_mean": "stitch", "harmonic": "stitch", "mean": "soup", "uniform_soup": "soup"}
 WITHOUT_BASE = ("soup", "greedy_soup", "slerp", "fisher", "regmean")  # the same whatever models began from
 _MAKERS: dict[str, Callable[..., Rule]] = {
-    "stitch": Stitch, "task_arithmetic": TaskArithmetic, "ties": Ties, "dare": Dare, "soup": Soup, "slerp": Slerp,
-}  # fmt: skip
+    "stitch": Stitch,
+    "task_arithmetic": TaskArithmetic,
+    "ties": Ties,
+    "dare": Dare,
+    "soup": Soup,
+    "slerp": Slerp,
+}
 Step = Callable[[str, int], None]
 
 
@@ -129,12 +134,18 @@ def merge_files(request: Request, step: Step | None = None) -> dict[str, Any]:
         report = _written(request, _rule(rule, request.options, statistics), base, models, step)
         extra = report.pop("extra", {})
         facts = {
-            "out": str(request.out), "rule": rule, "options": _plain(request.options), **extra, **report,
+            "out": str(request.out),
+            "rule": rule,
+            "options": _plain(request.options),
+            **extra,
+            **report,
             "base": None if request.base is None else _source(request.base),
             "models": [_source(p) for p in request.models],
-            "weights": list(check_weights(request.weights, len(models))), "seed": request.seed,
-            "tensors": len(base), "seconds": round(time.perf_counter() - began, 3),
-        }  # fmt: skip
+            "weights": list(check_weights(request.weights, len(models))),
+            "seed": request.seed,
+            "tensors": len(base),
+            "seconds": round(time.perf_counter() - began, 3),
+        }
         _card(request, facts)
         return facts
     finally:
@@ -162,8 +173,14 @@ def _check(request: Request, rule: str) -> None:
 def _written(
     request: Request, rule: Rule, base: StoredModel, models: Sequence[StoredModel], step: Step | None
 ) -> dict[str, Any]:
-    work = Work(base, [Difference(m, base) for m in models], weights_of(base.dtypes),
-                check_weights(request.weights, len(models)), Seed(request.seed), Report())  # fmt: skip
+    work = Work(
+        base,
+        [Difference(m, base) for m in models],
+        weights_of(base.dtypes),
+        check_weights(request.weights, len(models)),
+        Seed(request.seed),
+        Report(),
+    )
     extra: dict[str, Any] = {}
     if known_rule(request.rule) == "greedy_soup":
         chosen, score = greedy(request.options.get("recipe"), models)
@@ -225,8 +242,10 @@ def _source(path: Path) -> dict[str, str]:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: [str(p) for p in v] if k == "statistics" else str(v) if isinstance(v, Path) else v
-            for k, v in options.items()}  # fmt: skip
+    return {
+        k: [str(p) for p in v] if k == "statistics" else str(v) if isinstance(v, Path) else v
+        for k, v in options.items()
+    }
 
 
 def part_of(facts: Mapping[str, Any], place: int) -> str:

@@ -83,10 +83,14 @@ def _write(played: Played, path: Path, model: Params, what: dict[str, Any], rule
     whole = {n: t.contiguous() for n, t in played.plain.full(model).items()}
     data = played.federation
     about = {
-        **what, "rounds": played.learned.done, "realign": asdict(rule), "classes": data.classes,
-        "stored": list(data.columns["x"].shape[1:]), "dtype": str(data.columns["x"].dtype),
+        **what,
+        "rounds": played.learned.done,
+        "realign": asdict(rule),
+        "classes": data.classes,
+        "stored": list(data.columns["x"].shape[1:]),
+        "dtype": str(data.columns["x"].dtype),
         "shape": list(row_shape(data)),
-    }  # fmt: skip
+    }
     content = safetensors.torch.save(whole, {"fedquilt": json.dumps(about)})
     write_atomic(path, content)
     return str(path)

@@ -65,9 +65,16 @@ class Learned:
 
 
 def evaluate_newcomers(
-    trained: Snapshot | Method | str | Path, federation: Any = None, mode: str = "fine_tune", epochs: int = EPOCHS, *,
-    state: Any = None, rounds: int = 1, seed: int = 0, score: Score = classify,
-) -> Newcomers:  # fmt: skip
+    trained: Snapshot | Method | str | Path,
+    federation: Any = None,
+    mode: str = "fine_tune",
+    epochs: int = EPOCHS,
+    *,
+    state: Any = None,
+    rounds: int = 1,
+    seed: int = 0,
+    score: Score = classify,
+) -> Newcomers:
     """Score clients that never took part, on their own test rows.
 
     mode 'none' takes the global model as it is. 'fine_tune' trains it for some epochs on the newcomer's own training
@@ -137,9 +144,15 @@ def _evaluated(learned: Learned, source: Any, mode: str, epochs: int, score: Sco
     found = np.array([row["accuracy"] for row in rows])
     start = "own choice" if own is not None else "fresh client" if whole is None else "global model"
     return Newcomers(
-        mode, start, epochs, tuple(rows), float(found.mean()), float(found.std()), float(found.min()),
+        mode,
+        start,
+        epochs,
+        tuple(rows),
+        float(found.mean()),
+        float(found.std()),
+        float(found.min()),
         float(np.mean([row["majority"] for row in rows])),
-    )  # fmt: skip
+    )
 
 
 def _model(learned: Learned, whole: Params | None, client: ClientId, site: Site, work: Train | None) -> Params:
@@ -206,9 +219,14 @@ def _work(method: Any, mode: str, epochs: int) -> Train:
     if not any(only(name) for name in net.trainable):
         raise InputError(f"The head of this network has nothing that is trained; its parts are {_tops(net)}.")
     changes: dict[str, Any] = {
-        "start": _begin, "finish": _end, "objective": Tuning(method), "epochs": epochs, "steps": None, "only": only,
+        "start": _begin,
+        "finish": _end,
+        "objective": Tuning(method),
+        "epochs": epochs,
+        "steps": None,
+        "only": only,
         "schedule": constant,
-    }  # fmt: skip
+    }
     found = _local_work(method)
     return Train(optimizer=SGD(0.05), **changes) if found is None else replace(found, **changes)
 

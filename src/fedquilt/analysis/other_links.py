@@ -41,12 +41,16 @@ def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> lis
         spent = by_round(clock, view)
         rows = [{**row, "virtual_seconds": spent[row["round"]]} for row in view.rounds]
         reached = costs_until(rows, target)
-        found.append({
-            "method": view.label, "seed": view.seed, "rounds": rows[-1]["round"],
-            "virtual_seconds": rows[-1]["virtual_seconds"],
-            "to_target": None if reached is None else reached["seconds"],
-            "rounds_to_target": None if reached is None else int(reached["rounds"] or 0),
-        })  # fmt: skip
+        found.append(
+            {
+                "method": view.label,
+                "seed": view.seed,
+                "rounds": rows[-1]["round"],
+                "virtual_seconds": rows[-1]["virtual_seconds"],
+                "to_target": None if reached is None else reached["seconds"],
+                "rounds_to_target": None if reached is None else int(reached["rounds"] or 0),
+            }
+        )
     return found
 
 

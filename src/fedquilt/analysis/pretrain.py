@@ -106,9 +106,15 @@ def pretrain(config: Config, out: Path, how: Pretraining, fresh: bool = False, s
     with one_thread():
         state = run.play(step)
     facts = Facts(
-        identity, settings, _said(config), len(site.train), 0 if site.valid is None else len(site.valid),
-        asdict(how), state.curve, state.seconds,
-    )  # fmt: skip
+        identity,
+        settings,
+        _said(config),
+        len(site.train),
+        0 if site.valid is None else len(site.valid),
+        asdict(how),
+        state.curve,
+        state.seconds,
+    )
     write_atomic(out / "model.safetensors", save({n: t.contiguous() for n, t in state.params.items()}))
     write_atomic(out / "config.json", to_json({"kind": "mae", "model": settings}, indent=2).encode())
     saved = write_card(out, facts, net, state.params, site.valid or site.train)

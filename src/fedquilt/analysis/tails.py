@@ -95,11 +95,16 @@ def evaluated(played: Played, realign: Realign | None) -> dict[str, Any]:
     shared, examiner = played.heads(), Examiner(played)
     counts = played.counts
     found: dict[str, Any] = {
-        "folder": str(played.folder), "method": played.config.method.kind, "rounds": played.learned.done,
-        "seed": played.config.seed, "realign": asdict(rule), "rows": counts.sum(0).tolist(),
+        "folder": str(played.folder),
+        "method": played.config.method.kind,
+        "rounds": played.learned.done,
+        "seed": played.config.seed,
+        "realign": asdict(rule),
+        "rows": counts.sum(0).tolist(),
         "groups": groups_of(counts.sum(0)),
-        "global": _common(played, examiner, shared, rule), **_local(played, examiner, shared, rule),
-    }  # fmt: skip
+        "global": _common(played, examiner, shared, rule),
+        **_local(played, examiner, shared, rule),
+    }
     if shared is not None:
         found["collapse"] = _collapsed(played, examiner, shared, rule)
     return found

@@ -95,11 +95,15 @@ def labels(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
         return {}, None, "the head's gradient was not sent"
     there = set(truth.y.tolist())
     right = len(found & there)
-    return {
-        "classes_precision": right / len(found) if found else None,
-        "classes_recall": right / len(there),
-        "classes_exact": float(found == there),
-    }, None, ""  # fmt: skip
+    return (
+        {
+            "classes_precision": right / len(found) if found else None,
+            "classes_recall": right / len(there),
+            "classes_exact": float(found == there),
+        },
+        None,
+        "",
+    )
 
 
 def features(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
@@ -116,8 +120,12 @@ def features(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
 
 
 ATTACKS: dict[str, Callable[[Scene, Sight, Batch, Seed], Found]] = {
-    "dlg": dlg, "idlg": idlg, "peer": peer, "labels": labels, "features": features,
-}  # fmt: skip
+    "dlg": dlg,
+    "idlg": idlg,
+    "peer": peer,
+    "labels": labels,
+    "features": features,
+}
 
 
 def check(names: Iterable[str]) -> None:

@@ -147,8 +147,17 @@ def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None]
         for name in plan.attacks:
             tell(f"{config.method.kind}, {cell.defence}: {name}")
             result = attacks.ATTACKS[name](scene, seen, truth, seed.fold(name, client))
-            found.append(replace(cell.finding(name, client), bytes_up=seen.bytes_up, numbers=result[0],
-                                 pictures=result[1], note=result[2], low=scene.low, high=scene.high))  # fmt: skip
+            found.append(
+                replace(
+                    cell.finding(name, client),
+                    bytes_up=seen.bytes_up,
+                    numbers=result[0],
+                    pictures=result[1],
+                    note=result[2],
+                    low=scene.low,
+                    high=scene.high,
+                )
+            )
     return found
 
 

@@ -21,16 +21,24 @@ from fedquilt.storage.files import storage, to_json, write_atomic
 from fedquilt.terminal import say, show_table
 
 NUMBERS = {
-    "psnr": "PSNR dB", "psnr_blind": "blind dB", "ssim": "SSIM", "labels_right": "labels",
-    "classes_precision": "precision", "classes_recall": "recall", "classes_exact": "exact",
-    "feature_cosine": "cosine", "feature_error": "error", "mismatch": "mismatch",
-}  # fmt: skip
+    "psnr": "PSNR dB",
+    "psnr_blind": "blind dB",
+    "ssim": "SSIM",
+    "labels_right": "labels",
+    "classes_precision": "precision",
+    "classes_recall": "recall",
+    "classes_exact": "exact",
+    "feature_cosine": "cosine",
+    "feature_error": "error",
+    "mismatch": "mismatch",
+}
 SHOWN = {
-    "dlg": ("psnr", "psnr_blind", "ssim", "labels_right"), "idlg": ("psnr", "psnr_blind", "ssim", "labels_right"),
+    "dlg": ("psnr", "psnr_blind", "ssim", "labels_right"),
+    "idlg": ("psnr", "psnr_blind", "ssim", "labels_right"),
     "peer": ("psnr", "psnr_blind", "ssim"),
     "labels": ("classes_precision", "classes_recall", "classes_exact"),
     "features": ("feature_cosine", "feature_error"),
-}  # fmt: skip
+}
 MOST_PICTURES = 8  # in one row of the grid
 
 
@@ -60,8 +68,10 @@ def write(findings: Sequence[Finding], plan: Plan, folder: Path) -> dict[str, An
     writer.writeheader()
     writer.writerows(table)
     write_atomic(folder / "audit.csv", text.getvalue().encode())
-    each = [{**{n: getattr(f, n) for n in ("method", "codec", "defence", "attack", "client", "note")}, **f.numbers}
-            for f in findings]  # fmt: skip
+    each = [
+        {**{n: getattr(f, n) for n in ("method", "codec", "defence", "attack", "client", "note")}, **f.numbers}
+        for f in findings
+    ]
     found: dict[str, Any] = {"plan": asdict(plan), "rows": table, "clients": each, "folder": str(folder)}
     found["pictures"] = draw(findings, folder / "pictures")
     write_atomic(folder / "audit.json", to_json(found, indent=1).encode())

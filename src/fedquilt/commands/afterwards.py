@@ -46,8 +46,15 @@ ScaleBias = Annotated[bool | None, typer.Option(help="Whether biases are scaled 
 To = Annotated[Path | None, typer.Option(help="Where files go; by default RUN/modes.")]
 
 
-def realign(folder: Folder, kappa: Kappa = None, tau: Tau = None, personal: Personal = None,
-            scale_bias: ScaleBias = None, to: To = None, as_json: AsJson = False) -> None:  # fmt: skip
+def realign(
+    folder: Folder,
+    kappa: Kappa = None,
+    tau: Tau = None,
+    personal: Personal = None,
+    scale_bias: ScaleBias = None,
+    to: To = None,
+    as_json: AsJson = False,
+) -> None:
     """Realign the heads of a run without training, save the models of all modes, and score them.
 
     Example: [bold]fedquilt realign runs/digits_lt-1a2b3c4d --kappa 1.7[/bold]

@@ -45,10 +45,19 @@ def audit(
     from fedquilt.show.progress import Progress
 
     plan = Plan(
-        methods=_listed(methods), codecs=_listed(codecs), attacks=_listed(attacks), defences=_listed(defences),
-        images=images, batch=batch, clip=clip, noise=noise, rounds=rounds, iterations=iterations, restarts=restarts,
+        methods=_listed(methods),
+        codecs=_listed(codecs),
+        attacks=_listed(attacks),
+        defences=_listed(defences),
+        images=images,
+        batch=batch,
+        clip=clip,
+        noise=noise,
+        rounds=rounds,
+        iterations=iterations,
+        restarts=restarts,
         seed=seed,
-    )  # fmt: skip
+    )
     config = load(recipe, overrides or [])
     federation = federation_of(config)
     todo, findings = cells(config, plan), []

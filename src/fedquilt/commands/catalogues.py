@@ -112,13 +112,14 @@ def models(
         listing(lines(found), False, "options")
 
 
-def datasets(name: Annotated[str | None, typer.Argument(help="One data set.", metavar="NAME")] = None,
-             as_json: AsJson = False,
-             download: Annotated[str | None, typer.Option(help="Download this one.", metavar="NAME")] = None,
-             via: Annotated[str, typer.Option(help="Where from: official, or hf for Hugging Face.")] = "official",
-             verify: Annotated[str | None, typer.Option(help="Check the files of this one.", metavar="NAME")] = None,
-             clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Remove decoded copies.")] = False,
-             ) -> None:  # fmt: skip
+def datasets(
+    name: Annotated[str | None, typer.Argument(help="One data set.", metavar="NAME")] = None,
+    as_json: AsJson = False,
+    download: Annotated[str | None, typer.Option(help="Download this one.", metavar="NAME")] = None,
+    via: Annotated[str, typer.Option(help="Where from: official, or hf for Hugging Face.")] = "official",
+    verify: Annotated[str | None, typer.Option(help="Check the files of this one.", metavar="NAME")] = None,
+    clear_cache: Annotated[bool, typer.Option("--clear-cache", help="Remove decoded copies.")] = False,
+) -> None:
     """List the data sets, tell about one, download it, check its files, or clear the cache of decoded ones.
 
     Example: [bold]fedquilt datasets cifar10[/bold] or [bold]fedquilt datasets --download cifar10[/bold]

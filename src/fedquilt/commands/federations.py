@@ -149,12 +149,27 @@ def join(
     place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
     own = is_function(data)
     given = {
-        "data": data if own else str(Path(data).absolute()), "label": label, "user": user, "size": size, "name": name,
-        "features": feature or None, "categories": category or [],
-        "state": str(place), "trusted": trust or [], "test": test, "valid": valid, "seed": seed, "classes": classes,
-        "mean": mean, "std": std, "path": [str(Path.cwd())] if own else [], "max_steps": max_steps,
-        "max_epochs": max_epochs, "max_jobs": max_jobs, "max_seconds": max_seconds,
-    }  # fmt: skip
+        "data": data if own else str(Path(data).absolute()),
+        "label": label,
+        "user": user,
+        "size": size,
+        "name": name,
+        "features": feature or None,
+        "categories": category or [],
+        "state": str(place),
+        "trusted": trust or [],
+        "test": test,
+        "valid": valid,
+        "seed": seed,
+        "classes": classes,
+        "mean": mean,
+        "std": std,
+        "path": [str(Path.cwd())] if own else [],
+        "max_steps": max_steps,
+        "max_epochs": max_epochs,
+        "max_jobs": max_jobs,
+        "max_seconds": max_seconds,
+    }
     settings = settings_of(given, "join", "--")
     if dry_run is not None:
         from fedquilt.deploy.dry_run import leaving, table

@@ -11,9 +11,12 @@ import typer
 from fedquilt.commands.options import AsJson, Folder, Overrides, Recipe, echo, listing
 
 
-def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False,
-              plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
-              ) -> None:  # fmt: skip
+def partition(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
+) -> None:
     """Look at how a recipe divides its data: who has which labels, and how much.
 
     Example: [bold]fedquilt partition recipes/quick.toml data.partition.alpha=0.1 --plot split.png[/bold]
@@ -36,9 +39,11 @@ def partition(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = Fal
         echo(found) if as_json else partition_table(federation, Path(found["plot"]))
 
 
-def clusters(folder: Folder,
-             to: Annotated[Path | None, typer.Option(help="Where pictures go; by default RUN/clusters.")] = None,
-             as_json: AsJson = False) -> None:  # fmt: skip
+def clusters(
+    folder: Folder,
+    to: Annotated[Path | None, typer.Option(help="Where pictures go; by default RUN/clusters.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Look at the clusters that a run found: table, tree with its cut, likeness, moves over rounds (PNG, SVG, CSV).
 
     Example: [bold]fedquilt clusters runs/groups-1a2b3c4d[/bold]
@@ -49,9 +54,11 @@ def clusters(folder: Folder,
     echo(found) if as_json else clusters_table(found)
 
 
-def assign(folder: Folder,
-           data: Annotated[Path, typer.Option(help="The client's rows: an .npz with x and y, or a .csv or .parquet.")],
-           as_json: AsJson = False) -> None:  # fmt: skip
+def assign(
+    folder: Folder,
+    data: Annotated[Path, typer.Option(help="The client's rows: an .npz with x and y, or a .csv or .parquet.")],
+    as_json: AsJson = False,
+) -> None:
     """Tell which cluster of a run a new client belongs to, from the run's folder and the client's rows.
 
     Example: [bold]fedquilt assign runs/groups-1a2b3c4d --data new.npz[/bold]
@@ -65,9 +72,9 @@ def assign(folder: Folder,
     echo(found) if as_json else listing([short], False, f"{data}")
 
 
-def csv(folder: Folder,
-        to: Annotated[Path, typer.Option(help="The folder that the files go to.")],
-        as_json: AsJson = False) -> None:  # fmt: skip
+def csv(
+    folder: Folder, to: Annotated[Path, typer.Option(help="The folder that the files go to.")], as_json: AsJson = False
+) -> None:
     """Write a run's numbers as server_metrics.csv, cluster_metrics.csv and, per client, metrics.csv, deployed.csv.
 
     Example: [bold]fedquilt csv runs/groups-1a2b3c4d --to tables[/bold]
@@ -82,9 +89,11 @@ def csv(folder: Folder,
         typer.echo(f"energy: {found['energy']}")
 
 
-def report(folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
-           to: Annotated[Path | None, typer.Option(help="Where it goes; by default FOLDER/report.html.")] = None,
-           as_json: AsJson = False) -> None:  # fmt: skip
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
+    to: Annotated[Path | None, typer.Option(help="Where it goes; by default FOLDER/report.html.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Write a run, a comparison or a sweep as one HTML file without network: tables, tests, curves, clients, traffic.
 
     Runs that are not finished are shown as such.
@@ -105,9 +114,11 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run or o
     typer.echo(f"report {path} ({size / 1e6:.1f} MB)")
 
 
-def traffic(folder: Folder,
-            plot: Annotated[Path | None, typer.Option(help="Where accuracy by megabytes is drawn (PNG, CSV).")] = None,
-            as_json: AsJson = False) -> None:  # fmt: skip
+def traffic(
+    folder: Folder,
+    plot: Annotated[Path | None, typer.Option(help="Where accuracy by megabytes is drawn (PNG, CSV).")] = None,
+    as_json: AsJson = False,
+) -> None:
     """What a run sent: by exchange, direction and tensor, as it is and as it travelled; beside plain FedAvg.
 
     Example: [bold]fedquilt traffic runs/quick-1a2b3c4d --plot traffic.png[/bold]
@@ -125,11 +136,15 @@ def traffic(folder: Folder,
         typer.echo(f"picture {found['plot']}")
 
 
-def clock(folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
-          links: Annotated[list[str] | None, typer.Argument(
-              help="Links and devices, for example uplink_mbps=2 latency_ms=50.", metavar="KEY=VALUE")] = None,
-          target: Annotated[float, typer.Option(help="The mean test accuracy to reach.", min=0, max=1)] = 0.8,
-          as_json: AsJson = False) -> None:  # fmt: skip
+def clock(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.", metavar="FOLDER")],
+    links: Annotated[
+        list[str] | None,
+        typer.Argument(help="Links and devices, for example uplink_mbps=2 latency_ms=50.", metavar="KEY=VALUE"),
+    ] = None,
+    target: Annotated[float, typer.Option(help="The mean test accuracy to reach.", min=0, max=1)] = 0.8,
+    as_json: AsJson = False,
+) -> None:
     """How long runs would have taken on other links and devices: virtual seconds in all, and to a target accuracy.
 
     Without KEY=VALUE the links are those of \\[network] in the recipe.
@@ -139,17 +154,20 @@ def clock(folder: Annotated[Path, typer.Argument(help="The folder of a run or of
     from fedquilt.analysis.other_links import timed
 
     found = timed(folder, links or [], target)
-    short = [{k: round(v, 1) if isinstance(v, float) else "never" if v is None else v for k, v in row.items()}
-             for row in found]  # fmt: skip
+    short = [
+        {k: round(v, 1) if isinstance(v, float) else "never" if v is None else v for k, v in row.items()}
+        for row in found
+    ]
     echo(found) if as_json else listing(short, False, f"virtual seconds; target {100 * target:g} %")
 
 
-def watch(folder: Annotated[Path, typer.Argument(help="The folder of a run, of a comparison, or of many.",
-                                                 metavar="FOLDER")],
-          port: Annotated[int, typer.Option(help="The port of the page; 0 for any that is free.", min=0)] = 0,
-          open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-          once: Annotated[bool, typer.Option("--once", help="Print how the runs are doing, and end.")] = False,
-          as_json: AsJson = False) -> None:  # fmt: skip
+def watch(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, of a comparison, or of many.", metavar="FOLDER")],
+    port: Annotated[int, typer.Option(help="The port of the page; 0 for any that is free.", min=0)] = 0,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print how the runs are doing, and end.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Follow runs while they go on, on a page of this machine: progress, curves, clients, messages, what was left out.
 
     Whatever engine they run on, and whoever started them. Ctrl-C ends the page, not the runs.

@@ -45,13 +45,22 @@ def pretrain_mae(
 
 
 def merge(
-    models: Annotated[list[Path], typer.Argument(
-        help="Safetensors files, .pt or .bin files of torch.save (tensors only, nothing in them is run), or "
-             "transformers folders.", metavar="MODEL")],
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Safetensors files, .pt or .bin files of torch.save (tensors only, nothing in them is run), or "
+            "transformers folders.",
+            metavar="MODEL",
+        ),
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the merged model goes, as safetensors.")],
     base: Annotated[Path | None, typer.Option(help="What the models began from.")] = None,
-    rule: Annotated[str, typer.Option(help="stitch, task_arithmetic, ties, dare, dare_ties, soup, greedy_soup, slerp, "
-                                           "fisher or regmean.")] = "stitch",
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="stitch, task_arithmetic, ties, dare, dare_ties, soup, greedy_soup, slerp, fisher or regmean."
+        ),
+    ] = "stitch",
     keep: Annotated[float | None, typer.Option(help="stitch, ties: the share of changes that has a say.")] = None,
     per: Annotated[str | None, typer.Option(help="stitch, ties: that share over 'all' or of each 'tensor'.")] = None,
     conflicts: Annotated[str | None, typer.Option(help="stitch: mean, elect or median.")] = None,
@@ -66,7 +75,7 @@ def merge(
     seed: Annotated[int, typer.Option(help="For rules that draw.", min=0)] = 0,
     force: Annotated[bool, typer.Option(help="Replace what is at --out.")] = False,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Merge saved models into one, reading one tensor of each at a time.
 
     Example: [bold]fedquilt merge a.safetensors b.safetensors --base start.safetensors --keep 0.05 -o ab[/bold]
@@ -74,8 +83,18 @@ def merge(
     from fedquilt.analysis.merging import Request
     from fedquilt.show.show import merged_models
 
-    asked = {"keep": keep, "per": per, "conflicts": conflicts, "count": count, "scale": scale, "drop": drop, "t": t,
-             "shrink": shrink, "statistics": statistics, "recipe": recipe}  # fmt: skip
+    asked = {
+        "keep": keep,
+        "per": per,
+        "conflicts": conflicts,
+        "count": count,
+        "scale": scale,
+        "drop": drop,
+        "t": t,
+        "shrink": shrink,
+        "statistics": statistics,
+        "recipe": recipe,
+    }
     options = {name: value for name, value in asked.items() if value is not None}
     found = merged_models(Request(models, out, rule, base, options, weight, seed, force), quiet=as_json)
     if as_json:

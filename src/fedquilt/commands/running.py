@@ -11,13 +11,24 @@ from fedquilt.commands.options import AsJson, Energy, Folder, Overrides, Recipe,
 from fedquilt.errors import ConfigError, InputError
 
 
-def sweep(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None,
-          tried: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUES", help=(
-              "A setting and what to try: NAME=1,2,3, or a range NAME=0.1..1.0 or NAME=log:0.001..1; may be repeated."
-          ))] = None,
-          random: Annotated[int | None, typer.Option(help="Try so many points at random.", min=1)] = None,
-          optuna: Annotated[int | None, typer.Option(help="Try so many points that optuna proposes.", min=1)] = None,
-          ) -> None:  # fmt: skip
+def sweep(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    energy: Energy = None,
+    tried: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUES",
+            help=(
+                "A setting and what to try: NAME=1,2,3, or a range NAME=0.1..1.0 or NAME=log:0.001..1; may be repeated."
+            ),
+        ),
+    ] = None,
+    random: Annotated[int | None, typer.Option(help="Try so many points at random.", min=1)] = None,
+    optuna: Annotated[int | None, typer.Option(help="Try so many points that optuna proposes.", min=1)] = None,
+) -> None:
     """Try many settings of a method and choose one on validation rows; by default every combination.
 
     Points that are finished are kept, so an interrupted sweep goes on where it stopped. What is varied may also stand
@@ -62,8 +73,13 @@ if TYPE_CHECKING:
     from fedquilt.config.config import Config
 
 
-def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, energy: Energy = None,
-        fresh: Annotated[bool, typer.Option(help="Start anew even if this run exists.")] = False) -> None:  # fmt: skip
+def run(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    energy: Energy = None,
+    fresh: Annotated[bool, typer.Option(help="Start anew even if this run exists.")] = False,
+) -> None:
     """Run one method and keep everything about it in a folder.
 
     Ctrl-C and SIGTERM (exit code 143) stop it; the same command goes on from there.
@@ -76,8 +92,7 @@ def run(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False, en
     _run(config, Path(config.output.folder) / config.folder_name, as_json, fresh)
 
 
-def resume(folder: Folder, energy: Energy = None,
-           as_json: AsJson = False) -> None:  # fmt: skip
+def resume(folder: Folder, energy: Energy = None, as_json: AsJson = False) -> None:
     """Go on with a run that was interrupted; the result is the same to the last bit.
 
     Example: [bold]fedquilt resume runs/quick-1a2b3c4d[/bold]
@@ -118,9 +133,11 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
         raise typer.Exit(3)
 
 
-def newcomers(folder: Folder,
-              epochs: Annotated[int, typer.Option(help="Passes over a newcomer's own rows.", min=1)] = 5,
-              as_json: AsJson = False) -> None:  # fmt: skip
+def newcomers(
+    folder: Folder,
+    epochs: Annotated[int, typer.Option(help="Passes over a newcomer's own rows.", min=1)] = 5,
+    as_json: AsJson = False,
+) -> None:
     """Score the clients that a run held out (data.newcomers): as it is, after fine-tuning, and tuning the head only.
 
     Example: [bold]fedquilt newcomers runs/quick-1a2b3c4d --epochs 2[/bold]

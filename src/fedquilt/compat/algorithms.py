@@ -41,8 +41,9 @@ def _rate(asked: argparse.Namespace) -> Options:
 ALGORITHMS = (
     Algorithm("FedAvg", "fedavg", searches=True),
     Algorithm("FedProx", "fedprox", {"mu": "mu"}, {"mu": 0.0}, searches=True),
-    Algorithm("SCAFFOLD", "scaffold", {"server_learning_rate": "server_lr"}, {"server_learning_rate": 1.0},
-              searches=True),
+    Algorithm(
+        "SCAFFOLD", "scaffold", {"server_learning_rate": "server_lr"}, {"server_learning_rate": 1.0}, searches=True
+    ),
     Algorithm("MOON", "moon", {"mu": "mu", "tau": "tau"}, {"mu": 0.0, "tau": 1.0}),
     Algorithm("FedDyn", "feddyn", {"alpha": "alpha"}, {"alpha": 1.0}),
     Algorithm("Local", "local_only"),
@@ -54,15 +55,26 @@ ALGORITHMS = (
     Algorithm("FedProto", "fedproto", {"lamda": "lam"}, {"lamda": 1.0}),
     Algorithm("Ditto", "ditto", {"mu": "lam", "plocal_epochs": "own_epochs"}, {"mu": 0.0, "plocal_epochs": 1}),
     Algorithm("APFL", "apfl", {"alpha": "alpha"}, {"alpha": 1.0}),
-    Algorithm("pFedMe", "pfedme",
-              {"beta": "beta", "lamda": "lam", "K": "inner_steps", "p_learning_rate": "inner_lr"},
-              {"beta": None, "lamda": 1.0, "K": 5, "p_learning_rate": 0.01}),
+    Algorithm(
+        "pFedMe",
+        "pfedme",
+        {"beta": "beta", "lamda": "lam", "K": "inner_steps", "p_learning_rate": "inner_lr"},
+        {"beta": None, "lamda": 1.0, "K": 5, "p_learning_rate": 0.01},
+    ),
     Algorithm("PerAvg", "perfedavg", fixed=_rate),
-    Algorithm("FedALA", "fedala", {"eta": "rate", "rand_percent": "share", "layer_idx": "top"},
-              {"eta": 1.0, "rand_percent": 80, "layer_idx": 2}),
-    Algorithm("FedAMP", "fedamp", {"alphaK": "alpha", "sigma": "sigma", "lamda": "lam"},
-              {"alphaK": 1.0, "sigma": 1.0, "lamda": 1.0}),
-)  # fmt: skip
+    Algorithm(
+        "FedALA",
+        "fedala",
+        {"eta": "rate", "rand_percent": "share", "layer_idx": "top"},
+        {"eta": 1.0, "rand_percent": 80, "layer_idx": 2},
+    ),
+    Algorithm(
+        "FedAMP",
+        "fedamp",
+        {"alphaK": "alpha", "sigma": "sigma", "lamda": "lam"},
+        {"alphaK": 1.0, "sigma": 1.0, "lamda": 1.0},
+    ),
+)
 ALIASES = {"perfedavg": "peravg", "fedrod": "fedrod", "fedlocal": "local"}
 
 
@@ -124,9 +136,16 @@ def variant_of(asked: argparse.Namespace) -> str:
 
 
 MODELS = {
-    "cnn": "fedavg_cnn", "resnet10": "resnet10", "vit": "vit_cehgls", "mlr": "logistic", "dnn": "mlp",
-    "resnet": "resnet18", "resnet18": "resnet18", "resnet34": "resnet34", "textcnn": "text_cnn",
-}  # fmt: skip
+    "cnn": "fedavg_cnn",
+    "resnet10": "resnet10",
+    "vit": "vit_cehgls",
+    "mlr": "logistic",
+    "dnn": "mlp",
+    "resnet": "resnet18",
+    "resnet18": "resnet18",
+    "resnet34": "resnet34",
+    "textcnn": "text_cnn",
+}
 
 
 VOCABULARY = 80  # ids that PFLlib expects by default
@@ -145,8 +164,10 @@ def model_settings(asked: argparse.Namespace, shape: tuple[int, ...]) -> Options
     """The section [model] of a recipe, for rows of this shape; pairings that cannot work are refused."""
     wanted = asked.model.lower()
     if wanted not in MODELS:
-        raise InputError(f"-m {asked.model}: not here{did_you_mean(wanted, MODELS)} (CNN, ResNet10, ViT, MLR, DNN, "
-                         "ResNet18, ResNet34, TextCNN)")  # fmt: skip
+        raise InputError(
+            f"-m {asked.model}: not here{did_you_mean(wanted, MODELS)} (CNN, ResNet10, ViT, MLR, DNN, "
+            "ResNet18, ResNet34, TextCNN)"
+        )
     if wanted == "textcnn":
         return text_settings(asked, shape)
     for short, given in (("-vs", asked.vocab_size), ("-ml", asked.max_len)):

@@ -60,11 +60,12 @@ def whole(least: int) -> Any:
 def parser() -> argparse.ArgumentParser:
     """All arguments."""
     made = _Parser(
-        prog="python -m fedquilt.compat.pfllib", allow_abbrev=False,
+        prog="python -m fedquilt.compat.pfllib",
+        allow_abbrev=False,
         description="Run an experiment in PFLlib's words: its dataset folders in, its .h5 results out.",
         epilog="Example: python -m fedquilt.compat.pfllib -data Cifar10 -m CNN -algo FedAvg -gr 200 -nc 20 -uhg -ugc",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     add = made.add_argument
 
     def flag(*names: str, about: str) -> None:
@@ -75,8 +76,13 @@ def parser() -> argparse.ArgumentParser:
     add("-did", "--device_id", type=device_numbers, default=(0,), help="CUDA devices, such as 0 or 0,1 (0)")
     add("-data", "--dataset", default="MNIST", help="a folder of --dataset_root, in any case (MNIST)")
     add("-ncl", "-nb", "--num_classes", type=whole(2), help="must agree with the data (theirs)")
-    add("-m", "-model", "--model", default="CNN",
-        help="CNN, ResNet10, ViT; also MLR, DNN, ResNet18, ResNet34, TextCNN (CNN)")  # fmt: skip
+    add(
+        "-m",
+        "-model",
+        "--model",
+        default="CNN",
+        help="CNN, ResNet10, ViT; also MLR, DNN, ResNet18, ResNet34, TextCNN (CNN)",
+    )
     add("-lbs", "--batch_size", type=whole(1), default=10, help="rows of a local step (10)")
     add("-lr", "--local_learning_rate", type=float, help="of plain SGD (0.005; CEHGLS: 0.01)")
     flag("-ld", "--learning_rate_decay", about="the learning rate falls by gamma each round")
@@ -98,13 +104,7 @@ def parser() -> argparse.ArgumentParser:
     add("-bnpc", "--batch_num_per_client", type=whole(1), default=2, help="batches an attack searches for (2)")
     add("-nnc", "--num_new_clients", type=whole(0), default=0, help="the next so many of the folder are newcomers (0)")
     add("-ften", "--fine_tuning_epoch_new", type=whole(0), default=0, help="epochs of tuning for newcomers (0)")
-    add(
-        "-fd",
-        "--feature_dim",
-        type=whole(1),
-        default=512,
-        help="width of CNN's features, TextCNN's vectors (512)",
-    )
+    add("-fd", "--feature_dim", type=whole(1), default=512, help="width of CNN's features, TextCNN's vectors (512)")
     add("-vs", "--vocab_size", type=whole(1), help="how many token ids there are; only TextCNN takes it (80)")
     add("-ml", "--max_len", type=whole(1), help="tokens of a text; must agree with the data; only TextCNN takes it")
     add("-fs", "--few_shot", type=whole(0), default=0, help="only the first so many rows of each class train; 0: all")
@@ -118,16 +118,21 @@ def parser() -> argparse.ArgumentParser:
     add("-bw", "--bit_width", type=int, choices=BINS, help="bins of the compression, not bits; needs -ugc (16)")
     own = made.add_argument_group("not in PFLlib")
     own.add_argument(
-        "--as_coded", action="store_true",
+        "--as_coded",
+        action="store_true",
         help="-uhg and -ugc as their authors' code has them: last batch's gradient, own base, bins without their rows",
-    )  # fmt: skip
+    )
     own.add_argument("--as", dest="like", choices=tuple(DEFAULTS), default="pfllib", help="whose defaults (pfllib)")
     own.add_argument(
-        "--shared_start", type=truth, default=True, metavar="True|False",
+        "--shared_start",
+        type=truth,
+        default=True,
+        metavar="True|False",
         help="what clients keep to themselves starts with the same values everywhere, as in PFLlib (True)",
-    )  # fmt: skip
-    own.add_argument("--search", choices=("greedy", "joint"), help="how -uhg combines gradients: one by one, or all at "
-                                                                   "once (greedy)")  # fmt: skip
+    )
+    own.add_argument(
+        "--search", choices=("greedy", "joint"), help="how -uhg combines gradients: one by one, or all at once (greedy)"
+    )
     own.add_argument("--dataset_root", help="where dataset folders are (dataset, or ../dataset)")
     own.add_argument("--results_folder", default="results", help="where results go (results)")
     own.add_argument("--engine", choices=("auto", "local", "workers"), default="auto", help="(auto)")

@@ -36,16 +36,23 @@ Say = Callable[[str], None]
 def settings(asked: argparse.Namespace, shape: tuple[int, ...], seed: int) -> Config:
     """The arguments as a recipe."""
     train: dict[str, Any] = {
-        "epochs": asked.local_epochs, "batch_size": asked.batch_size,
+        "epochs": asked.local_epochs,
+        "batch_size": asked.batch_size,
         "optimizer": {"kind": "sgd", "lr": asked.local_learning_rate},
-    }  # fmt: skip
+    }
     if asked.learning_rate_decay:
         train["schedule"] = {"kind": "exponential", "gamma": asked.learning_rate_decay_gamma}
-    return parse({
-        "seed": seed, "rounds": max(1, asked.global_rounds), "model": model_settings(asked, shape),
-        "method": {**method_settings(asked), "shared_start": asked.shared_start}, "train": train,
-        "cohort": {"count": int(asked.num_clients * asked.join_ratio)},
-    }, "arguments")  # fmt: skip
+    return parse(
+        {
+            "seed": seed,
+            "rounds": max(1, asked.global_rounds),
+            "model": model_settings(asked, shape),
+            "method": {**method_settings(asked), "shared_start": asked.shared_start},
+            "train": train,
+            "cohort": {"count": int(asked.num_clients * asked.join_ratio)},
+        },
+        "arguments",
+    )
 
 
 def method_for(asked: argparse.Namespace, config: Config, federation: Any) -> Any:
@@ -57,9 +64,14 @@ def method_for(asked: argparse.Namespace, config: Config, federation: Any) -> An
     if not (asked.random_join_ratio or asked.client_drop_rate or late or slow):
         return method
     worse = Practical(
-        base=method, join=config.cohort.count if asked.random_join_ratio else None, drop_rate=asked.client_drop_rate,
-        slow=slow, late=late, patience=asked.time_threthold, seed=config.seed,
-    )  # fmt: skip
+        base=method,
+        join=config.cohort.count if asked.random_join_ratio else None,
+        drop_rate=asked.client_drop_rate,
+        slow=slow,
+        late=late,
+        patience=asked.time_threthold,
+        seed=config.seed,
+    )
     worse.exchanges()  # a wish that this method cannot have is refused now
     return worse
 
@@ -84,8 +96,10 @@ def played(
         if number % asked.eval_gap == 0:
             found.append(evaluation(rounds.examine(federation.examined, with_global=False)))
             now = found[-1]
-            say(f"round {number}: train loss {now.loss:.4f}, test accuracy {now.accuracy:.4f} (std over clients "
-                f"{now.std:.4f}), AUC {now.auc:.4f}")  # fmt: skip
+            say(
+                f"round {number}: train loss {now.loss:.4f}, test accuracy {now.accuracy:.4f} (std over clients "
+                f"{now.std:.4f}), AUC {now.auc:.4f}"
+            )
         if asked.dlg_eval and number % asked.dlg_gap == 0:
             say(attacked(asked, config, method, federation, rounds))
         if number == asked.global_rounds or (asked.auto_break and _old(found, asked.top_cnt)):
@@ -146,9 +160,14 @@ def newcomers(asked: argparse.Namespace, method: Any, rounds: Rounds, new: Any) 
     mode = "fine_tune" if asked.fine_tuning_epoch_new else "none"
     whole = getattr(method, "base", method) if isinstance(method, Practical) else method
     scores = evaluate_newcomers(
-        whole, new, mode, max(1, asked.fine_tuning_epoch_new), state=rounds.state, rounds=rounds.done,
+        whole,
+        new,
+        mode,
+        max(1, asked.fine_tuning_epoch_new),
+        state=rounds.state,
+        rounds=rounds.done,
         seed=rounds.seed.value,
-    )  # fmt: skip
+    )
     rows = sum(c["rows"] for c in scores.clients)
     accuracy = sum(c["rows"] * c["accuracy"] for c in scores.clients) / rows
     tuned = f"after {asked.fine_tuning_epoch_new} epochs of tuning" if asked.fine_tuning_epoch_new else "as it is"

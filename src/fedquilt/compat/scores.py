@@ -67,6 +67,8 @@ def evaluation(exams: Mapping[ClientId, Mapping[str, Any]]) -> Evaluation:
     known = [g for g in tests if g.auc is not None]
     auc = sum(g.auc * g.rows for g in known) / sum(g.rows for g in known) if known else float("nan")
     return Evaluation(
-        sum(g.right for g in tests) / rows, float(np.std([g.right / g.rows for g in tests])), auc,
+        sum(g.right for g in tests) / rows,
+        float(np.std([g.right / g.rows for g in tests])),
+        auc,
         sum(g.loss_sum for g in trains) / sum(g.rows for g in trains),
-    )  # fmt: skip
+    )

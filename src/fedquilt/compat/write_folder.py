@@ -44,10 +44,16 @@ def write(federation: Any, folder: Path, settings: Mapping[str, Any] | None = No
         for part, y in labels.items():
             sizes[part].append(len(y))
     about = {
-        "num_clients": len(federation.ids), "num_classes": federation.classes, "non_iid": None, "balance": None,
-        "partition": None, "Size of samples for labels in clients": counts, "alpha": None, "batch_size": None,
+        "num_clients": len(federation.ids),
+        "num_classes": federation.classes,
+        "non_iid": None,
+        "balance": None,
+        "partition": None,
+        "Size of samples for labels in clients": counts,
+        "alpha": None,
+        "batch_size": None,
         **(settings or {}),
-    }  # fmt: skip
+    }
     write_atomic(folder / "data_log", _log(counts, sizes).encode())
     write_atomic(folder / "config.json", to_json(about).encode())
 
@@ -69,9 +75,12 @@ def partition_settings(config: Any) -> dict[str, Any]:
     chosen = config.data.partition
     even = chosen.kind == "iid"
     return {
-        "non_iid": not even, "balance": even, "partition": chosen.kind, "alpha": chosen.options.get("alpha"),
+        "non_iid": not even,
+        "balance": even,
+        "partition": chosen.kind,
+        "alpha": chosen.options.get("alpha"),
         "batch_size": config.train.batch_size,
-    }  # fmt: skip
+    }
 
 
 def _saved(path: Path, tables: Sequence[Table]) -> Any:

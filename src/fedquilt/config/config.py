@@ -105,8 +105,11 @@ def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[
 
 
 _KINDS = {
-    ("method",): "fedavg", ("model",): "mlp", ("data", "partition"): "dirichlet", ("data", "long_tail"): "exponential",
-}  # fmt: skip
+    ("method",): "fedavg",
+    ("model",): "mlp",
+    ("data", "partition"): "dirichlet",
+    ("data", "long_tail"): "exponential",
+}
 
 
 def _with_kinds(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,9 +89,15 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
         arrays = long_tailed(arrays, made("long_tail", data.long_tail, "data.long_tail"), data.seed)
     who = {"natural": True} if data.by_user else {"partition": made("partition", data.partition, "data.partition")}
     federation = Federation.from_source(
-        arrays, clients=data.clients, test=data.test, valid=data.valid, seed=data.seed, drop_empty=data.drop_empty,
-        **who, **prepare_of(data, arrays),
-    )  # fmt: skip
+        arrays,
+        clients=data.clients,
+        test=data.test,
+        valid=data.valid,
+        seed=data.seed,
+        drop_empty=data.drop_empty,
+        **who,
+        **prepare_of(data, arrays),
+    )
     if held is not None:
         table = isinstance(federation.prepare, PerColumn)
         federation = replace(federation, server_columns=pair_columns(*held, "common_valid", table))
@@ -120,9 +126,16 @@ def _shifted(data: Data, federation: Federation) -> Federation:
 def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
     """A PFLlib folder: who has what is settled, so nothing else may settle it."""
     fixed = (
-        "clients", "limit", "long_tail", "pretraining", *_READING, "transforms", "common_test", "common_valid",
+        "clients",
+        "limit",
+        "long_tail",
+        "pretraining",
+        *_READING,
+        "transforms",
+        "common_test",
+        "common_valid",
         "local_tests",
-    )  # fmt: skip
+    )
     other = [name for name in fixed if getattr(data, name)]
     if not data.by_user or other:
         wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
@@ -151,8 +164,9 @@ def _arrays(data: Data, source: str | None) -> Arrays:
         arrays = set_aside(arrays, data.pretraining, data.seed)[1]
     if data.limit is not None and data.limit < len(arrays.y):
         rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
-        arrays = replace(arrays, x=arrays.x[rows], y=arrays.y[rows],
-                         user=None if arrays.user is None else arrays.user[rows])  # fmt: skip
+        arrays = replace(
+            arrays, x=arrays.x[rows], y=arrays.y[rows], user=None if arrays.user is None else arrays.user[rows]
+        )
     x, y = arrays.x_test, arrays.y_test
     if data.limit is not None and x is not None and y is not None and data.limit < len(y):
         rows = np.sort(Seed(data.seed).fold("limit", "test").numpy().choice(len(y), data.limit, replace=False))

@@ -31,10 +31,17 @@ def detail(name: str, shape: str | None, classes: int | None, options: Sequence[
     head = sum(p.numel() for n, p in named.items() if n.startswith("head."))
     counts = count(builder, wanted)
     return {
-        "name": name, "description": told["about"], "reference": told["reference"], "takes": entry.takes,
+        "name": name,
+        "description": told["about"],
+        "reference": told["reference"],
+        "takes": entry.takes,
         "options": told["options"],
-        "shape": list(wanted), "classes": many, **asdict(counts), "features": counts.parameters - head, "head": head,
-    }  # fmt: skip
+        "shape": list(wanted),
+        "classes": many,
+        **asdict(counts),
+        "features": counts.parameters - head,
+        "head": head,
+    }
 
 
 def in_words(found: list[dict[str, Any]] | dict[str, Any]) -> list[dict[str, str]]:

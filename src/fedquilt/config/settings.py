@@ -293,8 +293,10 @@ class Comparison(_Section):
     centralised training are run too, as the frame of the table."""
 
     methods: Annotated[list[Choice], Field(min_length=1)] = [
-        Kinded(kind="fedavg"), Kinded(kind="fedprox"), Kinded(kind="local_only")
-    ]  # fmt: skip
+        Kinded(kind="fedavg"),
+        Kinded(kind="fedprox"),
+        Kinded(kind="local_only"),
+    ]
     seeds: Annotated[list[Number], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
     target: Annotated[float, Field(gt=0, le=1)] = 0.8
     frame: bool = False

@@ -19,10 +19,21 @@ from torch import Tensor
 
 from fedquilt.errors import InputError
 
-_ROOMS = tuple(f"fedquilt.{room}" for room in (
-    "core.net", "core.objective", "core.train", "core.exchange", "core.params", "core.columns", "pieces", "methods",
-    "models", "metrics",
-))  # fmt: skip
+_ROOMS = tuple(
+    f"fedquilt.{room}"
+    for room in (
+        "core.net",
+        "core.objective",
+        "core.train",
+        "core.exchange",
+        "core.params",
+        "core.columns",
+        "pieces",
+        "methods",
+        "models",
+        "metrics",
+    )
+)
 _FILES = tuple(
     f"fedquilt.{module}"
     for module in (

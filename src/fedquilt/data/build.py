@@ -189,9 +189,14 @@ def _own_tests(ids: Sequence[ClientId], user_test: Any, user: Any, extras: Extra
 
 
 def _with_own_tests(
-    columns: Columns, ids: tuple[ClientId, ...], parts: list[Ints], found: tuple[list[Ints], Ints], valid: float,
-    seed: Seed, extras: Extras,
-) -> dict[str, Any]:  # fmt: skip
+    columns: Columns,
+    ids: tuple[ClientId, ...],
+    parts: list[Ints],
+    found: tuple[list[Ints], Ints],
+    valid: float,
+    seed: Seed,
+    extras: Extras,
+) -> dict[str, Any]:
     """Users who are examined on their own rows of the test set; those of people who never train are the global test."""
     assert extras.global_test is not None
     (own, strangers), (x, y) = found, extras.global_test

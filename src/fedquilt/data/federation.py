@@ -74,21 +74,43 @@ class Federation:
 
     @classmethod
     def from_clients(
-        cls, clients: Given, test: float = 0.2, valid: float = 0.1, seed: int | Seed = 0, *,
-        classes: int | None = None, global_test: Pair | None = None, prepare: Prepare | None = None,
-        drop_empty: bool = False, standardise: Standardise = "federation", table: PerColumn | None = None,
-    ) -> Federation:  # fmt: skip
+        cls,
+        clients: Given,
+        test: float = 0.2,
+        valid: float = 0.1,
+        seed: int | Seed = 0,
+        *,
+        classes: int | None = None,
+        global_test: Pair | None = None,
+        prepare: Prepare | None = None,
+        drop_empty: bool = False,
+        standardise: Standardise = "federation",
+        table: PerColumn | None = None,
+    ) -> Federation:
         """From each client's own data: ``(x, y)``, split by the fractions, or a pair for each of train, valid, test."""
         extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
         return cls(**build.of_clients(clients, test, valid, as_seed(seed), extras))
 
     @classmethod
     def from_arrays(
-        cls, x: Any, y: Any, partition: Partition | None = None, clients: int | None = None, test: float = 0.2,
-        valid: float = 0.1, seed: int | Seed = 0, *, global_test: Pair | None = None, user: Any = None,
-        classes: int | None = None, prepare: Prepare | None = None, drop_empty: bool = False,
-        standardise: Standardise = "federation", table: PerColumn | None = None, user_test: Any = None,
-    ) -> Federation:  # fmt: skip
+        cls,
+        x: Any,
+        y: Any,
+        partition: Partition | None = None,
+        clients: int | None = None,
+        test: float = 0.2,
+        valid: float = 0.1,
+        seed: int | Seed = 0,
+        *,
+        global_test: Pair | None = None,
+        user: Any = None,
+        classes: int | None = None,
+        prepare: Prepare | None = None,
+        drop_empty: bool = False,
+        standardise: Standardise = "federation",
+        table: PerColumn | None = None,
+        user_test: Any = None,
+    ) -> Federation:
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
         With ``user``, every distinct user is a client, or ``clients`` of them drawn at random. Each client's rows
@@ -139,10 +161,17 @@ class Federation:
 
     @classmethod
     def from_csv(
-        cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
-        features: Sequence[str] | None = None, text: imports.Words | str | None = None, delimiter: str = ",",
-        categories: Sequence[str] = (), **options: Any,
-    ) -> Federation:  # fmt: skip
+        cls,
+        path: str | Path,
+        *args: Any,
+        label: str = "label",
+        user: str | None = None,
+        features: Sequence[str] | None = None,
+        text: imports.Words | str | None = None,
+        delimiter: str = ",",
+        categories: Sequence[str] = (),
+        **options: Any,
+    ) -> Federation:
         """From a csv file with a header; then as ``from_arrays``.
 
         ``label`` names the column of classes (names are numbered in their order), ``user`` that of natural clients,
@@ -154,19 +183,31 @@ class Federation:
 
     @classmethod
     def from_parquet(
-        cls, path: str | Path, *args: Any, label: str = "label", user: str | None = None,
-        features: Sequence[str] | None = None, text: imports.Words | str | None = None,
-        categories: Sequence[str] = (), **options: Any,
-    ) -> Federation:  # fmt: skip
+        cls,
+        path: str | Path,
+        *args: Any,
+        label: str = "label",
+        user: str | None = None,
+        features: Sequence[str] | None = None,
+        text: imports.Words | str | None = None,
+        categories: Sequence[str] = (),
+        **options: Any,
+    ) -> Federation:
         """From a parquet file, as :meth:`from_csv`."""
         arrays = imports.of_parquet(Path(path), label, user, features, text, categories)
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
     def from_hf(
-        cls, dataset: Any, *args: Any, x: str | None = None, label: str | None = None, user: str | None = None,
-        size: int | None = None, **options: Any,
-    ) -> Federation:  # fmt: skip
+        cls,
+        dataset: Any,
+        *args: Any,
+        x: str | None = None,
+        label: str | None = None,
+        user: str | None = None,
+        size: int | None = None,
+        **options: Any,
+    ) -> Federation:
         """From a Hugging Face data set, or its name on the hub (extra ``hf``); then as ``from_arrays``.
 
         ``x``, ``label`` and ``user`` name columns; the image and the class label are found without. ``size`` brings
@@ -177,9 +218,14 @@ class Federation:
 
     @classmethod
     def from_flwr(
-        cls, source: Any, *args: Any, x: str | None = None, label: str | None = None, size: int | None = None,
+        cls,
+        source: Any,
+        *args: Any,
+        x: str | None = None,
+        label: str | None = None,
+        size: int | None = None,
         **options: Any,
-    ) -> Federation:  # fmt: skip
+    ) -> Federation:
         """From a partitioner (with its data set) or a FederatedDataset of flwr-datasets; then as ``from_clients``."""
         clients, wide, classes = imports.of_flwr(source, x, label, size)
         return cls.from_clients(clients, *args, **{"global_test": wide, "classes": classes, **options})
@@ -195,9 +241,15 @@ class Federation:
 
     @classmethod
     def from_rows(
-        cls, columns: Columns, clients: Mapping[Any, Mapping[str, Any]], *, global_test: Pair | None = None,
-        classes: int | None = None, prepare: Prepare | None = None, drop_empty: bool = False,
-    ) -> Federation:  # fmt: skip
+        cls,
+        columns: Columns,
+        clients: Mapping[Any, Mapping[str, Any]],
+        *,
+        global_test: Pair | None = None,
+        classes: int | None = None,
+        prepare: Prepare | None = None,
+        drop_empty: bool = False,
+    ) -> Federation:
         """From ready tensors and the row numbers of each client: ``{"a": {"train": [0, 1], "test": [2]}}``."""
         return cls(**build.of_rows(columns, clients, Extras(global_test, classes, prepare, drop_empty)))
 

@@ -95,10 +95,16 @@ def _kept(task: Federation, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) 
     ids = tuple(client for client, stays in zip(task.ids, chosen, strict=True) if stays)
     valid = task.valid.keep(chosen)
     return replace(
-        task, ids=ids, examined=ids, train=task.train.keep(chosen), valid=valid, exam_valid=valid,
-        test=task.test.keep(chosen), unlabelled=None if task.unlabelled is None else task.unlabelled.keep(chosen),
+        task,
+        ids=ids,
+        examined=ids,
+        train=task.train.keep(chosen),
+        valid=valid,
+        exam_valid=valid,
+        test=task.test.keep(chosen),
+        unlabelled=None if task.unlabelled is None else task.unlabelled.keep(chosen),
         groups=None if task.groups is None else {client: task.groups[client] for client in ids},
-    )  # fmt: skip
+    )
 
 
 def _unlabelled(task: Federation, share: float, seed: Seed) -> Federation:

@@ -63,7 +63,7 @@ def export(config: Config, place: Path, folder: Path | None = None) -> list[Path
         "fedquilt_app.py": _APP,
         "recipe.toml": dump(config),
         ".gitignore": "__pycache__/\n",
-    }  # fmt: skip
+    }
     for name, text in content.items():
         write_atomic(place / name, text.encode())
     return [place / name for name in content]

@@ -71,23 +71,29 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     scores = played.examine(list(source.examined)[:1])
     return {
         "introduction": {
-            "clients": [repr(c) for c in source.ids], "clients that are scored": [repr(c) for c in source.examined],
+            "clients": [repr(c) for c in source.ids],
+            "clients that are scored": [repr(c) for c in source.examined],
             "rows of each client": [source.size(c) for c in source.ids],
             "shape of a row": list(source.site(source.ids[0], 0).train.whole().x.shape[1:]),
             "how rows are prepared": prepared(getattr(source, "preparation", None) or getattr(source, "prepare", None)),
             "type of a row": str(source.site(source.ids[0], 0).train.whole().x.dtype).removeprefix("torch."),
-            "classes": source.classes, "a salted hash of the data": "64 characters",
+            "classes": source.classes,
+            "a salted hash of the data": "64 characters",
             "versions": "of fedquilt, torch and flwr",
         },
         "with each upload": [
-            "seconds", "steps", "training loss", "whether the state is finite", "the sha256 of the state",
+            "seconds",
+            "steps",
+            "training loss",
+            "whether the state is finite",
+            "the sha256 of the state",
             *(["scores before and after training"] if config.evaluate.local else []),
         ],
         "exchanges": {name: _contents(*found) for name, found in engine.uploads.items()},
         **({"not seen": {"rounds": played.done, "exchanges": unseen}} if unseen else {}),
         "scores": next(iter(scores.values()), {}) and _scores(next(iter(scores.values()))),
         "stays here": ["the rows", "clients' states, of which only a sha256 is sent", "traces of failures"],
-    }  # fmt: skip
+    }
 
 
 def _contents(frame: bytes, least: int) -> dict[str, Any]:

@@ -128,9 +128,14 @@ def last_words(text: str, lines: int = 12) -> str:
 def start(arguments: Sequence[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start a program that stays, in a session of its own, with its output in a file. It ends when this one does."""
     process = subprocess.Popen(
-        [program(arguments[0]), *arguments[1:]], env=environment(home), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent,
-    )  # fmt: skip
+        [program(arguments[0]), *arguments[1:]],
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
     keep_output(process, log)
     return process
 

@@ -23,7 +23,7 @@ from fedquilt.deploy.flower_command import (
     last_words,
     program,
     refuse_plain_text,
-)  # fmt: skip
+)
 from fedquilt.deploy.keys import check_date, check_node_key
 from fedquilt.deploy.processes import held
 from fedquilt.deploy.site import SiteSettings, is_function
@@ -124,9 +124,13 @@ class Membership:
         while True:
             began = time.monotonic()
             node = subprocess.Popen(
-                command, env=surroundings, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                command,
+                env=surroundings,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 preexec_fn=_follow,
-            )  # fmt: skip
+            )
             before = self.flower_log.stat().st_size if self.flower_log.exists() else 0
             output = keep_output(node, self.flower_log)
             try:

@@ -216,9 +216,16 @@ def _certificate(c: Any, subject: Any, issuer: Any, public: Any, days: int) -> A
 
 def _usage(c: Any, signs: bool) -> Any:
     return c.x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=not signs, key_cert_sign=signs, crl_sign=signs, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _host(c: Any, host: str) -> Any:

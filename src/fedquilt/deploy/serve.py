@@ -23,7 +23,7 @@ from fedquilt.deploy.flower_command import (
     start,
     stop,
     wait_for,
-)  # fmt: skip
+)
 from fedquilt.deploy.front import Front
 from fedquilt.deploy.keys import Keys, check_loopback
 from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down

@@ -122,14 +122,22 @@ def _read(settings: SiteSettings) -> Source:
     if settings.name is not None and settings.user is not None:
         raise InputError("--name makes this site one client, --user makes one of every user. Leave one of them out.")
     arrays = imports.open(
-        Path(settings.data), settings.label, settings.user, settings.size, settings.features,
+        Path(settings.data),
+        settings.label,
+        settings.user,
+        settings.size,
+        settings.features,
         categories=settings.categories,
-    )  # fmt: skip
+    )
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (settings.mean, settings.std))
     options: dict[str, Any] = {
-        "test": settings.test, "valid": settings.valid, "seed": settings.seed, "classes": _classes(settings, arrays),
-        "prepare": Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None, "table": arrays.table,
-    }  # fmt: skip
+        "test": settings.test,
+        "valid": settings.valid,
+        "seed": settings.seed,
+        "classes": _classes(settings, arrays),
+        "prepare": Pixels(mean, std) if arrays.x.dtype.name == "uint8" else None,
+        "table": arrays.table,
+    }
     if settings.name is not None:
         pair = arrays.pair
         own = pair if arrays.global_test is None else {"train": pair, "test": arrays.global_test}

@@ -137,10 +137,17 @@ class Workers:
                 "module or a script, or use engine='local'."
             )
         self._begin = Begin(
-            method=description, source=f"{type(source).__module__}:{type(source).__qualname__}",
-            prepare=describe(shared.prepare, "prepare"), layout=shared.layout(), index=self._data.index,
-            score=describe(score, "score"), seed=seed.value, main=main, path=list(sys.path), device=None,
-        )  # fmt: skip
+            method=description,
+            source=f"{type(source).__module__}:{type(source).__qualname__}",
+            prepare=describe(shared.prepare, "prepare"),
+            layout=shared.layout(),
+            index=self._data.index,
+            score=describe(score, "score"),
+            seed=seed.value,
+            main=main,
+            path=list(sys.path),
+            device=None,
+        )
         for place, worker in enumerate(self._workers):
             if worker.jobs:  # a run that failed is still held by somebody
                 worker.kill()
@@ -184,9 +191,12 @@ class Workers:
                 yield client, result
 
     def _several(
-        self, clients: Sequence[ClientId], what: Callable[[ClientId], Task | Exam],
-        size: Callable[[ClientId], int], kind: str,
-    ) -> Iterator[tuple[ClientId, Any]]:  # fmt: skip
+        self,
+        clients: Sequence[ClientId],
+        what: Callable[[ClientId], Task | Exam],
+        size: Callable[[ClientId], int],
+        kind: str,
+    ) -> Iterator[tuple[ClientId, Any]]:
         """Jobs of one client, or of as many as it takes to be worth a message; what came, in the order of ``clients``.
 
         Of clients whose worker died twice, nobody knows which one it was: each is asked alone, and what was under way
@@ -249,9 +259,13 @@ class Workers:
         return len(self._workers)
 
     def _jobs(
-        self, clients: Sequence[T], what: Callable[[T], Any], size: Callable[[T], int],
-        pace: Pace | None = None, window: int = _WINDOW,
-    ) -> Generator[tuple[T, Any]]:  # fmt: skip
+        self,
+        clients: Sequence[T],
+        what: Callable[[T], Any],
+        size: Callable[[T], int],
+        pace: Pace | None = None,
+        window: int = _WINDOW,
+    ) -> Generator[tuple[T, Any]]:
         """Give out jobs within a window, larger clients first; hand back results in order.
 
         A worker is given its next job while it is busy, so that it need not wait for one, as long as there is one for

@@ -9,9 +9,24 @@ from torch import Tensor
 
 _aten = torch.ops.aten
 _SAME = (
-    "mm", "bmm", "addmm", "baddbmm", "t", "relu", "tanh", "sigmoid", "permute", "as_strided", "unsqueeze", "clone",
-    "convolution", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm", "index_select",
-)  # fmt: skip
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "t",
+    "relu",
+    "tanh",
+    "sigmoid",
+    "permute",
+    "as_strided",
+    "unsqueeze",
+    "clone",
+    "convolution",
+    "_log_softmax",
+    "_log_softmax_backward_data",
+    "native_layer_norm",
+    "index_select",
+)
 QUICK: dict[Any, Any] = {  # the same kernels behind a shorter call, with the same arguments
     **{getattr(_aten, name).default: getattr(torch, name) for name in _SAME},
     **{getattr(_aten, name).Tensor: getattr(torch, name) for name in ("add", "sub", "mul", "div")},
@@ -31,20 +46,39 @@ QUICK: dict[Any, Any] = {  # the same kernels behind a shorter call, with the sa
 }
 
 _OUT = (
-    *(getattr(_aten, name).default for name in (
-        "mm", "bmm", "addmm", "baddbmm", "index_select", "tanh", "sigmoid", "_log_softmax",
-        "_log_softmax_backward_data", "max_pool2d_with_indices", "avg_pool2d", "gelu",
-    )),
+    *(
+        getattr(_aten, name).default
+        for name in (
+            "mm",
+            "bmm",
+            "addmm",
+            "baddbmm",
+            "index_select",
+            "tanh",
+            "sigmoid",
+            "_log_softmax",
+            "_log_softmax_backward_data",
+            "max_pool2d_with_indices",
+            "avg_pool2d",
+            "gelu",
+        )
+    ),
     *(getattr(_aten, name).Tensor for name in ("add", "sub", "mul", "div")),
     _aten.sum.dim_IntList,
-)  # fmt: skip
+)
 INTO: dict[Any, tuple[Any, str]] = {  # the same kernels where they write into memory they are given: how to call them
     **{kernel: (QUICK[kernel], "{args}, out={out}") for kernel in _OUT},
-    **{getattr(_aten, name).default: (getattr(_aten, name).grad_input._op, "{args}, grad_input={out}") for name in (
-        "threshold_backward", "tanh_backward", "sigmoid_backward", "max_pool2d_with_indices_backward",
-        "avg_pool2d_backward",
-    )},
+    **{
+        getattr(_aten, name).default: (getattr(_aten, name).grad_input._op, "{args}, grad_input={out}")
+        for name in (
+            "threshold_backward",
+            "tanh_backward",
+            "sigmoid_backward",
+            "max_pool2d_with_indices_backward",
+            "avg_pool2d_backward",
+        )
+    },
     _aten.relu.default: (torch.clamp_min, "{args}, 0, out={out}"),
     _aten.clone.default: (Tensor.copy_, "{out}, {first}"),
     _aten.new_zeros.default: (Tensor.zero_, "{out}"),
-}  # fmt: skip
+}

@@ -47,9 +47,9 @@ def _places(high: int, wide: int, channels: int, kernel: int) -> Tensor:
     side, line = kernel + 1, wide * channels
     down, along = (high - kernel + 1) // 2, (wide - kernel + 1) // 2
     every = torch.arange(high * line, dtype=torch.int64, device="cpu")
-    return every.as_strided(
-        (down, along, side, side, channels), (2 * line, 2 * channels, line, channels, 1)
-    ).reshape(-1)  # fmt: skip
+    return every.as_strided((down, along, side, side, channels), (2 * line, 2 * channels, line, channels, 1)).reshape(
+        -1
+    )
 
 
 class _ConvPool(torch.autograd.Function):
@@ -126,9 +126,15 @@ def suits(layer: nn.Conv2d, after: nn.MaxPool2d) -> bool:
     kernel = layer.kernel_size[0]
     usual = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
     square = layer.kernel_size == (kernel, kernel) and isinstance(layer.padding, tuple)
-    halves = all(_pair(given) == wanted for given, wanted in (
-        (after.kernel_size, (2, 2)), (after.stride, (2, 2)), (after.padding, (0, 0)), (after.dilation, (1, 1))
-    ))  # fmt: skip
+    halves = all(
+        _pair(given) == wanted
+        for given, wanted in (
+            (after.kernel_size, (2, 2)),
+            (after.stride, (2, 2)),
+            (after.padding, (0, 0)),
+            (after.dilation, (1, 1)),
+        )
+    )
     few = (kernel + 1) ** 2 * layer.in_channels <= _MOST
     return usual and square and halves and few and kernel > 1 and not after.ceil_mode and not after.return_indices
 

@@ -59,9 +59,13 @@ class Tape:
     """
 
     def __init__(
-        self, recorder: Recorder, stable: Sequence[Tensor], moving: Sequence[Tensor], outputs: Sequence[Tensor],
+        self,
+        recorder: Recorder,
+        stable: Sequence[Tensor],
+        moving: Sequence[Tensor],
+        outputs: Sequence[Tensor],
         fresh: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         source = _Source(recorder, stable, moving, outputs, len(outputs) if fresh is None else fresh)
         place: dict[str, Any] = dict(source.values)
         exec(compile(source.text, "<tape>", "exec"), place)
@@ -111,9 +115,13 @@ class _Source:
     """
 
     def __init__(
-        self, recorder: Recorder, stable: Sequence[Tensor], moving: Sequence[Tensor], outputs: Sequence[Tensor],
+        self,
+        recorder: Recorder,
+        stable: Sequence[Tensor],
+        moving: Sequence[Tensor],
+        outputs: Sequence[Tensor],
         fresh: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.values: dict[str, Any] = {}
         self.names: dict[int, str] = {}
         self.places: dict[Any, str] = {}  # the same by where in memory a tensor is
@@ -191,11 +199,16 @@ class _Source:
         """Whether what a kernel makes has a place of its own in the memory of the thread."""
         made = out if isinstance(out, tuple) else (out,)
         return (func in INTO or func is _aten.empty.memory_format) and all(
-            isinstance(t, Tensor) and t.device.type == "cpu" and t.numel() > 0 and t.storage_offset() == 0
-            and t.untyped_storage().nbytes() == t.numel() * t.element_size() and id(t) not in self.names
-            and _storage(t) not in self.given_away and _storage(t) not in self.fixed
+            isinstance(t, Tensor)
+            and t.device.type == "cpu"
+            and t.numel() > 0
+            and t.storage_offset() == 0
+            and t.untyped_storage().nbytes() == t.numel() * t.element_size()
+            and id(t) not in self.names
+            and _storage(t) not in self.given_away
+            and _storage(t) not in self.fixed
             for t in made
-        )  # fmt: skip
+        )
 
     def _fix(self, func: Any, out: Any, given: list[str]) -> str:
         made = out if isinstance(out, tuple) else (out,)

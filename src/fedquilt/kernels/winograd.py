@@ -179,9 +179,10 @@ def _folded(pieces: Tensor, side: int, many: tuple[int, int, int, int], size: tu
         for left in range(0, side, OUT):
             shape = min(OUT, side - top), min(OUT, side - left), *many
             part = pieces.as_strided(
-                shape, (side * tile, tile, down * along * channels, along * channels, channels, 1),
+                shape,
+                (side * tile, tile, down * along * channels, along * channels, channels, 1),
                 (top * side + left) * tile,
-            )  # fmt: skip
+            )
             place = found.as_strided(
                 shape, (line, channels, size[0] * line, OUT * line, OUT * channels, 1), top * line + left * channels
             )

@@ -139,10 +139,18 @@ class FedAvg:
     def exchanges(self) -> tuple[Exchange, ...]:
         """One trip a round: train."""
         work = Train(
-            start=self.start, objective=self.loss, finish=self.finish, optimizer=self.optimizer,
-            epochs=self.epochs, steps=self.steps, batch_size=self.batch_size,
-            schedule=self.schedule, clip=self.clip, only=self.only, epochs_first=self.epochs_first,
-        )  # fmt: skip
+            start=self.start,
+            objective=self.loss,
+            finish=self.finish,
+            optimizer=self.optimizer,
+            epochs=self.epochs,
+            steps=self.steps,
+            batch_size=self.batch_size,
+            schedule=self.schedule,
+            clip=self.clip,
+            only=self.only,
+            epochs_first=self.epochs_first,
+        )
         return (Exchange("train", self.down, work, self.up, self.codec, self.cohort, self.check),)
 
     def plan(self, state: Any, round: int) -> tuple[str, ...]:

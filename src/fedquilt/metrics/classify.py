@@ -57,9 +57,12 @@ class Scores:
 
     def __add__(self, other: Scores) -> Scores:
         return Scores(
-            self.rows + other.rows, self.loss_sum + other.loss_sum, _plus(self.support, other.support),
-            _plus(self.correct, other.correct), _plus(self.called, other.called),
-        )  # fmt: skip
+            self.rows + other.rows,
+            self.loss_sum + other.loss_sum,
+            _plus(self.support, other.support),
+            _plus(self.correct, other.correct),
+            _plus(self.called, other.called),
+        )
 
 
 @record

@@ -63,7 +63,12 @@ def collapse(features: Tensor, labels: Tensor, classes: int, frame: Tensor | Non
         far = tuple(nan.tolist())
     pinv = torch.linalg.pinv(outer, hermitian=True, rtol=1e-9)
     return Collapse(
-        float(inner.trace() / outer.trace().clamp(min=1e-300)), float((inner @ pinv).trace()) / len(centred),
-        float(pairs.mean()), float(pairs.std(correction=0)), math.degrees(math.acos(-1 / (len(centred) - 1))),
-        float(lengths.std(correction=0) / lengths.mean().clamp(min=1e-300)), tuple(norms.tolist()), far,
-    )  # fmt: skip
+        float(inner.trace() / outer.trace().clamp(min=1e-300)),
+        float((inner @ pinv).trace()) / len(centred),
+        float(pairs.mean()),
+        float(pairs.std(correction=0)),
+        math.degrees(math.acos(-1 / (len(centred) - 1))),
+        float(lengths.std(correction=0) / lengths.mean().clamp(min=1e-300)),
+        tuple(norms.tolist()),
+        far,
+    )

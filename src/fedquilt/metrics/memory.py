@@ -34,8 +34,9 @@ def available() -> int:
         if kinds == "":
             left += _rooms(_CGROUPS, own, "memory.max", "memory.current", "inactive_file")
         elif "memory" in kinds.split(","):
-            left += _rooms(_CGROUPS / "memory", own, "memory.limit_in_bytes", "memory.usage_in_bytes",
-                           "total_inactive_file")  # fmt: skip
+            left += _rooms(
+                _CGROUPS / "memory", own, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            )
     return min(left, default=0)
 
 

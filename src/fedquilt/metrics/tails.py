@@ -110,8 +110,10 @@ def tally(scores: Tensor, labels: Tensor) -> Tally:
     calls = torch.bincount(labels * classes + answer, minlength=classes**2).view(classes, classes)
     place = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
     right = (answer == labels).double()
-    per_bin = [torch.zeros(BINS, dtype=torch.float64).index_add(0, place, v)
-               for v in (torch.ones_like(right), right, confidence)]  # fmt: skip
+    per_bin = [
+        torch.zeros(BINS, dtype=torch.float64).index_add(0, place, v)
+        for v in (torch.ones_like(right), right, confidence)
+    ]
     return Tally(calls, torch.stack(per_bin))
 
 

@@ -86,9 +86,15 @@ class _Place(NamedTuple):
 
 
 def inject(
-    model: nn.Module, kind: Kind = "bottleneck", where: Where = "all", size: int = 64, rank: int = 8,
-    alpha: float | None = None, dropout: float = 0.0, layers: Iterable[str] = LINEARS,
-) -> nn.Module:  # fmt: skip
+    model: nn.Module,
+    kind: Kind = "bottleneck",
+    where: Where = "all",
+    size: int = 64,
+    rank: int = 8,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+    layers: Iterable[str] = LINEARS,
+) -> nn.Module:
     """Freeze every parameter of the model and give it adapters, in ``model.adapters``; the same model is returned.
 
     An adapter is called on what its block, or linear layer, returns: nothing is wrapped, so names and types of the

@@ -70,7 +70,10 @@ def audit(model: nn.Module | Callable[[], nn.Module]) -> Audit:
     trained_ones = [p for p in found.values() if p.requires_grad]
     total, trainable = sum(p.numel() for p in found.values()), sum(p.numel() for p in trained_ones)
     return Audit(
-        total=total, frozen=total - trainable, trainable=trainable, parts=parts,
+        total=total,
+        frozen=total - trainable,
+        trainable=trainable,
+        parts=parts,
         bytes=sum(p.numel() * p.element_size() for n, p in found.items() if not n.startswith("adapters.")),
         sent=sum(p.numel() * p.element_size() for p in trained_ones),
-    )  # fmt: skip
+    )

@@ -33,9 +33,14 @@ class TextEncoder(Split):
     ids = True
 
     def __init__(
-        self, folder: str, length: int = 64, classes: int = 2, frozen: bool = True, pad: int | None = None,
+        self,
+        folder: str,
+        length: int = 64,
+        classes: int = 2,
+        frozen: bool = True,
+        pad: int | None = None,
         content: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_counts(length=length, classes=classes)
         check_switch(frozen=frozen)
         if not isinstance(folder, str) or not folder:

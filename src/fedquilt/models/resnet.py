@@ -29,9 +29,15 @@ class ResNet(Split):
     """
 
     def __init__(
-        self, classes: int = 10, channels: int = 3, size: int = 32, depth: int = 18, norm: str = "group",
-        stem: str = "3x3", width: int = 64,
-    ) -> None:  # fmt: skip
+        self,
+        classes: int = 10,
+        channels: int = 3,
+        size: int = 32,
+        depth: int = 18,
+        norm: str = "group",
+        stem: str = "3x3",
+        width: int = 64,
+    ) -> None:
         check_counts(classes=classes, channels=channels, size=size, width=width)
         check_choice("norm", norm, ("group", "batch"))
         check_choice("stem", stem, ("3x3", "7x7"))

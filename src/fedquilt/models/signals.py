@@ -27,8 +27,14 @@ class SignalCNN(Split):
             least = 2 * (span + 1) + span - 1
             raise InputError(f"SignalCNN with span {span} takes windows of at least {least} samples, got {length}.")
         features = nn.Sequential(
-            nn.Conv1d(channels, 32, span), nn.ReLU(), nn.MaxPool1d(2),
-            nn.Conv1d(32, 64, span), nn.ReLU(), nn.MaxPool1d(2),
-            nn.Flatten(), nn.Linear(64 * steps, hidden), nn.ReLU(),
-        )  # fmt: skip
+            nn.Conv1d(channels, 32, span),
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Conv1d(32, 64, span),
+            nn.ReLU(),
+            nn.MaxPool1d(2),
+            nn.Flatten(),
+            nn.Linear(64 * steps, hidden),
+            nn.ReLU(),
+        )
         super().__init__(features, nn.Linear(hidden, classes), (channels, length))

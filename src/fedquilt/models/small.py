@@ -49,10 +49,18 @@ class LeNet5(Split):
         if size not in (28, 32):
             raise InputError(f"LeNet5 takes images of 28x28 or 32x32, got size {size!r}. Resize them, or use MLP.")
         features = nn.Sequential(
-            nn.Conv2d(channels, 6, 5, padding=2 if size == 28 else 0), nn.Tanh(), nn.AvgPool2d(2),
-            nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2),
-            nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(),
-        )  # fmt: skip
+            nn.Conv2d(channels, 6, 5, padding=2 if size == 28 else 0),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(400, 120),
+            nn.Tanh(),
+            nn.Linear(120, 84),
+            nn.Tanh(),
+        )
         super().__init__(features, nn.Linear(84, classes), (channels, size, size))
 
 
@@ -72,10 +80,16 @@ class FedAvgCNN(Split):
         if side < 1:
             raise InputError(f"FedAvgCNN takes images of at least 16x16, got size {size}. Use MLP for smaller ones.")
         features = nn.Sequential(
-            nn.Conv2d(channels, 32, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64 * side * side, hidden), nn.ReLU(),
-        )  # fmt: skip
+            nn.Conv2d(channels, 32, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * side * side, hidden),
+            nn.ReLU(),
+        )
         super().__init__(features, nn.Linear(hidden, classes), (channels, size, size))
 
 
@@ -99,10 +113,18 @@ class CNNMnist(Split):
         if side < 1:
             raise InputError(f"CNNMnist takes images of at least 16x16, got size {size}. Use MLP for smaller ones.")
         features = nn.Sequential(
-            nn.Conv2d(channels, 10, 5), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(10, 20, 5), nn.Dropout2d(dropout), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Flatten(), nn.Linear(20 * side * side, hidden), nn.ReLU(), nn.Dropout(dropout),
-        )  # fmt: skip
+            nn.Conv2d(channels, 10, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(10, 20, 5),
+            nn.Dropout2d(dropout),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(20 * side * side, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+        )
         super().__init__(features, nn.Linear(hidden, classes), (channels, size, size))
 
 

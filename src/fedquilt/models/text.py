@@ -43,9 +43,15 @@ class TextCNN(Split):
     ids = True
 
     def __init__(
-        self, length: int = 128, classes: int = 4, vocab: int = 25_000, width: int = 128, maps: int = 100,
-        spans: Sequence[int] = (3, 4, 5), dropout: float = 0.5,
-    ) -> None:  # fmt: skip
+        self,
+        length: int = 128,
+        classes: int = 4,
+        vocab: int = 25_000,
+        width: int = 128,
+        maps: int = 100,
+        spans: Sequence[int] = (3, 4, 5),
+        dropout: float = 0.5,
+    ) -> None:
         check_counts(length=length, classes=classes, vocab=vocab, width=width, maps=maps)
         if not isinstance(spans, Sequence) or not spans:
             raise InputError(f"spans must be how many tokens each convolution sees, like (3, 4, 5), got {spans!r}.")
@@ -86,9 +92,15 @@ class CharRNN(Split):
     ids = True
 
     def __init__(
-        self, length: int = 80, classes: int = 80, vocab: int | None = None, width: int = 8, hidden: int = 256,
-        layers: int = 2, cell: str = "lstm",
-    ) -> None:  # fmt: skip
+        self,
+        length: int = 80,
+        classes: int = 80,
+        vocab: int | None = None,
+        width: int = 8,
+        hidden: int = 256,
+        layers: int = 2,
+        cell: str = "lstm",
+    ) -> None:
         vocab = classes if vocab is None else vocab
         check_counts(length=length, classes=classes, vocab=vocab, width=width, hidden=hidden, layers=layers)
         check_choice("cell", cell, ("lstm", "gru"))

@@ -28,10 +28,20 @@ class ViT(Split):
     """
 
     def __init__(
-        self, classes: int = 10, channels: int = 3, size: int = 32, patch: int = 4, width: int = 192,
-        depth: int = 12, heads: int = 3, mlp: int = 768, dropout: float = 0.0, class_token: bool = True,
-        zero_head: bool = False, frozen: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        classes: int = 10,
+        channels: int = 3,
+        size: int = 32,
+        patch: int = 4,
+        width: int = 192,
+        depth: int = 12,
+        heads: int = 3,
+        mlp: int = 768,
+        dropout: float = 0.0,
+        class_token: bool = True,
+        zero_head: bool = False,
+        frozen: bool = False,
+    ) -> None:
         check_counts(classes=classes, channels=channels, size=size, patch=patch, width=width, depth=depth)
         check_counts(heads=heads, mlp=mlp)
         check_share(dropout=dropout)
@@ -60,16 +70,23 @@ class ViTCehgls(ViT):
         if patch is None:
             raise InputError(f"ViTCehgls takes images of side 28, 32, 64 or 224, got size {size!r}. Use ViT.")
         super().__init__(
-            classes, channels, size, patch=patch, width=512, depth=6, heads=8, mlp=2048, dropout=dropout,
-            zero_head=True,
-        )  # fmt: skip
+            classes, channels, size, patch=patch, width=512, depth=6, heads=8, mlp=2048, dropout=dropout, zero_head=True
+        )
 
 
 class _Features(nn.Module):
     def __init__(
-        self, channels: int, size: int, patch: int, width: int, depth: int, heads: int, mlp: int, dropout: float,
+        self,
+        channels: int,
+        size: int,
+        patch: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp: int,
+        dropout: float,
         class_token: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.patch_embed = nn.Sequential()
         self.patch_embed.add_module("proj", nn.Conv2d(channels, width, patch, patch))

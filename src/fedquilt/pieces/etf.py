@@ -187,9 +187,7 @@ def spread(vectors: Tensor) -> Spread:
     unit, self_pairs = torch.nn.functional.normalize(w), torch.eye(len(w), dtype=torch.bool)
     cosines = unit @ unit.T
     nearest = cosines.masked_fill(self_pairs, -1.0).amax(1)
-    angle, near = (
-        float(torch.rad2deg(c.clamp(-1, 1).arccos()).mean()) for c in (cosines[~self_pairs], nearest)
-    )  # fmt: skip
+    angle, near = (float(torch.rad2deg(c.clamp(-1, 1).arccos()).mean()) for c in (cosines[~self_pairs], nearest))
     lengths = w.norm(dim=1)
     return Spread(angle, near, float(nearest.max()), float(lengths.min()), float(lengths.max()), int((w == 0).sum()))
 

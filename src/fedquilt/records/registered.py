@@ -15,10 +15,17 @@ from fedquilt.errors import InputError
 T = TypeVar("T")
 
 DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
     "BOOL": torch.bool,
-}  # fmt: skip
+}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 SIZES = {code: torch.empty((), dtype=dtype).element_size() for code, dtype in DTYPES.items()}
 RECORDS: dict[str, type] = {}

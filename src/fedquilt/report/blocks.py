@@ -64,9 +64,11 @@ def picture(key: str, title: str, source: str) -> Block:
 def numbers(values: Any, digits: int = 5) -> list[Any]:
     """An array as lists of rounded numbers; what is not finite becomes None."""
     rounded = np.round(np.asarray(values, dtype=float), digits)
-    return [[_finite(v) for v in row] for row in rounded.tolist()] if rounded.ndim == 2 else [
-        _finite(v) for v in rounded.tolist()
-    ]  # fmt: skip
+    return (
+        [[_finite(v) for v in row] for row in rounded.tolist()]
+        if rounded.ndim == 2
+        else [_finite(v) for v in rounded.tolist()]
+    )
 
 
 def _finite(value: float) -> float | int | None:

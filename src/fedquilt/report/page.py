@@ -32,9 +32,12 @@ def page(found: Gathered) -> str:
     data = embedded({"title": found.title, "panels": panels})
     scripts = [asset(name) for name in SCRIPTS]
     body = BODY.format(
-        heading=html.escape(found.title), subtitle=html.escape(size), answer=html.escape(" ".join(_answer(panels))),
-        data=data, footer=_footer(found, data),
-    )  # fmt: skip
+        heading=html.escape(found.title),
+        subtitle=html.escape(size),
+        answer=html.escape(" ".join(_answer(panels))),
+        data=data,
+        footer=_footer(found, data),
+    )
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts)}">\n'
     return document(f"{found.title}: fedquilt report", asset("report.css"), body, scripts, head)
 

@@ -89,8 +89,15 @@ def _dendrogram(axis: Any, tree: Any, found: ClusterResult, cut: float) -> None:
     names = [str(c) for c in found.order]
     dendrogram(tree, ax=axis, link_color_func=paint, labels=names, no_labels=leaves > NAMED, leaf_rotation=90)
     axis.axhline(cut, color=COLOURS[1], linestyle="--", linewidth=1.2)
-    axis.annotate(f"cut, {_tree_clusters(found)} clusters", (1, cut), xycoords=("axes fraction", "data"), ha="right",
-                  va="bottom", color=COLOURS[1], fontsize=9)  # fmt: skip
+    axis.annotate(
+        f"cut, {_tree_clusters(found)} clusters",
+        (1, cut),
+        xycoords=("axes fraction", "data"),
+        ha="right",
+        va="bottom",
+        color=COLOURS[1],
+        fontsize=9,
+    )
     axis.grid(False, axis="x")
     axis.set(xlabel="client", ylabel="distance at which groups merge", title=f"Tree of clients ({found.criterion})")
 
@@ -155,9 +162,10 @@ def river_picture(rounds: History, path: Path) -> Path | None:
 def _thinned(rounds: History, most: int = 40) -> History:
     """The first, the last, and those around which somebody moved; evenly fewer if that is too many."""
     kept = [
-        i for i in range(len(rounds))
+        i
+        for i in range(len(rounds))
         if i in (0, len(rounds) - 1) or len(rounds) <= most or _moved(rounds[i - 1][1], rounds[i][1])
-    ]  # fmt: skip
+    ]
     if len(kept) > most:
         kept = [kept[int(i)] for i in np.linspace(0, len(kept) - 1, most)]
     return [rounds[i] for i in kept]

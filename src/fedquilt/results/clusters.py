@@ -50,9 +50,12 @@ def placed_words(row: Mapping[str, Any]) -> str:
 
 
 def by_cluster(
-    state: Any, exams: Mapping[ClientId, Mapping[str, Any]], model: Callable[[ClientId], Params], net: Any,
+    state: Any,
+    exams: Mapping[ClientId, Mapping[str, Any]],
+    model: Callable[[ClientId], Params],
+    net: Any,
     majority: Mapping[ClientId, float],
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """For each cluster its size, the test scores of its clients beside those of the majority class, how far its
     embedding is from the common one, and lambda, the strength with which it was last drawn there.
 
@@ -93,10 +96,17 @@ def save_clusters(
     arrays = safetensors.torch.save(kept)
     write_atomic(folder / ARRAYS, arrays, folder)
     text = {
-        "round": round, "k": found.k, "criterion": found.criterion, "classes": classes,
-        "of": clients, "labels": _pairs(found.labels), "order": list(found.order), "measures": dict(found.measures),
-        "warnings": list(found.warnings), "arrays": hashlib.sha256(arrays).hexdigest(),
-    }  # fmt: skip
+        "round": round,
+        "k": found.k,
+        "criterion": found.criterion,
+        "classes": classes,
+        "of": clients,
+        "labels": _pairs(found.labels),
+        "order": list(found.order),
+        "measures": dict(found.measures),
+        "warnings": list(found.warnings),
+        "arrays": hashlib.sha256(arrays).hexdigest(),
+    }
     write_atomic(folder / FILE, to_json(text, indent=1).encode(), folder)
 
 
@@ -129,10 +139,15 @@ def clusters_in(folder: str | Path) -> tuple[ClusterResult, dict[str, Any]]:
     tensors = safetensors.torch.load(arrays)
     measures = {k: v for k, v in text["measures"].items() if v is not None}  # null: it was not finite
     found = ClusterResult(
-        labels=dict(text["labels"]), k=text["k"], criterion=text["criterion"],
-        tree=tensors.get("tree"), order=tuple(text["order"]), directions=tensors.get("directions"),
-        measures=measures, warnings=tuple(text["warnings"]),
-    )  # fmt: skip
+        labels=dict(text["labels"]),
+        k=text["k"],
+        criterion=text["criterion"],
+        tree=tensors.get("tree"),
+        order=tuple(text["order"]),
+        directions=tensors.get("directions"),
+        measures=measures,
+        warnings=tuple(text["warnings"]),
+    )
     return found, text
 
 

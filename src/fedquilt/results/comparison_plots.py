@@ -83,15 +83,30 @@ def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float
             found, tint = np.array(list(values.values())), COLOURS[place % len(COLOURS)]
             if not len(found):
                 continue
-            axis.boxplot([found], positions=[place], widths=0.6, showfliers=False, showmeans=True,
-                         medianprops={"color": tint, "linewidth": 2}, boxprops={"color": tint},
-                         whiskerprops={"color": tint}, capprops={"color": tint},
-                         meanprops={"marker": "D", "markerfacecolor": tint, "markeredgecolor": "white"})  # fmt: skip
+            axis.boxplot(
+                [found],
+                positions=[place],
+                widths=0.6,
+                showfliers=False,
+                showmeans=True,
+                medianprops={"color": tint, "linewidth": 2},
+                boxprops={"color": tint},
+                whiskerprops={"color": tint},
+                capprops={"color": tint},
+                meanprops={"marker": "D", "markerfacecolor": tint, "markeredgecolor": "white"},
+            )
             spread = (np.arange(len(found)) * 0.618034 % 1 - 0.5) * 0.36  # even, and the same every time
             axis.scatter(place + spread, found, s=9, color=tint, alpha=0.45, linewidths=0)
         axis.axhline(majority, color="#777777", linestyle=":", linewidth=1)
-        axis.annotate("majority class", (1, majority), xycoords=("axes fraction", "data"), ha="right", va="bottom",
-                      color="#777777", fontsize=9)  # fmt: skip
+        axis.annotate(
+            "majority class",
+            (1, majority),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            color="#777777",
+            fontsize=9,
+        )
         axis.set_xticks(range(len(clients)), list(clients), rotation=20, ha="right")
         axis.set(ylabel="test accuracy", title="Clients after the last round")
         rows = [(label, c, a) for label, values in clients.items() for c, a in values.items()]
@@ -139,23 +154,38 @@ def comparison_table(
     interval over seeds and test rows, and the majority baseline."""
     others = [m for m in metrics("table") if m.id != PRIMARY]
     header = (
-        "Algorithm", "Final mean acc", "Final std acc", "Best mean acc", "Final mean loss",
-        f"Rounds to {100 * target:g}%", "Min client acc", "P10 client acc", "P90 client acc", "Max client acc",
+        "Algorithm",
+        "Final mean acc",
+        "Final std acc",
+        "Best mean acc",
+        "Final mean loss",
+        f"Rounds to {100 * target:g}%",
+        "Min client acc",
+        "P10 client acc",
+        "P90 client acc",
+        "Max client acc",
         *(f"Final {m.name.replace('accuracy', 'acc')}{half}" for m in others for half in ("", " half 95 %")),
         "Majority class acc",
-    )  # fmt: skip
+    )
     rows = []
     for label, seeds in histories.items():
         accuracy = over_seeds(seeds, "test_accuracy")[1]
         reached = rounds_to(seeds, target)
         spread = np.array(list(clients.get(label, {}).values()))
         ends = [float(np.percentile(spread, q)) if len(spread) else math.nan for q in (0, 10, 90, 100)]
-        rows.append((
-            label, _last(seeds, "test_accuracy"), _last(seeds, "test_accuracy_std"),
-            float(accuracy.max()) if len(accuracy) else math.nan, _last(seeds, "test_loss"),
-            f">{last_round(seeds)}" if reached is None else reached, *ends,
-            *(number for m in others for number in _sure(seeds, f"test_{m.id}")), majority,
-        ))  # fmt: skip
+        rows.append(
+            (
+                label,
+                _last(seeds, "test_accuracy"),
+                _last(seeds, "test_accuracy_std"),
+                float(accuracy.max()) if len(accuracy) else math.nan,
+                _last(seeds, "test_loss"),
+                f">{last_round(seeds)}" if reached is None else reached,
+                *ends,
+                *(number for m in others for number in _sure(seeds, f"test_{m.id}")),
+                majority,
+            )
+        )
     write_csv(path, header, [[f"{v:.6f}" if isinstance(v, float) else v for v in row] for row in rows])
     return path
 

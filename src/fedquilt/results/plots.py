@@ -21,15 +21,19 @@ from fedquilt.storage.files import storage
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 STYLE: Any = {
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
-    "font.size": 10, "axes.titlesize": 11, "legend.frameon": False, "figure.dpi": 110,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "legend.frameon": False,
+    "figure.dpi": 110,
     "svg.hashsalt": "fedquilt",
-}  # fmt: skip
+}
 
 
-def subplots(
-    rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **arranged: Any
-) -> tuple[Figure, Any]:  # fmt: skip
+def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], **arranged: Any) -> tuple[Figure, Any]:
     """A figure and its axes, outside pyplot: whatever backend a notebook or a window uses stays in use."""
     figure = Figure(figsize=figsize, layout="constrained")
     FigureCanvasAgg(figure)
@@ -102,9 +106,8 @@ def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path
     with rc_context(STYLE), storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure, (left, size, bits, right) = subplots(
-            1, 4, figsize=(15, min(12.0, 2.5 + 0.22 * clients)), sharey=True,
-            width_ratios=(3, 1, 1, 2.4),
-        )  # fmt: skip
+            1, 4, figsize=(15, min(12.0, 2.5 + 0.22 * clients)), sharey=True, width_ratios=(3, 1, 1, 2.4)
+        )
         y, x = np.nonzero(counts)
         largest = _bubble(figure, clients, classes)
         left.scatter(x, y, s=counts[y, x] / counts.max() * largest**2, color=COLOURS[0], alpha=0.8, linewidths=0)

@@ -50,12 +50,17 @@ def _row(folder: Path, number: int, point: dict[str, Any]) -> dict[str, Any]:
     whole = len(scores) == len(point["folders"])
     span = interval(scores)
     return {
-        "point": number, "label": point["label"], "values": point["values"], "best": False,
-        "seeds": len(scores), "valid": span.mean if whole else None, "valid_half_95": span.half if whole else None,
+        "point": number,
+        "label": point["label"],
+        "values": point["values"],
+        "best": False,
+        "seeds": len(scores),
+        "valid": span.mean if whole else None,
+        "valid_half_95": span.half if whole else None,
         "rounds": float(np.mean([r["best_round"] for r in results])) if whole else None,
         "megabytes": float(np.mean([r["bytes_up"] + r["bytes_down"] for r in results])) / MEGABYTE if whole else None,
         "seconds": float(np.mean([r["seconds"] for r in results])) if whole else None,
-    }  # fmt: skip
+    }
 
 
 def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

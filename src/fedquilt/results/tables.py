@@ -71,13 +71,21 @@ def summary_of(
         "target": target,
         "rows": rows,
         "winner": winner(rows, scores, measure),
-        "modes": {label: line for label, group in methods.items()
-                  if (line := modes_line(modes_over([view.result["best"] for view in group]))) is not None},
-        "energy": {label: in_words(per_run([view.result.get("energy") or {} for view in group]))
-                   for label, group in methods.items()},
-        "doubts": {label: said for label, group in methods.items()
-                   if (said := at_majority([view.result for view in group])) is not None},
-    }  # fmt: skip
+        "modes": {
+            label: line
+            for label, group in methods.items()
+            if (line := modes_line(modes_over([view.result["best"] for view in group]))) is not None
+        },
+        "energy": {
+            label: in_words(per_run([view.result.get("energy") or {} for view in group]))
+            for label, group in methods.items()
+        },
+        "doubts": {
+            label: said
+            for label, group in methods.items()
+            if (said := at_majority([view.result for view in group])) is not None
+        },
+    }
 
 
 def _has(view: RunView, name: str) -> bool:
@@ -98,8 +106,10 @@ def scored(view: RunView, clients: bool = True) -> list[dict[str, Any]]:
     names = {f"test_{name}": f"common_test_{name}" for name in ("accuracy", "loss")}
     return [
         {**row, **{name: row[other] for name, other in names.items() if other in row}, "test_accuracy_std": 0.0}
-        if "common_test_accuracy" in row else row for row in view.rounds
-    ]  # fmt: skip
+        if "common_test_accuracy" in row
+        else row
+        for row in view.rounds
+    ]
 
 
 def _told(views: Sequence[RunView]) -> float:
@@ -147,22 +157,28 @@ def score_columns() -> list[Column]:
         told = f"{m.help}; mean over clients at the round that validation chose, ± 95 % over {sure}".removeprefix("; ")
         found.append(Column(m.id, f"test_{m.id}", m, m.short, told, half))
         if "common" in m.summaries:
-            told = ("the global model on a test set that belongs to no client, at the same round; another number than "
-                    "the clients' mean, on other rows")  # fmt: skip
+            told = (
+                "the global model on a test set that belongs to no client, at the same round; another number than "
+                "the clients' mean, on other rows"
+            )
             found.append(Column(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
         if "worst10" in m.summaries:
-            told = (f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test rows; the worst of "
-                    "many unsure scores look a little worse than they are")  # fmt: skip
+            told = (
+                f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test rows; the worst of "
+                "many unsure scores look a little worse than they are"
+            )
             key = "worst10" if first else f"{m.id}_worst10"
             found.append(Column(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))
     return found
 
 
 OWN = {  # what methods tell of themselves, if they do
-    "stitch_keep": "K_t, the share of changes asked for", "stitch_density": "the share really sent",
-    "search_candidates": "slopes tried", "search_aligned": "slopes that pointed a client's way",
+    "stitch_keep": "K_t, the share of changes asked for",
+    "stitch_density": "the share really sent",
+    "search_candidates": "slopes tried",
+    "search_aligned": "slopes that pointed a client's way",
     "search_taken": "slopes taken",
-}  # fmt: skip
+}
 
 
 def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -179,7 +195,7 @@ def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds": float(np.mean([r["seconds"] for r in results])),
         **{name: _mean([r["best"].get(name) for r in results]) for name in OWN},
         "digests": [r["digest"] for r in results],
-    }  # fmt: skip
+    }
 
 
 def span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -196,9 +212,11 @@ def span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str
     rows = math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(found) else None
     parts = [half for half in (over.half, rows) if half is not None and not math.isnan(half)]
     return {
-        column: over.mean, f"{column}_half_95": over.half, column + ROWS_HALF: rows,
+        column: over.mean,
+        f"{column}_half_95": over.half,
+        column + ROWS_HALF: rows,
         f"{column}_both_half_95": math.hypot(*parts) if parts else None,
-    }  # fmt: skip
+    }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

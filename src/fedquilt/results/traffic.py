@@ -32,8 +32,14 @@ def traffic_rows(round: int, visits: Iterable[Visit]) -> list[dict[str, Any]]:
     alike: dict[str, dict[str, Any]] = {}
     for visit in visits:
         for direction, load in (("down", visit.down), ("up", visit.up)):
-            row = {"round": round, "exchange": visit.exchange, "direction": direction, "raw": load.raw,
-                   "wire": load.wire, "parts": load.parts}  # fmt: skip
+            row = {
+                "round": round,
+                "exchange": visit.exchange,
+                "direction": direction,
+                "raw": load.raw,
+                "wire": load.wire,
+                "parts": load.parts,
+            }
             alike.setdefault(json.dumps(row), {**row, "clients": []})["clients"].append(visit.client)
     return list(alike.values())
 

@@ -276,8 +276,14 @@ class ClientSide:
         except FedquiltError:
             raise
         except Exception as error:
-            raise ExchangeError(type(self.method).__name__, "evaluation", "personal_model", exam.client, -1,
-                                f"{type(error).__name__}: {error}") from error  # fmt: skip
+            raise ExchangeError(
+                type(self.method).__name__,
+                "evaluation",
+                "personal_model",
+                exam.client,
+                -1,
+                f"{type(error).__name__}: {error}",
+            ) from error
         rowless = self._training is not None and exam.client not in self._training  # others may have rows to select by
         self._last = (exam.down, slot, model) if selected is None and not rowless else None
         return model

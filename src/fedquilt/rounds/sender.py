@@ -31,9 +31,12 @@ class Sender:
     recent = 16
 
     def __init__(
-        self, down: Callable[[ClientId], Any], carry: Carry,
-        failed: Callable[[ClientId, Exception], Exception], uncoded: Callable[[Any], Any] = as_it_is,
-    ) -> None:  # fmt: skip
+        self,
+        down: Callable[[ClientId], Any],
+        carry: Carry,
+        failed: Callable[[ClientId, Exception], Exception],
+        uncoded: Callable[[Any], Any] = as_it_is,
+    ) -> None:
         self._down, self._carry, self._failed, self._uncoded = down, carry, failed, uncoded
         self._kept: deque[tuple[Any, Sent]] = deque(maxlen=self.recent)
         self._under_way: dict[ClientId, Sent] = {}

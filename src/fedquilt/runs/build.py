@@ -44,9 +44,14 @@ def method_of(config: Config, federation: Any) -> Method:
         objective=net,
         optimizer=made("optimizer", train.optimizer, "train.optimizer"),
         schedule=constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
-        epochs=train.epochs, steps=train.steps, batch_size=train.batch_size, clip=train.clip,
-        cohort=_cohort(config), **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}), **given,
-    )  # fmt: skip
+        epochs=train.epochs,
+        steps=train.steps,
+        batch_size=train.batch_size,
+        clip=train.clip,
+        cohort=_cohort(config),
+        **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
+        **given,
+    )
     if federation.classes is None and not getattr(method, "reconstructs", False):
         raise InputError(
             f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
@@ -77,9 +82,13 @@ def engine_of(config: Config) -> Engine:
 
 
 def run_of(
-    config: Config, engine: Engine, folder: Path, federation: Any = None, fresh: bool = False,
+    config: Config,
+    engine: Engine,
+    folder: Path,
+    federation: Any = None,
+    fresh: bool = False,
     meter: Meter | None = None,
-) -> Run:  # fmt: skip
+) -> Run:
     """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``."""
     data = federation if federation is not None else federation_of(config)
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
@@ -96,14 +105,26 @@ def run_of(
     config = config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
     write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
-        method, data, rounds=config.rounds, seed=config.seed, engine=engine, evaluation=config.evaluate,
-        stop=config.stop, snapshots=config.snapshot, folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
-        identity=config.identity(), personal_models=config.output.personal_models,
-        checkpoints=config.output.checkpoints, stages=config.output.stages,
-        min_replies=config.cohort.min_replies, max_growth=config.cohort.max_growth,
-        network=config.network, callbacks=trackers_of(config, folder),
-        meter=meter if config.meters.energy else Meter(why=OFF), withhold_test=config.output.withhold_test,
-    )  # fmt: skip
+        method,
+        data,
+        rounds=config.rounds,
+        seed=config.seed,
+        engine=engine,
+        evaluation=config.evaluate,
+        stop=config.stop,
+        snapshots=config.snapshot,
+        folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
+        identity=config.identity(),
+        personal_models=config.output.personal_models,
+        checkpoints=config.output.checkpoints,
+        stages=config.output.stages,
+        min_replies=config.cohort.min_replies,
+        max_growth=config.cohort.max_growth,
+        network=config.network,
+        callbacks=trackers_of(config, folder),
+        meter=meter if config.meters.energy else Meter(why=OFF),
+        withhold_test=config.output.withhold_test,
+    )
 
 
 def trackers_of(config: Config, folder: Path) -> tuple[Trackers, ...]:

@@ -148,10 +148,11 @@ class Energy:
         if done is not None and self.rounds < done:
             told.append(f"counted in {self.rounds} of {done} rounds")
         return {
-            "source": self.meter.source, "joules": dict(self.meter.spent),
+            "source": self.meter.source,
+            "joules": dict(self.meter.spent),
             "joules_per_model_change": per_change(self.changed["joules"], self.changed["change"]),
             **({"note": "; ".join(told)} if told else {}),
-        }  # fmt: skip
+        }
 
 
 def _visit(joules: float, change: float | None) -> dict[str, Any]:

@@ -29,9 +29,13 @@ _WHOSE = {"nodes": "flower-simulation", "width": "lanes", "exact": "auto"}  # se
 
 
 def make_engine(
-    engine: str | Engine, processes: int | None = None, devices: Sequence[str] = (), nodes: int | None = None,
-    width: int | None = None, exact: bool = True,
-) -> Engine:  # fmt: skip
+    engine: str | Engine,
+    processes: int | None = None,
+    devices: Sequence[str] = (),
+    nodes: int | None = None,
+    width: int | None = None,
+    exact: bool = True,
+) -> Engine:
     """An engine by name: 'auto', 'local', 'workers', 'lanes', 'flower-simulation', or one of an installed package,
     called with those of ``processes``, ``devices``, ``nodes``, ``width`` and ``exact`` that it takes.
 

@@ -23,12 +23,17 @@ KIND = ("torch", "machine", "cpu", "cpu_capability", "mkldnn")  # where these ar
 def environment(method: Any = None) -> dict[str, Any]:
     """Versions, machine and kernels; with a method also which of this library's own kernels its network uses."""
     found: dict[str, Any] = {
-        "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
-        "machine": platform.machine(), "system": platform.system(),
-        "cpu": cpu_name(), "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cpu": cpu_name(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "mkldnn": bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
-        "mkl": bool(torch.backends.mkl.is_available()), "threads": torch.get_num_threads(),
-    }  # fmt: skip
+        "mkl": bool(torch.backends.mkl.is_available()),
+        "threads": torch.get_num_threads(),
+    }
     net = getattr(method, "net", None)
     return found | (kernels(net) if isinstance(net, Net) else {})
 

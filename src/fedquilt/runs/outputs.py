@@ -133,10 +133,14 @@ class Result(Callback):
         if result is None:
             return
         result |= {
-            "model_bytes": model_bytes(self.run.method), "memory": memory(), "peak_bytes": peak_bytes(),
-            "data": self.run.data, **majority_facts(self.run.federation), "logs": self.folder.extents(),
+            "model_bytes": model_bytes(self.run.method),
+            "memory": memory(),
+            "peak_bytes": peak_bytes(),
+            "data": self.run.data,
+            **majority_facts(self.run.federation),
+            "logs": self.folder.extents(),
             "environment": environment(self.run.method),
-        }  # fmt: skip
+        }
         if (doubt := at_majority([result])) is not None:
             result["doubt"] = doubt
         for problem in write_tables(self.folder.path):

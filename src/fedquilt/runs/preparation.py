@@ -43,8 +43,13 @@ class Prepared:
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the run."""
-        content = {"told": self.prepare.told(), "scope": self.prepare.scope, "bytes_down": self.bytes_down,
-                   "bytes_up": self.bytes_up, "columns": [asdict(c) for c in self.prepare.columns]}  # fmt: skip
+        content = {
+            "told": self.prepare.told(),
+            "scope": self.prepare.scope,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "columns": [asdict(c) for c in self.prepare.columns],
+        }
         write_atomic(folder / FILE, to_json(content, indent=1).encode())
 
 

@@ -50,14 +50,31 @@ def _identity(method: Method, *settings: Any) -> str:
 
 
 def run(
-    method: Method, federation: Any, *, rounds: int, engine: str | Engine = "auto", seed: int = 0,
-    folder: str | Path | None = None, evaluate_every: int = 1, evaluate_clients: int | None = None,
-    evaluate_local: bool = False, patience: int | None = None, min_delta: float = 0.0, snapshot_every: int = 1,
-    processes: int | None = None, devices: Sequence[str] = (), personal_models: bool = False, checkpoints: bool = False,
-    score: Score | None = classify, network: Network | None = None, exact: bool = True,
-    min_replies: float = 0.5, max_growth: float = GROWTH,
-    energy: bool = True, callbacks: Sequence[Callback] = (),
-) -> Iterator[Snapshot]:  # fmt: skip
+    method: Method,
+    federation: Any,
+    *,
+    rounds: int,
+    engine: str | Engine = "auto",
+    seed: int = 0,
+    folder: str | Path | None = None,
+    evaluate_every: int = 1,
+    evaluate_clients: int | None = None,
+    evaluate_local: bool = False,
+    patience: int | None = None,
+    min_delta: float = 0.0,
+    snapshot_every: int = 1,
+    processes: int | None = None,
+    devices: Sequence[str] = (),
+    personal_models: bool = False,
+    checkpoints: bool = False,
+    score: Score | None = classify,
+    network: Network | None = None,
+    exact: bool = True,
+    min_replies: float = 0.5,
+    max_growth: float = GROWTH,
+    energy: bool = True,
+    callbacks: Sequence[Callback] = (),
+) -> Iterator[Snapshot]:
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
     The caller owns the loop: stop, print or save as you like.
@@ -101,13 +118,25 @@ def run(
         federation = agreed(federation, used, "federation", Seed(seed), place)
         tell_whole_numbers(method, federation)
         made = Run(
-            method, federation, rounds=rounds, seed=seed, engine=used, evaluation=evaluation,
-            stop=Stop(patience=patience, min_delta=min_delta), personal_models=personal_models, checkpoints=checkpoints,
-            snapshots=Snapshots(every=snapshot_every, seconds=0.0), identity=identity, score=score, network=network,
-                min_replies=min_replies, max_growth=max_growth,
+            method,
+            federation,
+            rounds=rounds,
+            seed=seed,
+            engine=used,
+            evaluation=evaluation,
+            stop=Stop(patience=patience, min_delta=min_delta),
+            personal_models=personal_models,
+            checkpoints=checkpoints,
+            snapshots=Snapshots(every=snapshot_every, seconds=0.0),
+            identity=identity,
+            score=score,
+            network=network,
+            min_replies=min_replies,
+            max_growth=max_growth,
             meter=None if energy else Meter(why=SWITCHED_OFF),
-            folder=None if folder is None else RunFolder(Path(folder), used.keeps_states), callbacks=callbacks,
-        )  # fmt: skip
+            folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
+            callbacks=callbacks,
+        )
         for snapshot in made:
             for note in made.notes:
                 warnings.warn(note, stacklevel=2)

@@ -80,9 +80,11 @@ class VirtualClock:
             if network.profiles:
                 profile = {**PRESETS, **network.own}[_chosen(network.profiles, place)]
         return Device(
-            _per_byte(profile.downlink_mbps, factors[0]), _per_byte(profile.uplink_mbps, factors[1]),
-            profile.latency_ms / 1e3, profile.compute_scale / factors[2],
-        )  # fmt: skip
+            _per_byte(profile.downlink_mbps, factors[0]),
+            _per_byte(profile.uplink_mbps, factors[1]),
+            profile.latency_ms / 1e3,
+            profile.compute_scale / factors[2],
+        )
 
     def trips(self, visits: Iterable[Mapping[str, Any]], server: Mapping[str, float]) -> list[Trip]:
         """The exchanges of one round, from its visits (rows of metrics/visits.jsonl) and the seconds that the server
@@ -93,8 +95,10 @@ class VirtualClock:
             if key not in slowest or sum(parts) > sum(slowest[key]):
                 slowest[key] = parts
         names = [name for _, name in slowest]
-        return [Trip(name, *slowest[trip, name], self._server(server.get(name, 0.0) / names.count(name)))
-                for trip, name in sorted(slowest)]  # fmt: skip
+        return [
+            Trip(name, *slowest[trip, name], self._server(server.get(name, 0.0) / names.count(name)))
+            for trip, name in sorted(slowest)
+        ]
 
     def _parts(self, visit: Mapping[str, Any]) -> tuple[float, float, float]:
         device, step = self.device(visit["client"]), self.network.seconds_per_step

@@ -25,14 +25,19 @@ def viewed(folder: Path, to: Path | None = None) -> dict[str, Any]:
     scored: dict[str, Any] = next((row for row in reversed(rows) if "clusters" in row), {})
     met: dict[str, Any] = next((row for row in reversed(rows) if "ari" in row), {})
     return {
-        "folder": str(folder), "round": text["round"], "k": found.k, "criterion": found.criterion,
-        "measures": text["measures"], "warnings": text["warnings"], "labels": text["labels"],
+        "folder": str(folder),
+        "round": text["round"],
+        "k": found.k,
+        "criterion": found.criterion,
+        "measures": text["measures"],
+        "warnings": text["warnings"],
+        "labels": text["labels"],
         "placed": {name: rows[-1][name] for name in ("clients", "of") if name in rows[-1]} if rows else None,
         "planted": {name: met[name] for name in ("ari", "nmi", "purity")} if met else None,
         "moved": {str(row["round"]): row["churn"] for row in rows if row["churn"] > 0},
         "clusters": _lines(found, scored.get("clusters", [])),
         "pictures": [str(p) for p in drawn(found, rows, to or folder / "clusters")],
-    }  # fmt: skip
+    }
 
 
 def _lines(found: ClusterResult, scored: list[dict[str, Any]]) -> list[dict[str, Any]]:

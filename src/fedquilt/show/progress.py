@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 SCORED = (
-    ("test_accuracy", "test accuracy"), ("common_test_accuracy", "accuracy on the common test set"),
-    ("valid_accuracy", "validation accuracy"), ("common_valid_accuracy", "validation accuracy"),
-)  # fmt: skip
+    ("test_accuracy", "test accuracy"),
+    ("common_test_accuracy", "accuracy on the common test set"),
+    ("valid_accuracy", "validation accuracy"),
+    ("common_valid_accuracy", "validation accuracy"),
+)
 
 
 def span(seconds: float) -> str:
@@ -142,9 +144,13 @@ class Progress:
         if not quiet and on_screen():
             wide = 20 if console.width >= 110 else 8
             rest = Column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - wide - 36))
-            columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=wide), MofNCompleteColumn(),
-                       TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-                       _Numbers(table_column=rest)]  # fmt: skip
+            columns = [
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=wide),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+                _Numbers(table_column=rest),
+            ]
             self.live = RichProgress(*columns, console=console, auto_refresh=False)  # without a thread: see forks()
         self._drawn = 0.0
 

@@ -215,8 +215,10 @@ def merged_models(request: Any, quiet: bool) -> dict[str, Any]:
         for place, model in enumerate(found["models"]):
             say(f"{model['path']}  {part_of(found, place)}".rstrip())
         if found["base"] is not None:
-            say(f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
-                  f"with both signs {100 * found['conflicts']:.2f} %")  # fmt: skip
+            say(
+                f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
+                f"with both signs {100 * found['conflicts']:.2f} %"
+            )
         say(f"{found['numbers']} weights in {found['tensors']} tensors, {found['seconds']:.1f} s")
         say(f"model {found['out']}")
         say(f"card  {card_of(request.out)}")

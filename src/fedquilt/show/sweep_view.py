@@ -28,9 +28,13 @@ def sweep_table(summary: Mapping[str, Any]) -> None:
             continue
         half = f" ± {100 * row['valid_half_95']:.1f}" if row["valid_half_95"] == row["valid_half_95"] else ""
         table.add_row(
-            row["label"], f"{100 * row['valid']:.1f}{half}", f"{row['rounds']:.1f}", f"{row['megabytes']:.1f}",
-            f"{row['seconds']:.1f}", style="bold" if row["best"] else "",
-        )  # fmt: skip
+            row["label"],
+            f"{100 * row['valid']:.1f}{half}",
+            f"{row['rounds']:.1f}",
+            f"{row['megabytes']:.1f}",
+            f"{row['seconds']:.1f}",
+            style="bold" if row["best"] else "",
+        )
     show_table(table)
     if len(rows) > MOST:
         say(f"and {len(rows) - MOST} more: {summary['folder']}/sweep.csv")

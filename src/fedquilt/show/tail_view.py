@@ -12,8 +12,12 @@ from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.terminal import say, show_table
 
 MEASURES = {
-    "accuracy": "acc", "worst": "worst", "balanced_accuracy": "bal", "macro_f1": "F1", "calibration_error": "ECE",
-}  # fmt: skip
+    "accuracy": "acc",
+    "worst": "worst",
+    "balanced_accuracy": "bal",
+    "macro_f1": "F1",
+    "calibration_error": "ECE",
+}
 GROUPS = {
     "by_share": {"head": "head", "middle": "mid", "tail": "tail"},
     "by_count": {"head": ">100", "middle": "mid", "tail": "<20"},

@@ -46,13 +46,15 @@ def lines_of(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The runs as rows of a table."""
     return [
         {
-            "run": line["label"] + (f", seed {line['seed']}" if line["group"] else ""), "state": line["state"],
+            "run": line["label"] + (f", seed {line['seed']}" if line["group"] else ""),
+            "state": line["state"],
             "rounds": f"{line['round']}/{line['rounds'] or '?'}",
             "left": "" if line["left"] is None else span(line["left"]),
             "accuracy, %": metric(PRIMARY).written(line["accuracy"], line["accuracy_half"])
             + (" (validation)" if line["accuracy_on"] == "validation" else ""),
             "loss": "" if line["loss"] is None else f"{line['loss']:.4f}",
-            "MB": f"{line['up'] + line['down']:.2f}", "left out": line["left_out"] or "",
+            "MB": f"{line['up'] + line['down']:.2f}",
+            "left out": line["left_out"] or "",
         }
         for line in lines
-    ]  # fmt: skip
+    ]

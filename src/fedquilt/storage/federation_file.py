@@ -25,13 +25,14 @@ def write_federation(folder: Path, federation: Any) -> None:
         return
     groups = getattr(federation, "groups", None)
     content = {
-        "classes": federation.classes, "clients": list(federation.ids),
+        "classes": federation.classes,
+        "clients": list(federation.ids),
         "groups": None if groups is None else [[c, g] for c, g in groups.items()],
         "majority": [[c, v] for c, v in constants(federation).items()],
         "table": None if getattr(federation, "preparation", None) is None else federation.preparation.told(),
         "majority_common": federation.majority().global_test,
         "tasks": [_counts(task) for task in getattr(federation, "tasks", (federation,))],
-    }  # fmt: skip
+    }
     write_atomic(folder / FILE, to_json(content).encode())
 
 

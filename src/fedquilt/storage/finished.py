@@ -32,9 +32,11 @@ def in_messages(found: Mapping[str, Any]) -> str:
 
 
 _ROWS = {
-    "common_valid": "the server's validation rows", "global_valid": "clients' validation rows",
-    "common_test": "the common test set", "global_test": "clients' test rows",
-}  # fmt: skip
+    "common_valid": "the server's validation rows",
+    "global_valid": "clients' validation rows",
+    "common_test": "the common test set",
+    "global_test": "clients' test rows",
+}
 _SUMMARIES = ("pooled", "std", "worst10", "half_95")  # of one model: no modes
 
 

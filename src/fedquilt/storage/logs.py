@@ -61,19 +61,34 @@ def _is_group(value: Any) -> bool:
 _NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
     ROUNDS: {"bytes_up": _is_number, "bytes_down": _is_number, "seconds": _is_number, "clients": _is_number},
     CLIENTS: {"client": _is_id, "model": _is_text, "split": _is_text},
-    VISITS: {"client": _is_id, "exchange": _is_text, "seconds": _is_number, "examples": _is_number,
-             "bytes_up": _is_number, "bytes_down": _is_number},
+    VISITS: {
+        "client": _is_id,
+        "exchange": _is_text,
+        "seconds": _is_number,
+        "examples": _is_number,
+        "bytes_up": _is_number,
+        "bytes_down": _is_number,
+    },
     CLUSTERS: {"k": _is_number},
-    TRAFFIC: {"exchange": _is_text, "direction": lambda v: v in ("up", "down"), "raw": _is_number, "wire": _is_number,
-              "parts": _is_parts, "clients": _are(_is_id)},
+    TRAFFIC: {
+        "exchange": _is_text,
+        "direction": lambda v: v in ("up", "down"),
+        "raw": _is_number,
+        "wire": _is_number,
+        "parts": _is_parts,
+        "clients": _are(_is_id),
+    },
     PHASES: {"phase": _is_text, "exchange": lambda v: v is None or isinstance(v, str)},
     WITHHELD: {},
     LEDGER: {"client": _is_id, "exchange": _is_text, "reason": _is_text},
-}  # fmt: skip
+}
 _OTHERS: dict[str, Callable[[Any], bool]] = {  # what is no number, where it is there
-    "labels": _is_pairs, "clusters": _are(_is_group), "before": _is_group, "after": _is_group,
+    "labels": _is_pairs,
+    "clusters": _are(_is_group),
+    "before": _is_group,
+    "after": _is_group,
     "rebuilt": lambda value: value is True,
-}  # fmt: skip
+}
 _MEASURED = re.compile(r"(global_|common_)?(test|valid)_|(bytes|raw|seconds|carried|scoring|train|virtual|peak)_")
 _DECODER = json.JSONDecoder(parse_constant=lambda word: None)  # NaN and its kin are no numbers in JSON
 

@@ -78,10 +78,12 @@ def missing_of(result: Mapping[str, Any]) -> Missing:
     found = result.get("missing")
     kinds = ("missing", "rebuilt")
     return {
-        name: lost for name, lost in (found.items() if isinstance(found, dict) else ())
-        if isinstance(lost, dict) and all(isinstance(lost.get(kind), list) for kind in kinds)
+        name: lost
+        for name, lost in (found.items() if isinstance(found, dict) else ())
+        if isinstance(lost, dict)
+        and all(isinstance(lost.get(kind), list) for kind in kinds)
         and all(isinstance(s, list) and len(s) == 2 for kind in kinds for s in lost[kind])
-    }  # fmt: skip
+    }
 
 
 def joined(one: Missing, other: Missing) -> Missing:
@@ -124,8 +126,13 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, Any], missing: Missing
     """Write what the other logs tell of rounds without a row; the rounds of which that is so."""
     rows = {row["round"]: row for row in read(folder, ROUNDS)}
     wanted = set(range(1, done + 1)) - rows.keys()
-    gone = {r for name in (VISITS, LEDGER, PHASES, CLIENTS) if name in missing
-            for low, high in missing[name]["missing"] for r in range(low, high + 1)}  # fmt: skip
+    gone = {
+        r
+        for name in (VISITS, LEDGER, PHASES, CLIENTS)
+        if name in missing
+        for low, high in missing[name]["missing"]
+        for r in range(low, high + 1)
+    }
     made = {r: dict(row) for row in (known.get("best"), known.get("last")) if row and (r := row.get("round")) in wanted}
     others = {name: _by_round(read(folder, name)) for name in (VISITS, LEDGER, PHASES, CLIENTS)}
     for round in wanted - made.keys() - gone:
@@ -158,12 +165,18 @@ def _row(round: int, logs: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]
         spent[f"seconds_{phase['phase']}"] = spent.get(f"seconds_{phase['phase']}", 0.0) + (phase.get("seconds") or 0.0)
     whole = sum(spent.values())
     return {
-        "round": round, "clients": len({str(v["client"]) for v in visits}),
+        "round": round,
+        "clients": len({str(v["client"]) for v in visits}),
         "updates": sum(v.get("steps") is not None for v in visits),
         "train_loss": sum(n * loss for n, loss in losses) / examples if examples else None,
-        **sent, "quarantined": len(ledger), **_scores(logs[CLIENTS]), **spent,
-        "train_seconds": whole - spent.get("seconds_evaluate", 0.0), "seconds": whole, "rebuilt": True,
-    }  # fmt: skip
+        **sent,
+        "quarantined": len(ledger),
+        **_scores(logs[CLIENTS]),
+        **spent,
+        "train_seconds": whole - spent.get("seconds_evaluate", 0.0),
+        "seconds": whole,
+        "rebuilt": True,
+    }
 
 
 def _scores(rows: list[dict[str, Any]]) -> dict[str, float]:

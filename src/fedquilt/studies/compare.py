@@ -77,17 +77,21 @@ def _check_tests(config: Config, federation: Federation, todo: Sequence[Cell]) -
     if not _common_only(config):
         return
     if getattr(federation, "global_test", None) is None:
-        raise ConfigError([
-            "data.test: a comparison needs test rows, got 0.0, and these data have no test set of their own; give "
-            "clients a share (data.test=0.2), or hold back a common one (data.common_test=0.2)"
-        ])  # fmt: skip
+        raise ConfigError(
+            [
+                "data.test: a comparison needs test rows, got 0.0, and these data have no test set of their own; give "
+                "clients a share (data.test=0.2), or hold back a common one (data.common_test=0.2)"
+            ]
+        )
     for cell in {cell.label: cell for cell in todo}.values():
         method = method_of(cell.config, federation)
         if method.global_model(method.init_server(Seed(0))) is None:
-            raise ConfigError([
-                f"data.test: got 0.0, so methods are compared by their global model on the common test set, and "
-                f"{cell.label} has none: what its clients use is their own; leave it out, or give clients test rows"
-            ])  # fmt: skip
+            raise ConfigError(
+                [
+                    f"data.test: got 0.0, so methods are compared by their global model on the common test set, and "
+                    f"{cell.label} has none: what its clients use is their own; leave it out, or give clients test rows"
+                ]
+            )
 
 
 def check(config: Config, federation: Federation) -> None:

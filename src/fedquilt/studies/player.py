@@ -125,8 +125,9 @@ class Player:
             if (chosen.at_once or 1) > 1:
                 warnings.warn(
                     f"engine.at_once = {chosen.at_once}: runs are played one by one, since this process has other "
-                    "threads or cannot be forked.", stacklevel=2,
-                )  # fmt: skip
+                    "threads or cannot be forked.",
+                    stacklevel=2,
+                )
             return 1
         if chosen.at_once is not None:
             return min(chosen.at_once, len(todo))

@@ -140,18 +140,24 @@ class Optuna:
             study = optuna.create_study(direction="maximize", sampler=sampler)
             states = optuna.trial.TrialState
             for values, accuracy in done:
-                study.add_trial(optuna.trial.create_trial(
-                    params=self._places(values), distributions=self._kinds, value=accuracy,
-                    state=states.FAIL if accuracy is None else states.COMPLETE,
-                ))  # fmt: skip
+                study.add_trial(
+                    optuna.trial.create_trial(
+                        params=self._places(values),
+                        distributions=self._kinds,
+                        value=accuracy,
+                        state=states.FAIL if accuracy is None else states.COMPLETE,
+                    )
+                )
             asked = study.ask(self._kinds).params
         finally:
             optuna.logging.set_verbosity(before)
         return {name: self._value(name, asked[name]) for name in self._space}
 
     def _places(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value if isinstance(tried := self._space[name], Range) else tried.index(value)
-                for name, value in values.items()}  # fmt: skip
+        return {
+            name: value if isinstance(tried := self._space[name], Range) else tried.index(value)
+            for name, value in values.items()
+        }
 
     def _value(self, name: str, asked: Any) -> Any:
         tried = self._space[name]

@@ -23,9 +23,11 @@ from fedquilt.studies.points import Asker, Values, asker
 
 _OTHER_ROWS = "the points would be scored on different rows"
 _APART = {
-    "seed": "sweep.seeds lists the seeds of every point", "name": "it only names the folder",
-    "data": _OTHER_ROWS, "stream": _OTHER_ROWS,
-}  # fmt: skip
+    "seed": "sweep.seeds lists the seeds of every point",
+    "name": "it only names the folder",
+    "data": _OTHER_ROWS,
+    "stream": _OTHER_ROWS,
+}
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,13 @@ class Point:
         """Its runs, seed by seed; their test scores are withheld, so that nobody chooses by them."""
         output = self.config.output.model_copy(update={"withhold_test": True})
         return [
-            Cell(self.label, self.config.model_copy(update={"seed": seed, "output": output}),
-                 top / f"point{self.number:03d}-seed{seed}")
+            Cell(
+                self.label,
+                self.config.model_copy(update={"seed": seed, "output": output}),
+                top / f"point{self.number:03d}-seed{seed}",
+            )
             for seed in self.config.sweep.seeds
-        ]  # fmt: skip
+        ]
 
 
 def folder_of(config: Config) -> Path:
@@ -174,11 +179,16 @@ def _write(config: Config, top: Path, points: Sequence[Point], total: int) -> No
     begin(config, top, [cell for point in points for cell in point.cells(top)])
     space = config.sweep.space
     content = {
-        "name": config.name, "search": config.sweep.search, "total": total, "seeds": config.sweep.seeds,
-        "names": list(space), "log": [n for n, t in space.items() if isinstance(t, Range) and t.log],
-        "points": [{"label": p.label, "values": p.values, "folders": [c.folder.name for c in p.cells(top)]}
-                   for p in points],
-    }  # fmt: skip
+        "name": config.name,
+        "search": config.sweep.search,
+        "total": total,
+        "seeds": config.sweep.seeds,
+        "names": list(space),
+        "log": [n for n, t in space.items() if isinstance(t, Range) and t.log],
+        "points": [
+            {"label": p.label, "values": p.values, "folders": [c.folder.name for c in p.cells(top)]} for p in points
+        ],
+    }
     write_atomic(top / FILE, to_json(content, indent=1).encode())
 
 
@@ -192,10 +202,17 @@ def conclude(
     rows = ranking(top)
     best = next(row for row in rows if row["best"])
     summary = {
-        "folder": str(top), "search": config.sweep.search, "seeds": config.sweep.seeds, "chosen_on": "validation",
-        "names": list(config.sweep.space), "points": rows, "best": best, "failed": list(failed),
-        "report": str(top / "report.html"), "recipe": str(top / "best.toml"),
-    }  # fmt: skip
+        "folder": str(top),
+        "search": config.sweep.search,
+        "seeds": config.sweep.seeds,
+        "chosen_on": "validation",
+        "names": list(config.sweep.space),
+        "points": rows,
+        "best": best,
+        "failed": list(failed),
+        "report": str(top / "report.html"),
+        "recipe": str(top / "best.toml"),
+    }
     told = f"# fedquilt run {top.name}/best.toml\n# chosen by a sweep on validation rows: {best['label']}\n"
     write_atomic(top / "best.toml", (told + dump(points[best["point"]].config)).encode())
     write_atomic(top / "sweep.csv", as_csv(rows).encode())

@@ -276,9 +276,13 @@ PROPERTIES: tuple[Property, ...] = (
 
 
 def checks_of(
-    method: Method, federation: Any = None, *, rounds: int = 2, engine: Engine | None = None,
+    method: Method,
+    federation: Any = None,
+    *,
+    rounds: int = 2,
+    engine: Engine | None = None,
     leave_out: Iterable[str] = (),
-) -> list[Check]:  # fmt: skip
+) -> list[Check]:
     """Every check of a method, for ``pytest.mark.parametrize("check", checks_of(method), ids=str)``.
 
     Checks share the runs that they compare, so that each run is made once.

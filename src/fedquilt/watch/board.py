@@ -54,10 +54,16 @@ class Board:
             lines = [run.told() for run in self.runs.values()]
             curves = {k: new for k, run in self.runs.items() if (new := run.points.since(since))["rows"] or new["anew"]}
             found = {
-                "look": self._number, "time": time.time(), "folder": self.top.resolve().name, "point": point(),
-                "scores": scores(), "columns": client_columns("watch"),
-                "runs": lines, "curves": curves, "whole": whole(lines),
-            }  # fmt: skip
+                "look": self._number,
+                "time": time.time(),
+                "folder": self.top.resolve().name,
+                "point": point(),
+                "scores": scores(),
+                "columns": client_columns("watch"),
+                "runs": lines,
+                "curves": curves,
+                "whole": whole(lines),
+            }
             if key is not None and key in self.runs:
                 found["run"] = self._closely(key, have)
             return found
@@ -67,9 +73,13 @@ class Board:
         clients = self._close.setdefault(key, Clients(run.place.folder))
         clients.look(self._number)
         return {
-            "id": key, "folder": str(run.place.folder), "clients": clients.since(have), "last": run.last,
-            "ledger": run.ledger.since(have), "messages": run.messages.since(have),
-        }  # fmt: skip
+            "id": key,
+            "folder": str(run.place.folder),
+            "clients": clients.since(have),
+            "last": run.last,
+            "ledger": run.ledger.since(have),
+            "messages": run.messages.since(have),
+        }
 
 
 def whole(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -85,9 +95,9 @@ def whole(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         left = max(max(times), sum(times) / counts["running"])
     over = [line for line in lines if line["state"] == "done"]
     return {
-        "states": dict(counts), "left": left,
+        "states": dict(counts),
+        "left": left,
         "done": sum(line["round"] for line in lines),
-        "planned": sum(line["round"] for line in over) + sum(
-            max(line["rounds"] or usual, line["round"]) for line in lines if line["state"] != "done"
-        ),
-    }  # fmt: skip
+        "planned": sum(line["round"] for line in over)
+        + sum(max(line["rounds"] or usual, line["round"]) for line in lines if line["state"] != "done"),
+    }

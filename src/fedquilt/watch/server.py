@@ -99,11 +99,16 @@ class _Handler(BaseHTTPRequestHandler):
         content = text.encode()
         self.send_response(code)
         for name, value in (
-            ("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(content))),
-            ("Content-Security-Policy", self.server.policy), ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY"), ("Referrer-Policy", "no-referrer"),
-            ("Cross-Origin-Opener-Policy", "same-origin"), ("Cross-Origin-Resource-Policy", "same-origin"),
-        ):  # fmt: skip
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(content))),
+            ("Content-Security-Policy", self.server.policy),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Opener-Policy", "same-origin"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

@@ -25,9 +25,12 @@ class Tail:
     """
 
     def __init__(
-        self, path: Path, reach: int | None = None, having: Sequence[bytes] = (),
+        self,
+        path: Path,
+        reach: int | None = None,
+        having: Sequence[bytes] = (),
         sound: Callable[[bytes], dict[str, Any] | None] = row_in,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path, self.reach, self.having, self.sound = path, reach, having, sound
         self._place, self._mark = 0, b""
         self._known: tuple[int, int, int] | None = None  # inode, size, time of change

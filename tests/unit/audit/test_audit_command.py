@@ -146,9 +146,15 @@ def test_wrong_questions(recipe, tmp_path, arguments, message):
 def test_slopes_of_hgls(recipe):
     """The slope of one row at a model that is sent whole gives the head's input exactly; peers are sent it too."""
     table = found(
-        recipe, "model.kind=mlp", "method.kind=hgls", "method.mean_head=true", defences=("none", "no_bias", "noise"),
-        iterations=15, noise=0.3, attacks=("dlg", "peer", "labels", "features"),
-    )  # fmt: skip
+        recipe,
+        "model.kind=mlp",
+        "method.kind=hgls",
+        "method.mean_head=true",
+        defences=("none", "no_bias", "noise"),
+        iterations=15,
+        noise=0.3,
+        attacks=("dlg", "peer", "labels", "features"),
+    )
     assert table["hgls", "none", "features"].numbers["feature_error"] < 1e-3
     assert table["hgls", "none", "labels"].numbers["classes_exact"] == 1
     assert table["hgls", "none", "dlg"].numbers["psnr"] > 30

@@ -45,8 +45,9 @@ def test_a_run(place, capsys):
     assert path.name == "MNIST_FedAvg_first_0.h5"
     series, about = read(path)
     assert {name: len(values) for name, values in series.items()} == {
-        **dict.fromkeys(results.SERIES, 4), **dict.fromkeys(results.SENT, 3)
-    }  # fmt: skip
+        **dict.fromkeys(results.SERIES, 4),
+        **dict.fromkeys(results.SENT, 3),
+    }
     assert about["variant"] == "FedAvg"
     assert series["rs_train_loss"][-1] < series["rs_train_loss"][0]
     assert np.isfinite(series["rs_test_auc"]).all()
@@ -227,15 +228,42 @@ def test_words_for_true_and_false():
 def test_defaults_are_the_published_ones():
     asked = vars(parsed([]))
     for name, value in {
-        "goal": "test", "device": "cuda", "device_id": (0,), "dataset": "MNIST", "model": "CNN", "batch_size": 10,
-        "local_learning_rate": 0.005, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
-        "global_rounds": 2000, "local_epochs": 1, "top_cnt": 100, "few_shot": 0,
-        "algorithm": "FedAvg", "join_ratio": 1.0, "random_join_ratio": False,
-        "num_clients": 20, "prev": 0, "times": 1, "eval_gap": 1, "save_folder_name": "items", "auto_break": False,
-        "dlg_eval": False, "dlg_gap": 100, "batch_num_per_client": 2, "num_new_clients": 0, "fine_tuning_epoch_new": 0,
-        "feature_dim": 512, "client_drop_rate": 0.0, "train_slow_rate": 0.0, "send_slow_rate": 0.0,
-        "time_select": False, "time_threthold": 10000.0, "use_head_grad": False, "use_grad_compress": False,
-    }.items():  # fmt: skip
+        "goal": "test",
+        "device": "cuda",
+        "device_id": (0,),
+        "dataset": "MNIST",
+        "model": "CNN",
+        "batch_size": 10,
+        "local_learning_rate": 0.005,
+        "learning_rate_decay": False,
+        "learning_rate_decay_gamma": 0.99,
+        "global_rounds": 2000,
+        "local_epochs": 1,
+        "top_cnt": 100,
+        "few_shot": 0,
+        "algorithm": "FedAvg",
+        "join_ratio": 1.0,
+        "random_join_ratio": False,
+        "num_clients": 20,
+        "prev": 0,
+        "times": 1,
+        "eval_gap": 1,
+        "save_folder_name": "items",
+        "auto_break": False,
+        "dlg_eval": False,
+        "dlg_gap": 100,
+        "batch_num_per_client": 2,
+        "num_new_clients": 0,
+        "fine_tuning_epoch_new": 0,
+        "feature_dim": 512,
+        "client_drop_rate": 0.0,
+        "train_slow_rate": 0.0,
+        "send_slow_rate": 0.0,
+        "time_select": False,
+        "time_threthold": 10000.0,
+        "use_head_grad": False,
+        "use_grad_compress": False,
+    }.items():
         assert asked[name] == value, name
     told = parsed(["--as", "cehgls"])
     assert (told.local_learning_rate, told.local_epochs, told.global_rounds) == (0.01, 2, 100)
@@ -313,10 +341,13 @@ def test_head_gradients(place, capsys, monkeypatch):
         names.append(path.name)
         ends.append(float(read(path)[0]["rs_train_loss"][-1]))
     assert names == [
-        "MNIST_FedAvg_test_0.h5", "MNIST_FedAvg-HGLS_test_0.h5", "MNIST_FedAvg-HGLS-HGC16_test_0.h5",
-        "MNIST_FedAvg-HGLS-HGC8_test_0.h5", "MNIST_FedAvg-HGLScoded_test_0.h5",
+        "MNIST_FedAvg_test_0.h5",
+        "MNIST_FedAvg-HGLS_test_0.h5",
+        "MNIST_FedAvg-HGLS-HGC16_test_0.h5",
+        "MNIST_FedAvg-HGLS-HGC8_test_0.h5",
+        "MNIST_FedAvg-HGLScoded_test_0.h5",
         "MNIST_FedAvg-HGLScoded-HGCcoded16_test_0.h5",
-    ]  # fmt: skip
+    ]
     assert len(set(ends)) == len(ends)
     assert "DLG at round 0: PSNR" in capsys.readouterr().out
 
@@ -330,9 +361,13 @@ def test_head_gradients_on_other_bases(place, algorithm):
 def test_the_settings_of_head_gradients():
     asked = parsed(["-uhg", "-ugc", "-bw", "64", "--as_coded"])
     assert method_settings(asked) == {
-        "kind": "hgls", "base": "fedavg", "gradient": "last_batch", "search_base": "local", "slopes": "hgc_legacy",
+        "kind": "hgls",
+        "base": "fedavg",
+        "gradient": "last_batch",
+        "search_base": "local",
+        "slopes": "hgc_legacy",
         "num_bins": 64,
-    }  # fmt: skip
+    }
 
 
 def test_bytes_of_every_round(place, capsys):

@@ -46,8 +46,11 @@ def test_only_the_joining_rule_is_replaced():
 
 
 def visits(method, rounds=1, **options):
-    return [v for s in run(method, points(*SIZES), rounds=rounds, engine="local", score=None, **options)
-            for v in s.log.visits]  # fmt: skip
+    return [
+        v
+        for s in run(method, points(*SIZES), rounds=rounds, engine="local", score=None, **options)
+        for v in s.log.visits
+    ]
 
 
 def test_lost_uploads():
@@ -56,8 +59,12 @@ def test_lost_uploads():
     begin = base.init_server(Seed(0).fold("server")).shared
     deltas = {}
     for client in federation.ids:
-        only = FedAvg(objective=base.objective, optimizer=base.optimizer, batch_size=8,
-                      cohort=lambda state, ids, seed, client=client: (client,))  # fmt: skip
+        only = FedAvg(
+            objective=base.objective,
+            optimizer=base.optimizer,
+            batch_size=8,
+            cohort=lambda state, ids, seed, client=client: (client,),
+        )
         after = last(only, federation, rounds=1).state.shared
         deltas[client] = {n: after[n] - begin[n] for n in begin}
     hard = last(Practical(base=base, drop_rate=0.5), federation, rounds=1).state.shared
@@ -141,5 +148,10 @@ def test_pfllib_reads_our_folders(tmp_path):
     told = json.loads((folder / "config.json").read_text())
     known = {name: told[name] for name in ("num_clients", "non_iid", "balance", "partition", "alpha", "batch_size")}
     assert known == {
-        "num_clients": 3, "non_iid": True, "balance": False, "partition": "dirichlet", "alpha": 1.0, "batch_size": 20,
-    }  # fmt: skip
+        "num_clients": 3,
+        "non_iid": True,
+        "balance": False,
+        "partition": "dirichlet",
+        "alpha": 1.0,
+        "batch_size": 20,
+    }

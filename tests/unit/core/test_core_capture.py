@@ -31,9 +31,17 @@ from helpers import impure
 from helpers.toy import digits, last, site_of, trained
 
 IMPURE = [
-    impure.Tempered, impure.TemperedAside, impure.TemperedByClass, impure.Coin, impure.Noisy, impure.Printing,
-    impure.Buffered, impure.Peeking, impure.PeekingBehind, impure.hooked,
-]  # fmt: skip
+    impure.Tempered,
+    impure.TemperedAside,
+    impure.TemperedByClass,
+    impure.Coin,
+    impure.Noisy,
+    impure.Printing,
+    impure.Buffered,
+    impure.Peeking,
+    impure.PeekingBehind,
+    impure.hooked,
+]
 
 
 @pytest.fixture(autouse=True)

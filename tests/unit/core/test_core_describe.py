@@ -78,9 +78,14 @@ def test_a_net_is_rebuilt_with_all_its_settings():
 
 def test_partials_classmethods_staticmethods_and_values():
     value = {
-        "p": partial(nn.Linear, 3, out_features=2), "c": Factory.pretrained, "s": Factory.plain, "f": uniform_mean,
-        "k": nn.Linear, ("t", 1): [1, 2.5, None, True, b"x", (1, [2])], 3: {"make": "text", "name": "text"},
-    }  # fmt: skip
+        "p": partial(nn.Linear, 3, out_features=2),
+        "c": Factory.pretrained,
+        "s": Factory.plain,
+        "f": uniform_mean,
+        "k": nn.Linear,
+        ("t", 1): [1, 2.5, None, True, b"x", (1, [2])],
+        3: {"make": "text", "name": "text"},
+    }
     again = through_the_wire(value)
     assert (again["p"].func, again["p"].args, again["p"].keywords) == (nn.Linear, (3,), {"out_features": 2})
     assert again["c"](width=7).in_features == 7

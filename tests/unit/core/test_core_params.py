@@ -143,8 +143,10 @@ def test_long_operands_of_other_shapes_and_layouts():
     assert torch.equal(found, (total / 4).float())
     grown = others[0].clone().requires_grad_()
     with torch.no_grad():
-        assert torch.equal(weighted_mean([(1, {"w": o}) for o in (others[1], grown, grown)])["w"],
-                           weighted_mean([(1, {"w": o}) for o in (others[1], others[0], others[0])])["w"])  # fmt: skip
+        assert torch.equal(
+            weighted_mean([(1, {"w": o}) for o in (others[1], grown, grown)])["w"],
+            weighted_mean([(1, {"w": o}) for o in (others[1], others[0], others[0])])["w"],
+        )
     learned = torch.ones(400_000, requires_grad=True)
     weighted_mean([(1, {"w": learned}), (3, {"w": learned})])["w"].sum().backward()
     assert torch.equal(learned.grad, torch.ones(400_000))

@@ -19,9 +19,15 @@ def test_fold_is_the_documented_hash():
 def test_foldings_differ_by_purpose_type_and_grouping():
     root = Seed(0)
     folded = [
-        root.fold("a"), root.fold("a", 1), root.fold("a", "1"), root.fold(("a", 1)), root.fold("a").fold(1),
-        root.fold(1, "a"), Seed(1).fold("a"), root,
-    ]  # fmt: skip
+        root.fold("a"),
+        root.fold("a", 1),
+        root.fold("a", "1"),
+        root.fold(("a", 1)),
+        root.fold("a").fold(1),
+        root.fold(1, "a"),
+        Seed(1).fold("a"),
+        root,
+    ]
     assert len(set(folded)) == len(folded)
 
 

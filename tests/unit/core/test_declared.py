@@ -62,7 +62,7 @@ UNFIT = {
     "rows": [torch.tensor([1.0]), torch.tensor([0]), torch.tensor([11]), 3, torch.tensor([1], dtype=torch.int32)],
     "raw": ["x", None, bytearray],
     "free": [float("nan"), 10**400, {"a": [1, float("inf")]}, (Inner(None),)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", FITTING, ids=str)

@@ -89,10 +89,7 @@ def test_tiny_imagenet(tmp_path):
 
 @pytest.mark.parametrize(
     ("read", "below", "names"),
-    [
-        (folders.eurosat, "2750", ("AnnualCrop", "Forest")),
-        (folders.resisc45, "NWPU-RESISC45", ("airplane", "zoo")),
-    ],
+    [(folders.eurosat, "2750", ("AnnualCrop", "Forest")), (folders.resisc45, "NWPU-RESISC45", ("airplane", "zoo"))],
 )
 def test_class_folders(tmp_path, read, below, names):
     for place, name in enumerate(names):

@@ -43,8 +43,7 @@ def test_csv_columns_and_partitions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "ids"),
-    [(["7", "12", "7"], (7, 12)), (["07", "7", "7"], ("07", "7")), (["1.5", "2", "2"], ("1.5", "2"))],
+    ("values", "ids"), [(["7", "12", "7"], (7, 12)), (["07", "7", "7"], ("07", "7")), (["1.5", "2", "2"], ("1.5", "2"))]
 )
 def test_users_are_numbers_only_if_written_so(tmp_path, values, ids):
     rows = "".join(f"{v},0,1\n" for v in values)

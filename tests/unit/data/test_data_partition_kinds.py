@@ -195,7 +195,7 @@ def test_legacy_forms_leave_the_global_generator_alone():
         (lambda: DirichletCuts(-0.1), "alpha must be more than 0"),
         (lambda: TruncatedPerClient(0.0), "alpha must be more than 0"),
     ],
-)  # fmt: skip
+)
 def test_refusals_say_what_was_wrong(make, message):
     with pytest.raises(InputError, match=message):
         make()

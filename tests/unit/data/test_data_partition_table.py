@@ -31,9 +31,19 @@ from fedquilt.registry import PARTITIONS
 DIGITS = np.tile(read("digits").y, 4)  # 7188 real labels
 MNIST = ClassGroups(((0, 1, 2, 3, 4), (4, 5, 6, 7), (7, 8, 9)), overlap=True, noise_ratio=0.1)
 MINIMUM = [
-    IID(), Shards(2), Dirichlet(0.3, 5), DirichletPerClient(0.1, 5), DirichletPerClient(0.001), LogNormal(2.0, 5),
-    PowerLaw(1.5, 5), DirichletSizes(0.1, 5), Pathological(2), Pathological(10), ClassGroups(), MNIST,
-]  # fmt: skip
+    IID(),
+    Shards(2),
+    Dirichlet(0.3, 5),
+    DirichletPerClient(0.1, 5),
+    DirichletPerClient(0.001),
+    LogNormal(2.0, 5),
+    PowerLaw(1.5, 5),
+    DirichletSizes(0.1, 5),
+    Pathological(2),
+    Pathological(10),
+    ClassGroups(),
+    MNIST,
+]
 EMPTY = [DirichletChoice(0.5), DirichletCuts(0.15), TruncatedPerClient(0.1)]  # published forms; clients may be empty
 TAILS = OwnTails(ExponentialTail(0.1))  # gives rows away to nobody, so it is not complete
 NEEDS = {Pathological(2): 5, ClassGroups(): 3, MNIST: 3}  # 10 classes / 2; one client for each group
@@ -78,10 +88,21 @@ def test_own_tails_are_disjoint_reproducible_and_no_longer_than_asked(clients):
 
 @pytest.mark.parametrize(
     "partition",
-    [Dirichlet(0.3, 10), DirichletPerClient(0.3, 10), DirichletChoice(0.3), DirichletCuts(0.3), TruncatedPerClient(0.3),
-     Pathological(5), LogNormal(1.0), PowerLaw(1.0), DirichletSizes(0.3), IID(), Shards(2)],
+    [
+        Dirichlet(0.3, 10),
+        DirichletPerClient(0.3, 10),
+        DirichletChoice(0.3),
+        DirichletCuts(0.3),
+        TruncatedPerClient(0.3),
+        Pathological(5),
+        LogNormal(1.0),
+        PowerLaw(1.0),
+        DirichletSizes(0.3),
+        IID(),
+        Shards(2),
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_500_clients_and_100_classes_take_less_than_a_second(partition):
     y = np.repeat(np.arange(100), 500)
     start = time.perf_counter()

@@ -25,9 +25,14 @@ def folder(tmp_path, monkeypatch):
 
 def save_mnist(folder, name="mnist"):
     np.savez(
-        folder / f"{name}.npz", x_train=IMAGES, y_train=LABELS, x_test=IMAGES[:5], y_test=LABELS[:5],
-        writer_train=np.repeat([7, 9, 11], 10).astype(np.int16), writer_test=np.ones(5, np.int16),
-    )  # fmt: skip
+        folder / f"{name}.npz",
+        x_train=IMAGES,
+        y_train=LABELS,
+        x_test=IMAGES[:5],
+        y_test=LABELS[:5],
+        writer_train=np.repeat([7, 9, 11], 10).astype(np.int16),
+        writer_test=np.ones(5, np.int16),
+    )
 
 
 def test_digits_are_real_and_scaled():
@@ -74,9 +79,14 @@ def test_mnist_from_the_folder(folder):
 
 def test_pneumonia_adds_its_validation_rows(folder):
     np.savez(
-        folder / "pneumoniamnist.npz", x_train=IMAGES[:20], y_train=LABELS[:20] % 2, x_val=IMAGES[20:],
-        y_val=LABELS[20:] % 2, x_test=IMAGES[:4], y_test=LABELS[:4] % 2,
-    )  # fmt: skip
+        folder / "pneumoniamnist.npz",
+        x_train=IMAGES[:20],
+        y_train=LABELS[:20] % 2,
+        x_val=IMAGES[20:],
+        y_val=LABELS[20:] % 2,
+        x_test=IMAGES[:4],
+        y_test=LABELS[:4] % 2,
+    )
     found = read("pneumoniamnist")
     assert np.array_equal(found.x, IMAGES)
     assert np.array_equal(found.y, LABELS % 2)
@@ -125,9 +135,13 @@ def test_any_npz_in_the_folder_has_a_name(folder):
     entries = {e["name"]: e for e in available()}
     facts = {n: entries["mine"][n] for n in ("shape", "count", "classes", "present", "licence", "where")}
     assert facts == {
-        "shape": (4,), "count": 6, "classes": 3, "present": True, "licence": "not stated",
+        "shape": (4,),
+        "count": 6,
+        "classes": 3,
+        "present": True,
+        "licence": "not stated",
         "where": str(folder / "mine.npz"),
-    }  # fmt: skip
+    }
     assert not {"other", "broken"} & entries.keys()
     with pytest.raises(InputError, match=r"has the keys weights\. It needs x and y, or x_train"):
         read("other")

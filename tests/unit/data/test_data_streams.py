@@ -187,18 +187,22 @@ def test_the_fingerprint_sees_when_and_who():
         (lambda: Stream.of([digits()], rounds_per_task=0), "1 round per task, got 1 and 0"),
         (lambda: Stream.of([digits(4), digits(5)]), "Task 1 has the clients 0, 1, 2, 3, 4, task 0 has 0, 1, 2, 3"),
         (lambda: Stream.by_class(digits(), ((0,), (11,))), r"no row of the classes \[11\]"),
-        (lambda: Stream.by_class(Federation.from_source(DIGITS, partition=Dirichlet(0.01), clients=8), PAIRS),
-         "clients have no training rows in task 0: .* Divide each task by itself"),
+        (
+            lambda: Stream.by_class(Federation.from_source(DIGITS, partition=Dirichlet(0.01), clients=8), PAIRS),
+            "clients have no training rows in task 0: .* Divide each task by itself",
+        ),
         (lambda: Stream.drift(digits(), digits(), at=0), "a round of at least 1, got 0"),
         (lambda: incremental(delays={9: 1}), "delays are whole numbers from 0 .* got 1 for 9"),
         (lambda: incremental(delays=(0, -1)), "got -1 for 1"),
         (lambda: Clock((1, 2), (0, 1)), "start at round 0"),
         (lambda: Clock((0, 2), (0,)), "2 stages need as many tasks"),
         (lambda: Clock((0, 2), (0, 1), 2), "The period 2 ends before the last stage"),
-        (lambda: Stream.of([digits(), Federation.from_arrays(np.zeros((40, 3)), np.zeros(40, int), clients=4)]),
-         "task 1: rows of x are"),
+        (
+            lambda: Stream.of([digits(), Federation.from_arrays(np.zeros((40, 3)), np.zeros(40, int), clients=4)]),
+            "task 1: rows of x are",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refusals(make, message):
     with pytest.raises(InputError, match=message):
         make()

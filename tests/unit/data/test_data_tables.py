@@ -18,8 +18,9 @@ Y = DRAW.integers(2, size=120)
 
 
 def pooled(data: Federation, split: str = "train") -> np.ndarray:
-    return np.concatenate([data.exam(c, split).whole().x if split == "test" else data.site(c, 0).train.whole().x
-                           for c in data.ids])  # fmt: skip
+    return np.concatenate(
+        [data.exam(c, split).whole().x if split == "test" else data.site(c, 0).train.whole().x for c in data.ids]
+    )
 
 
 def test_each_column_is_standardised_by_training_rows_alone():

@@ -32,8 +32,16 @@ def file(tmp_path: Path) -> Path:
 
 
 def recipe(file: Path, method: Any = "podfcssv", **data: Any) -> Any:
-    return parse({"rounds": 1, "data": {"path": str(file), **data}, "model": MAE, "method": method,
-                  "train": {"batch_size": 8}, "engine": {"kind": "local"}})  # fmt: skip
+    return parse(
+        {
+            "rounds": 1,
+            "data": {"path": str(file), **data},
+            "model": MAE,
+            "method": method,
+            "train": {"batch_size": 8},
+            "engine": {"kind": "local"},
+        }
+    )
 
 
 @pytest.mark.parametrize("partition", [None, LogNormal(1.0), PowerLaw(1.0), DirichletSizes(1.0)], ids=str)

@@ -54,8 +54,17 @@ def test_an_entry_is_a_data_set_with_files(brings):
 def test_a_recipe_and_the_command_find_it(brings, tmp_path):
     brings(waves="helpers.plugged:waves")
     assert "waves" in fedquilt("datasets").out
-    said = fedquilt("partition", small(tmp_path), "data.source=waves", "data.clients=2", "data.limit=12",
-                    "data.partition.minimum=1", "--json", "--plot", tmp_path / "p.png")  # fmt: skip
+    said = fedquilt(
+        "partition",
+        small(tmp_path),
+        "data.source=waves",
+        "data.clients=2",
+        "data.limit=12",
+        "data.partition.minimum=1",
+        "--json",
+        "--plot",
+        tmp_path / "p.png",
+    )
     assert said.code == 0, said
     assert said.json["clients"] == 2
 

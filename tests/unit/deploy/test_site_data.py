@@ -169,5 +169,6 @@ def test_a_dry_run_shows_the_largest_upload_and_how_small_others_are(place: Path
 def test_a_node_needs_a_server(place: Path) -> None:
     said = fedquilt("join", "--data", place / "site.npz", "--name", "oslo", "--json")
     assert (said.code, json.loads(said.out)["message"]) == (
-        2, "Say where the server is: --superlink server.example.org:8000."
-    )  # fmt: skip
+        2,
+        "Say where the server is: --superlink server.example.org:8000.",
+    )

@@ -48,10 +48,14 @@ def test_only_what_was_named_is_forgotten(state, how):
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [(("--forget", "flower"), "keeps nothing of a run 'flower'"), (("--forget", "../x"), "keeps nothing"),
-     (("--older", 0), "days, more than 0, got 0"), (("--older", "nan"), "got nan")],
+    [
+        (("--forget", "flower"), "keeps nothing of a run 'flower'"),
+        (("--forget", "../x"), "keeps nothing"),
+        (("--older", 0), "days, more than 0, got 0"),
+        (("--older", "nan"), "got nan"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_is_not_there_is_not_forgotten(state, how, words):
     said = fedquilt("states", state, "--forget", OLD, *how)
     assert said.code == 2

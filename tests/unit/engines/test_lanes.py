@@ -61,11 +61,17 @@ def training(**settings: Any) -> Train:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"optimizer": SGD(0.1, momentum=0.9, weight_decay=0.01)}, {"optimizer": AdamW(0.01)}, {"clip": 0.3},
-     {"steps": 5}, {"only": lambda name: name.startswith("head")},
-     {"objective": Objective(NET, (cross_entropy, prox(0.5)))}],
+    [
+        {},
+        {"optimizer": SGD(0.1, momentum=0.9, weight_decay=0.01)},
+        {"optimizer": AdamW(0.01)},
+        {"clip": 0.3},
+        {"steps": 5},
+        {"only": lambda name: name.startswith("head")},
+        {"objective": Objective(NET, (cross_entropy, prox(0.5)))},
+    ],
     ids=["sgd", "momentum", "adamw", "clip", "steps", "only the head", "prox"],
-)  # fmt: skip
+)
 def test_ragged_clients_side_by_side_as_one_after_another(settings: dict[str, Any]):
     train = training(**settings)
     asked = descents(train)

@@ -80,8 +80,14 @@ def test_the_matrices_convolve_exactly(kernel, data):
 def test_the_matrices_of_three_taps_are_the_known_ones():
     """F(4, 3) of the paper by Lavin and Gray, up to factors that cancel: B^T has these rows, made of whole numbers."""
     _, _, inputs = matrices(3)
-    wanted = [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0],
-              [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]]  # fmt: skip
+    wanted = [
+        [4, 0, -5, 0, 1, 0],
+        [0, -4, -4, 1, 1, 0],
+        [0, 4, -4, -1, 1, 0],
+        [0, -2, -1, 2, 1, 0],
+        [0, 2, -1, -2, 1, 0],
+        [0, 4, 0, -5, 0, 1],
+    ]
     for row, known in zip(inputs, wanted, strict=True):
         place = next(i for i, number in enumerate(known) if number)
         assert [number / row[place] for number in row] == [Fraction(n, known[place]) for n in known]
@@ -174,9 +180,14 @@ def test_slopes_of_slopes_are_those_of_a_convolution(always, calls):
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "stride": {"stride": 2}, "dilation": {"dilation": 2}, "groups": {"groups": 2}, "words": {"padding": "same"},
-    "mode": {"padding": 1, "padding_mode": "reflect"}, "much padding": {"padding": 5}, "no bias": {"bias": False},
-}  # fmt: skip
+    "stride": {"stride": 2},
+    "dilation": {"dilation": 2},
+    "groups": {"groups": 2},
+    "words": {"padding": "same"},
+    "mode": {"padding": 1, "padding_mode": "reflect"},
+    "much padding": {"padding": 5},
+    "no bias": {"bias": False},
+}
 
 
 @pytest.mark.parametrize("settings", OTHERS.values(), ids=list(OTHERS))

@@ -100,8 +100,12 @@ def test_a_client_far_from_all_opens_a_cluster_from_the_nearest():
     assert isinstance(download, Welcome)
     assert download.clusters.labels == {}  # who is where stays with the server
     site = at([-4, -4, 0]).site(0, 0)
-    job = method.start(replace(download, clusters=replace(download.clusters, directions=torch.eye(2))),
-                       method.init_client(Seed(0)), site, Turn(5, 9, Seed(0)))  # fmt: skip
+    job = method.start(
+        replace(download, clusters=replace(download.clusters, directions=torch.eye(2))),
+        method.init_client(Seed(0)),
+        site,
+        Turn(5, 9, Seed(0)),
+    )
     assert coordinates(job.params) == [7.0, 7.0, 0.0]
     upload = Joined({"body": torch.ones(2), "head": torch.ones(1)}, None, 1, torch.tensor([0.0, 0.0, -2.0]))
     method.check(state, upload)

@@ -221,12 +221,20 @@ def test_a_network_that_reconstructs_nothing_is_refused():
 @pytest.mark.parametrize(
     "bad",
     [
-        {"lambda_proto": -1}, {"weighting": "rows"}, {"server_ema": 0}, {"bootstrap_every": 0}, {"kmeans_init": "best"},
-        {"k_init_prototypes": -1}, {"max_prototypes": 0}, {"merge_threshold": 2}, {"novelty_size": 4},
-        {"center_keep": 2}, {"client_local_ema_alpha": 2},
+        {"lambda_proto": -1},
+        {"weighting": "rows"},
+        {"server_ema": 0},
+        {"bootstrap_every": 0},
+        {"kmeans_init": "best"},
+        {"k_init_prototypes": -1},
+        {"max_prototypes": 0},
+        {"merge_threshold": 2},
+        {"novelty_size": 4},
+        {"center_keep": 2},
+        {"client_local_ema_alpha": 2},
     ],
     ids=lambda b: next(iter(b)),
-)  # fmt: skip
+)
 def test_senseless_options_are_refused(bad):
     with pytest.raises(InputError):
         method(**bad)

@@ -38,8 +38,11 @@ def found(**ways: torch.Tensor) -> tuple[dict[str, torch.Tensor], ClusterResult]
 def three() -> Groups:
     """a, b, c to the east, d, e, f to the north; models 0 and 1."""
     _, clusters = found(**dict.fromkeys("abc", EAST), **dict.fromkeys("def", NORTH))
-    return Groups(tuple({"body": torch.full((2,), float(k)), "head": torch.zeros(1)} for k in (0, 1)), clusters,
-                  {"body": torch.zeros(2), "head": torch.zeros(1)})  # fmt: skip
+    return Groups(
+        tuple({"body": torch.full((2,), float(k)), "head": torch.zeros(1)} for k in (0, 1)),
+        clusters,
+        {"body": torch.zeros(2), "head": torch.zeros(1)},
+    )
 
 
 def shown(**ways: torch.Tensor) -> list[Reply[Sensed]]:

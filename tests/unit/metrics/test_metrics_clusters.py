@@ -109,12 +109,23 @@ def test_scores_of_clusters_by_hand() -> None:
     halves = {
         f"{n}_rows_half_95": rows[0].pop(f"{n}_rows_half_95") for n in ("accuracy", "balanced_accuracy", "macro_f1")
     }
-    assert halves == {f"{m.id}_rows_half_95": m.half(Counts.of([found["a"], found["b"]]), np.arange(2))
-                      for m in metrics() if m.variance}  # fmt: skip
-    assert rows[0] == pytest.approx({
-        "cluster": 0, "clients": 2, "accuracy": 0.75, "accuracy_std": 0.25, "accuracy_least": 0.5,
-        "balanced_accuracy": 0.75, "macro_f1": 2 / 3, "majority_class": 0.375,
-    })  # fmt: skip
+    assert halves == {
+        f"{m.id}_rows_half_95": m.half(Counts.of([found["a"], found["b"]]), np.arange(2))
+        for m in metrics()
+        if m.variance
+    }
+    assert rows[0] == pytest.approx(
+        {
+            "cluster": 0,
+            "clients": 2,
+            "accuracy": 0.75,
+            "accuracy_std": 0.25,
+            "accuracy_least": 0.5,
+            "balanced_accuracy": 0.75,
+            "macro_f1": 2 / 3,
+            "majority_class": 0.375,
+        }
+    )
     assert (rows[1]["accuracy"], rows[1]["majority_class"]) == (0.25, None)
     assert {v for n, v in rows[2].items() if n not in ("cluster", "clients")} == {None}
 

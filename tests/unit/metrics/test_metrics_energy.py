@@ -95,9 +95,12 @@ def test_devices_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
         return next(readings)
 
     fake = SimpleNamespace(
-        NVMLError=Trouble, nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda i: i, nvmlDeviceGetTotalEnergyConsumption=energy_of,
-    )  # fmt: skip
+        NVMLError=Trouble,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda i: i,
+        nvmlDeviceGetTotalEnergyConsumption=energy_of,
+    )
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     found = devices()
     assert len(found) == 1
@@ -130,8 +133,15 @@ def test_a_run_counts_phases_and_visits(tmp_path: Path) -> None:
 
 
 def test_energy_goes_on_after_an_interruption(tmp_path: Path) -> None:
-    run = Run(fedavg(), points(8, 8), rounds=3, engine=Local(), folder=RunFolder(tmp_path), identity="x",
-              meter=Meter([Ticking()]))  # type: ignore[list-item]  # fmt: skip
+    run = Run(
+        fedavg(),
+        points(8, 8),
+        rounds=3,
+        engine=Local(),
+        folder=RunFolder(tmp_path),
+        identity="x",
+        meter=Meter([Ticking()]),
+    )  # type: ignore[list-item]
     steps = iter(run)
     next(steps)
     steps.close()  # type: ignore[attr-defined]

@@ -131,15 +131,25 @@ def test_without_more_metrics_the_keys_are_the_usual_ones() -> None:
     assert [m.id for m in metrics()] == list(four)
     assert list(score_row(A)) == ["rows", *four]
     assert list(client_rows(1, EXAMS)[0]) == [
-        "round", "client", "model", "split", "rows", *four, "accuracy_low", "accuracy_high",
-        "balanced_accuracy_half_95", "macro_f1_half_95", "rarest",
-    ]  # fmt: skip
+        "round",
+        "client",
+        "model",
+        "split",
+        "rows",
+        *four,
+        "accuracy_low",
+        "accuracy_high",
+        "balanced_accuracy_half_95",
+        "macro_f1_half_95",
+        "rarest",
+    ]
     ends = ("accuracy", "accuracy_pooled", "accuracy_std", "accuracy_worst10", "balanced_accuracy", "macro_f1", "loss")
     halves = ("accuracy", "accuracy_worst10", "balanced_accuracy", "macro_f1")
     assert list(summarise(EXAMS)) == [
-        *(f"valid_{end}" for end in ends), *(f"test_{end}" for end in ends),
+        *(f"valid_{end}" for end in ends),
+        *(f"test_{end}" for end in ends),
         *(f"test_{half}_rows_half_95" for half in halves),
-    ]  # fmt: skip
+    ]
     common = ("common_test_accuracy", "common_test_loss", "common_test_accuracy_rows_half_95")
     assert tuple(common_numbers("common_test", A)) == common
     assert tuple(common_numbers("common_valid", Reconstructed(4, 2.0))) == ("common_valid_loss",)
@@ -147,8 +157,16 @@ def test_without_more_metrics_the_keys_are_the_usual_ones() -> None:
 
 
 def test_the_worst_tenth_is_at_the_end_that_the_metric_calls_bad() -> None:
-    register(Metric(id="misses", name="misses", of=lambda c: 1 - c.correct.sum(1) / c.rows, higher_is_better=False,
-                    summaries=("pooled", "worst10"), variance=lambda c: c.rows))  # fmt: skip
+    register(
+        Metric(
+            id="misses",
+            name="misses",
+            of=lambda c: 1 - c.correct.sum(1) / c.rows,
+            higher_is_better=False,
+            summaries=("pooled", "worst10"),
+            variance=lambda c: c.rows,
+        )
+    )
     found = summarise({"a": {"deployed": {"test": A}}, "b": {"deployed": {"test": scores([4, 4], [0, 2], [4, 4])}}})
     assert found["test_misses_worst10"] == 0.75
     assert found["test_misses_pooled"] == pytest.approx((1 + 6) / 12)

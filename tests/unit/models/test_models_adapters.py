@@ -42,9 +42,12 @@ class Block(nn.Module):
     def forward(self, x, *more, **options):
         states = self.norm(x) + len(more) + options.get("plus", 0)
         return {
-            "tensor": states, "tuple": (states, "kept"), "named": Pair(states, "kept"), "object": Output(states),
+            "tensor": states,
+            "tuple": (states, "kept"),
+            "named": Pair(states, "kept"),
+            "object": Output(states),
             "list": [states],
-        }[self.form]  # fmt: skip
+        }[self.form]
 
 
 class Stack(nn.Module):

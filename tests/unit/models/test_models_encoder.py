@@ -31,9 +31,14 @@ def folder(tmp_path_factory):
     """A tiny BERT drawn at random, with a tokeniser of ten words."""
     place = tmp_path_factory.mktemp("encoder")
     settings = transformers.BertConfig(
-        vocab_size=10, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=12, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=10,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=12,
+        pad_token_id=0,
+    )
     transformers.utils.logging.disable_progress_bar()
     with Seed(0).ambient():
         transformers.BertModel(settings).save_pretrained(place)
@@ -176,8 +181,9 @@ def test_tables_of_text_by_tokeniser_and_newcomers(folder, tmp_path):
         f'partition = "iid"\n[engine]\nkind = "local"\n[output]\nfolder = "{tmp_path}/runs"\n'
         "[method]\nkind = 'ifca'\nn_clusters = 2\n"
     )
-    said = fedquilt("run", recipe, f"data.tokeniser={folder}", "model.kind=text_encoder", f"model.folder={folder}",
-                    "--json")  # fmt: skip
+    said = fedquilt(
+        "run", recipe, f"data.tokeniser={folder}", "model.kind=text_encoder", f"model.folder={folder}", "--json"
+    )
     assert said.code == 0, said
     assert fedquilt("assign", said.json["folder"], "--data", tmp_path / "texts.csv").code == 0
     plain = fedquilt("run", recipe, "data.words=50", "model.kind=text_cnn", "model.vocab=50", "--json")

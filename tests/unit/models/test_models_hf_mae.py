@@ -13,10 +13,17 @@ from fedquilt.rounds.client import one_thread
 
 transformers = pytest.importorskip("transformers")
 TINY = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 16,
-    "patch_size": 4, "decoder_hidden_size": 8, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "image_size": 16,
+    "patch_size": 4,
+    "decoder_hidden_size": 8,
+    "decoder_num_hidden_layers": 1,
+    "decoder_num_attention_heads": 2,
     "decoder_intermediate_size": 16,
-}  # fmt: skip
+}
 
 
 def drawn(seed=0):

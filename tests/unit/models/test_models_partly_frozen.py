@@ -19,9 +19,14 @@ transformers = pytest.importorskip("transformers")
 def classifier() -> Any:
     """BERT with two layers and 41 tensors, drawn at random, of which the classifier's two are trained."""
     settings = transformers.BertConfig(
-        vocab_size=10, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=12, num_labels=2,
-    )  # fmt: skip
+        vocab_size=10,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=12,
+        num_labels=2,
+    )
     model = transformers.BertForSequenceClassification(settings)
     model.bert.requires_grad_(False)
     return model

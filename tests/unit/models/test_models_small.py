@@ -139,14 +139,8 @@ def test_making_draws_no_random_numbers():
         (lambda: make("fedavg_cnn", (1, 8, 8), 10), "These fit: logistic, mlp"),
         (lambda: make("fedavg_cnn", (1, 28, 20), 10), "takes .*C, H, H"),
         (lambda: make("lenet5", (1, 64, 64), 10), "These fit: logistic, mlp, fedavg_cnn"),
-        (
-            lambda: make("lenet", (1, 28, 28), 10),
-            r"unknown model 'lenet'; did you mean 'lenet5'\? \(known: char_gru",
-        ),
-        (
-            lambda: make("mlp", (4,), 2, hiden=(3,)),
-            r"no option 'hiden'; did you mean 'hidden'\? \(its options: hidden",
-        ),
+        (lambda: make("lenet", (1, 28, 28), 10), r"unknown model 'lenet'; did you mean 'lenet5'\? \(known: char_gru"),
+        (lambda: make("mlp", (4,), 2, hiden=(3,)), r"no option 'hiden'; did you mean 'hidden'\? \(its options: hidden"),
         (lambda: make("lenet5", (1, 28, 28), 2, width=3), "no option 'width'.*its options: weights"),
         (lambda: make("mlp", (4,), 2, hidden=(0,)), r"hidden\[0\] must be a whole number"),
         (lambda: make("mlp", (4,), 2, hidden=7), "hidden must be"),

@@ -79,16 +79,20 @@ def test_shards_and_half_precision(tmp_path):
 def test_what_does_not_fit_is_named(tmp_path):
     source = drawn(SMALL_VIT, 1)
     path = saved(
-        source, tmp_path / "a.safetensors",
+        source,
+        tmp_path / "a.safetensors",
         **{"features.norm.bias": None, "features.extra": torch.zeros(2), "features.pos_embed": torch.zeros(1, 9, 8)},
-    )  # fmt: skip
+    )
     target, before = drawn(SMALL_VIT, 2), drawn(SMALL_VIT, 2)
     with pytest.raises(InputError) as told:
         load_weights(target, path)
     for part in (
-        "do not fit ViT", "1 missing: features.norm.bias", "1 unexpected: features.extra", "strict=False",
+        "do not fit ViT",
+        "1 missing: features.norm.bias",
+        "1 unexpected: features.extra",
+        "strict=False",
         "features.pos_embed is (1, 9, 8) in the file and (1, 5, 8) here",
-    ):  # fmt: skip
+    ):
         assert part in str(told.value)
     assert same(target, before)  # nothing half done
     found = load_weights(target, path, strict=False)
@@ -107,8 +111,12 @@ def test_nothing_but_a_head_is_refused_even_without_strict(tmp_path):
 def test_prefixes_are_renamed_longest_first(tmp_path):
     source, target = drawn(partial(MLP, 4, 2, (3,)), 1), drawn(partial(MLP, 4, 2, (3,)), 2)
     names = {"body.layers.1.": "features.1.", "body.": "", "fc.": "head."}
-    there = {"features.1.weight": "body.layers.1.weight", "features.1.bias": "body.layers.1.bias",
-             "head.weight": "fc.weight", "head.bias": "fc.bias"}  # fmt: skip
+    there = {
+        "features.1.weight": "body.layers.1.weight",
+        "features.1.bias": "body.layers.1.bias",
+        "head.weight": "fc.weight",
+        "head.bias": "fc.bias",
+    }
     save_file({there[n]: t for n, t in source.state_dict().items()}, tmp_path / "a.safetensors")
     assert load_weights(target, tmp_path / "a.safetensors", rename=names).complete
     assert same(source, target)
@@ -138,8 +146,16 @@ def test_names_of_timm(tmp_path):
     # The names of a timm VisionTransformer are ours below "features", and the head's.
     source, target = drawn(SMALL_VIT, 1), drawn(SMALL_VIT, 2)
     there = {n.removeprefix("features."): t for n, t in source.state_dict().items()}
-    assert {"cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.1.attn.qkv.bias", "blocks.0.mlp.fc1.weight",
-            "blocks.0.norm2.bias", "norm.weight", "head.bias"} <= there.keys()  # fmt: skip
+    assert {
+        "cls_token",
+        "pos_embed",
+        "patch_embed.proj.weight",
+        "blocks.1.attn.qkv.bias",
+        "blocks.0.mlp.fc1.weight",
+        "blocks.0.norm2.bias",
+        "norm.weight",
+        "head.bias",
+    } <= there.keys()
     assert from_timm(there).keys() == source.state_dict().keys()
     save_file(there, tmp_path / "model.safetensors")
     assert load_weights(target, tmp_path).complete
@@ -150,9 +166,15 @@ def test_names_of_timm(tmp_path):
 def test_a_folder_of_transformers_gives_the_same_numbers(tmp_path, kind):
     transformers = pytest.importorskip("transformers")
     settings = transformers.ViTConfig(
-        hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4,
-        num_labels=3, layer_norm_eps=1e-6,
-    )  # fmt: skip
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
+        num_labels=3,
+        layer_norm_eps=1e-6,
+    )
     theirs = drawn(partial(getattr(transformers, kind), settings), 5).eval()
     with torch.no_grad():
         for tensor in theirs.parameters():  # zero biases and equal norms would hide a wrong mapping

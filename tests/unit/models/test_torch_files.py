@@ -68,9 +68,11 @@ def test_folders_of_shards_become_safetensors(tmp_path: Path) -> None:
         Request([tmp_path / "one"], out, base=tmp_path / "base", rule="task_arithmetic", options={"scale": 1.0})
     )
     assert sorted(p.name for p in out.iterdir() if "card" not in p.name) == [
-        "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
-    ]  # fmt: skip
+    ]
     found = read_tensors(out)
     assert all(torch.equal(found[n], t) for n, t in model(1.0).items())
 

@@ -105,9 +105,11 @@ def test_sizes_follow_the_formulas(keep: float) -> None:
     kept = int(keep * count)
     entropy = -(keep * math.log2(keep) + (1 - keep) * math.log2(1 - keep))
     bits = {
-        "dense": 32 * count, "bitmap": count + 32 * kept, "coded": count * entropy + 32 * kept,
+        "dense": 32 * count,
+        "bitmap": count + 32 * kept,
+        "coded": count * entropy + 32 * kept,
         "index": kept * (math.ceil(math.log2(count)) + 32),
-    }  # fmt: skip
+    }
     for form, expected in bits.items():
         codec = sparse(form=form)  # type: ignore[arg-type]
         wire = codec.encode(delta, Sent(delta), None, SEED)[0]
@@ -165,13 +167,26 @@ SOUND = sparse().encode(DELTA, Sent(DELTA), None, SEED)[0]
 @pytest.mark.parametrize(
     "damage",
     [
-        {"form": "zip"}, {"values": "fp8"}, {"kept": -1}, {"kept": 10**9}, {"kept": 59}, {"kept": True},
-        {"step": 10**6}, {"step": 0}, {"places": b""}, {"places": SOUND.places + b"\xff"},
+        {"form": "zip"},
+        {"values": "fp8"},
+        {"kept": -1},
+        {"kept": 10**9},
+        {"kept": 59},
+        {"kept": True},
+        {"step": 10**6},
+        {"step": 0},
+        {"places": b""},
+        {"places": SOUND.places + b"\xff"},
         {"numbers": SOUND.numbers[:-1]},
-        {"scales": b"1"}, {"layout": 7}, {"layout": b""}, {"rest": {"c": torch.zeros(1)}}, {"form": "dense"},
-        {"form": "bitmap"}, {"form": "index"},
+        {"scales": b"1"},
+        {"layout": 7},
+        {"layout": b""},
+        {"rest": {"c": torch.zeros(1)}},
+        {"form": "dense"},
+        {"form": "bitmap"},
+        {"form": "index"},
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused(damage: dict[str, Any]) -> None:
     assert SOUND.form == "coded"
     with pytest.raises((FrameError, InputError)):

@@ -14,7 +14,8 @@ PAIRS = [
     (SGD(0.1, momentum=0.9, nesterov=True), torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     (SGD(0.1, weight_decay=0.1), torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}),
     (
-        SGD(0.05, momentum=0.5, nesterov=True, weight_decay=0.1), torch.optim.SGD,
+        SGD(0.05, momentum=0.5, nesterov=True, weight_decay=0.1),
+        torch.optim.SGD,
         {"lr": 0.05, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1},
     ),
     (Adam(0.01), torch.optim.Adam, {"lr": 0.01}),
@@ -23,7 +24,7 @@ PAIRS = [
     (AdamW(0.01), torch.optim.AdamW, {"lr": 0.01}),
     (AdamW(0.01, weight_decay=0.0), torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.0}),
     (AdamW(0.1, weight_decay=0.3), torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.3}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("ours", "kind", "settings"), PAIRS, ids=[str(p[0]) for p in PAIRS])

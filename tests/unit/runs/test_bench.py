@@ -22,8 +22,14 @@ def test_advice_names_the_fastest_unless_it_is_hardly_faster():
     def row(model, engine, speed):
         return {"model": model, "engine": engine, "steps_per_second": speed}
 
-    rows = [row("a", "local", 100.0), row("a", "workers", 180.0), row("a", "lanes", 120.0),
-            row("b", "local", 100.0), row("b", "workers", 105.0), row("b", "lanes", 50.0)]  # fmt: skip
+    rows = [
+        row("a", "local", 100.0),
+        row("a", "workers", 180.0),
+        row("a", "lanes", 120.0),
+        row("b", "local", 100.0),
+        row("b", "workers", 105.0),
+        row("b", "lanes", 50.0),
+    ]
     a, b = advice(rows)
     assert (a["best"], a["times_local"], b["best"], b["times_local"]) == ("workers", "1.8", "local", "1.0")
     assert "engine.kind=workers" in a["set"]

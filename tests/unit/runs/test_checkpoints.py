@@ -28,10 +28,15 @@ def test_the_layout(tmp_path: Path) -> None:
     top = tmp_path / "checkpoints"
     found = sorted(str(p.relative_to(top)) for p in top.rglob("*.safetensors"))
     assert found == [
-        "round_00/client0_ep4.safetensors", "round_00/client1_ep4.safetensors", "round_00/client2_ep4.safetensors",
-        "round_01/client0_ep1.safetensors", "round_01/client1_ep1.safetensors", "round_01/client2_ep1.safetensors",
-        "round_01/federated_avg.safetensors", "round_02/federated_avg.safetensors",
-    ]  # fmt: skip
+        "round_00/client0_ep4.safetensors",
+        "round_00/client1_ep4.safetensors",
+        "round_00/client2_ep4.safetensors",
+        "round_01/client0_ep1.safetensors",
+        "round_01/client1_ep1.safetensors",
+        "round_01/client2_ep1.safetensors",
+        "round_01/federated_avg.safetensors",
+        "round_02/federated_avg.safetensors",
+    ]
     clients = [load_file(top / f"round_01/client{c}_ep1.safetensors") for c in range(3)]
     merged = load_file(top / "round_02/federated_avg.safetensors")
     for name, tensor in weighted_mean((1.0, c) for c in clients).items():

@@ -69,8 +69,11 @@ def test_a_run_saves_its_clusters_round_by_round(tmp_path: Path) -> None:
     assert (rows[0]["ari"], rows[0]["nmi"], rows[0]["purity"]) == (1.0, 1.0, 1.0)
     assert rows[1]["purity"] == 0.75
     assert ["clusters" in r for r in rows] == [False, True, True]  # round 2, and the last
-    clients = {r["client"]: r["accuracy"] for r in lines(tmp_path / "metrics" / "clients.jsonl")
-               if (r["round"], r["model"], r["split"]) == (3, "deployed", "test")}  # fmt: skip
+    clients = {
+        r["client"]: r["accuracy"]
+        for r in lines(tmp_path / "metrics" / "clients.jsonl")
+        if (r["round"], r["model"], r["split"]) == (3, "deployed", "test")
+    }
     first, second = rows[2]["clusters"]
     assert (first["clients"], first["accuracy"]) == (1, clients[0])
     assert second["accuracy"] == pytest.approx(np.mean([clients[c] for c in (1, 2, 3)]))
@@ -167,8 +170,13 @@ def test_pictures_come_with_their_numbers(tmp_path: Path) -> None:
     assert [row[:2] for row in matrix[1:]] == [[str(i), str(i // 2)] for i in range(6)]
     assert float(matrix[1][3]) == pytest.approx(0.009901, abs=1e-6)
     assert numbers(tmp_path / "river.csv")[1:] == [
-        ["1", "0", "0"], ["1", "1", "0"], ["1", "2", "1"], ["2", "0", "0"], ["2", "1", "1"], ["2", "2", "1"],
-    ]  # fmt: skip
+        ["1", "0", "0"],
+        ["1", "1", "0"],
+        ["1", "2", "1"],
+        ["2", "0", "0"],
+        ["2", "1", "1"],
+        ["2", "2", "1"],
+    ]
 
 
 def test_what_cannot_be_drawn_is_not(tmp_path: Path) -> None:
@@ -258,8 +266,11 @@ def test_how_strongly_clusters_share_is_in_the_tables(recipe: Path, tmp_path: Pa
     fedquilt("csv", said.json["folder"], "--to", tmp_path / "tables")
     rows = numbers(tmp_path / "tables" / "cluster_metrics.csv")[1:]
     assert [(r[0], r[1], r[5]) for r in rows] == [
-        ("2", "0", "1.000000"), ("2", "1", "1.000000"), ("3", "0", "0.909091"), ("3", "1", "0.909091"),
-    ]  # fmt: skip
+        ("2", "0", "1.000000"),
+        ("2", "1", "1.000000"),
+        ("3", "0", "0.909091"),
+        ("3", "1", "0.909091"),
+    ]
     clusters = fedquilt("clusters", said.json["folder"], "--json").json["clusters"]
     assert [c["lambda"] for c in clusters] == pytest.approx([1 / 1.1] * 2)
     assert all(0 <= c[n] <= 1 for c in clusters for n in ("balanced_accuracy", "macro_f1", "majority_class"))

@@ -98,16 +98,10 @@ def test_wrong_settings_are_told(asked: Any, problem: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (
-            ['codec={kind="hgc", field="slope"}'],
-            "the uploads of 'train'. There is no field 'slope' in Upload",
-        ),
+        (['codec={kind="hgc", field="slope"}'], "the uploads of 'train'. There is no field 'slope' in Upload"),
         (["codec=lfsr"], "lfsr whitens bytes, but there are none"),
         (['codec={kind="hgc", chain=["half"]}'], "half codes matrices, but there is no float32 tensor"),
-        (
-            ['download_codec={kind="half", field="delta"}'],
-            "the downloads of 'train'. There is no field 'delta'",
-        ),
+        (['download_codec={kind="half", field="delta"}'], "the downloads of 'train'. There is no field 'delta'"),
         (['download_codec={kind="sign", error_feedback=true}'], "a server keeps no memory for each client"),
         (['codec={kind="half", exchange="tune"}'], "There is no exchange 'tune'; there is train"),
     ],

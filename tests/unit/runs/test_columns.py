@@ -45,8 +45,9 @@ def test_mixed_types_become_texts(tmp_path: Path) -> None:
     write_tables(tmp_path)
     found = parquet.read_table(tmp_path / "metrics/visits.parquet").to_pylist()
     assert [(r["round"], json.loads(r["client"]), json.loads(r["parts"])) for r in found] == [
-        (1, 3, {}), (2, ["a", 1], {}),
-    ]  # fmt: skip
+        (1, 3, {}),
+        (2, ["a", 1], {}),
+    ]
 
 
 def test_a_log_that_arrow_does_not_take_is_told_and_the_run_ends_well(tmp_path: Path, monkeypatch: Any) -> None:

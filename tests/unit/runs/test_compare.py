@@ -72,22 +72,47 @@ def test_cells_are_every_method_with_every_seed_and_one_folder_for_all() -> None
     )
     top, found = cells(config)
     assert [(c.label, c.config.seed, c.config.method.kind) for c in found] == [
-        ("fedavg", 3, "fedavg"), ("fedprox", 3, "fedprox"), ("fedavg", 5, "fedavg"), ("fedprox", 5, "fedprox"),
-    ]  # fmt: skip
+        ("fedavg", 3, "fedavg"),
+        ("fedprox", 3, "fedprox"),
+        ("fedavg", 5, "fedavg"),
+        ("fedprox", 5, "fedprox"),
+    ]
     assert [c.folder for c in found] == [top / f"{c.label}-seed{c.config.seed}" for c in found]
     assert (top.parent, top.name[:10]) == (Path("o"), "compare-x-")
-    assert cells(parse({"name": "x", "engine": {"kind": "workers"}, "compare": config.compare.model_dump(),
-                        "output": {"folder": "o"}}))[0] == top  # fmt: skip
+    assert (
+        cells(
+            parse(
+                {
+                    "name": "x",
+                    "engine": {"kind": "workers"},
+                    "compare": config.compare.model_dump(),
+                    "output": {"folder": "o"},
+                }
+            )
+        )[0]
+        == top
+    )
     other = config.model_copy(update={"rounds": 3})
     assert cells(other)[0] != top
 
 
 def result(accuracy: float, last: float, up: int, seconds: float) -> dict[str, Any]:
     """What a finished run writes, as far as the table reads it."""
-    best = {"test_accuracy": accuracy, "test_accuracy_worst10": accuracy / 2, "test_balanced_accuracy": accuracy / 4,
-            "test_macro_f1": accuracy / 8}  # fmt: skip
-    return {"best": best, "last": {"test_accuracy": last}, "bytes_up": up, "bytes_down": 2 * up, "seconds": seconds,
-            "updates": 10 * up, "digest": f"d{accuracy}"}  # fmt: skip
+    best = {
+        "test_accuracy": accuracy,
+        "test_accuracy_worst10": accuracy / 2,
+        "test_balanced_accuracy": accuracy / 4,
+        "test_macro_f1": accuracy / 8,
+    }
+    return {
+        "best": best,
+        "last": {"test_accuracy": last},
+        "bytes_up": up,
+        "bytes_down": 2 * up,
+        "seconds": seconds,
+        "updates": 10 * up,
+        "digest": f"d{accuracy}",
+    }
 
 
 def test_a_row_by_hand_and_as_csv() -> None:
@@ -96,15 +121,26 @@ def test_a_row_by_hand_and_as_csv() -> None:
     assert found["digests"] == ["d0.5", "d0.7"]
     assert {k: v for k, v in found.items() if k not in ("digests", "method") and v is not None} == pytest.approx(
         {
-            "accuracy": 0.6, "accuracy_half_95": half, "worst10": 0.3, "worst10_half_95": half / 2,
-            "balanced_accuracy": 0.15, "balanced_accuracy_half_95": half / 4, "macro_f1": 0.075,
-            "macro_f1_half_95": half / 8, "last_round_accuracy": 0.5, "updates": 20_000_000.0,
-            "megabytes_up": 2.0, "megabytes_down": 4.0, "seconds": 1.5,
-            **{f"{name}_both_half_95": half / part for name, part in
-               (("accuracy", 1), ("worst10", 2), ("balanced_accuracy", 4), ("macro_f1", 8))},
+            "accuracy": 0.6,
+            "accuracy_half_95": half,
+            "worst10": 0.3,
+            "worst10_half_95": half / 2,
+            "balanced_accuracy": 0.15,
+            "balanced_accuracy_half_95": half / 4,
+            "macro_f1": 0.075,
+            "macro_f1_half_95": half / 8,
+            "last_round_accuracy": 0.5,
+            "updates": 20_000_000.0,
+            "megabytes_up": 2.0,
+            "megabytes_down": 4.0,
+            "seconds": 1.5,
+            **{
+                f"{name}_both_half_95": half / part
+                for name, part in (("accuracy", 1), ("worst10", 2), ("balanced_accuracy", 4), ("macro_f1", 8))
+            },
         },
         rel=1e-6,
-    )  # fmt: skip
+    )
     read = list(csv.DictReader(io.StringIO(as_csv([found], 0.125))))
     assert [r["method"] for r in read] == ["majority class", "m"]
     assert (read[0]["accuracy"], read[0]["worst10"]) == ("0.125", "")

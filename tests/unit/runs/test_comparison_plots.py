@@ -17,11 +17,15 @@ def rounds(*accuracies: float, std: float = 0.1) -> list[dict[str, Any]]:
     for i, accuracy in enumerate(accuracies):
         rows.append(
             {
-                "round": 2 * (i + 1), "test_accuracy": accuracy, "test_accuracy_std": std, "test_loss": 1 - accuracy,
-                "test_balanced_accuracy": accuracy / 2, "test_macro_f1": accuracy / 4,
+                "round": 2 * (i + 1),
+                "test_accuracy": accuracy,
+                "test_accuracy_std": std,
+                "test_loss": 1 - accuracy,
+                "test_balanced_accuracy": accuracy / 2,
+                "test_macro_f1": accuracy / 4,
                 "test_macro_f1_rows_half_95": 0.03,
             }
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -49,8 +53,13 @@ def test_all_pictures_and_the_table(tmp_path: Path) -> None:
     with (tmp_path / "comparison_table.csv").open() as file:
         good, poor = csv.DictReader(file)
     assert list(good)[:6] == [
-        "Algorithm", "Final mean acc", "Final std acc", "Best mean acc", "Final mean loss", "Rounds to 85%"
-    ]  # fmt: skip
+        "Algorithm",
+        "Final mean acc",
+        "Final std acc",
+        "Best mean acc",
+        "Final mean loss",
+        "Rounds to 85%",
+    ]
     assert (good["Final mean acc"], good["Best mean acc"], good["Rounds to 85%"]) == ("0.890000", "0.890000", "4")
     assert (good["P10 client acc"], good["P90 client acc"]) == ("0.100000", "0.900000")
     assert (poor["Rounds to 85%"], poor["Min client acc"], poor["Max client acc"]) == (">4", "0.200000", "0.400000")

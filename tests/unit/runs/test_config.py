@@ -52,11 +52,19 @@ def test_overrides_reach_every_depth_and_keep_their_neighbours(tmp_path: Path) -
     config = load(
         path,
         [
-            "rounds=7", "train.optimizer.lr=0.25", "method.kind=fedprox", "method.mu=0.5", "data.mean=[0.1, 0.2]",
-            "compare.seeds=[4,5]", 'compare.methods=["fedavg", {kind = "fedprox", mu = 1}]', "engine.kind = workers",
-            "output.folder=a=b", "evaluate.local=true", "train.schedule={kind='step_down', milestones=[3, 6]}",
+            "rounds=7",
+            "train.optimizer.lr=0.25",
+            "method.kind=fedprox",
+            "method.mu=0.5",
+            "data.mean=[0.1, 0.2]",
+            "compare.seeds=[4,5]",
+            'compare.methods=["fedavg", {kind = "fedprox", mu = 1}]',
+            "engine.kind = workers",
+            "output.folder=a=b",
+            "evaluate.local=true",
+            "train.schedule={kind='step_down', milestones=[3, 6]}",
         ],
-    )  # fmt: skip
+    )
     assert config.rounds == 7
     assert config.train.optimizer.options == {"lr": 0.25, "momentum": 0.9}
     assert (config.method.kind, config.method.options) == ("fedprox", {"mu": 0.5})
@@ -158,43 +166,70 @@ def test_all_problems_of_a_file_and_its_overrides_are_told_at_once(tmp_path: Pat
     ("raw", "told"),
     [
         ({"train": 3}, ["train: should be a section, got 3"]),
-        ({"data": {"mean": [0.1, "a"]}}, ["data.mean.1: input should be a valid number, unable to parse string as a "
-                                          "number, got 'a'"]),
+        (
+            {"data": {"mean": [0.1, "a"]}},
+            ["data.mean.1: input should be a valid number, unable to parse string as a number, got 'a'"],
+        ),
         ({"model": {"kind": "mlp", "hiden": [3]}}, ["model.hiden: unknown key for 'mlp'; did you mean 'hidden'?"]),
         ({"model": {"kind": "logistic", "hidden": [3]}}, ["model.hidden: unknown key for 'logistic'"]),
         ({"train": {"schedule": {"gamma": 1}}}, ["train.schedule.kind: missing"]),
-        ({"data": {"source": "digits", "path": "x.npz"}}, ["data: source and path exclude each other; leave one of "
-                                                          "them out"]),
-        ({"method": {"kind": "fedprox", "mu": "big"}}, ["method.mu: input should be a valid number, unable to parse "
-                                                       "string as a number, got 'big'"]),
-        ({"method": {"kind": "fedavg", "aggregate": "median"}}, ["method.aggregate: unknown aggregate 'median'; did "
-                                                                "you mean 'mean'? (known: dare, mean, stitch, "
-                                                                "task_arithmetic, ties, uniform_mean)"]),
+        (
+            {"data": {"source": "digits", "path": "x.npz"}},
+            ["data: source and path exclude each other; leave one of them out"],
+        ),
+        (
+            {"method": {"kind": "fedprox", "mu": "big"}},
+            ["method.mu: input should be a valid number, unable to parse string as a number, got 'big'"],
+        ),
+        (
+            {"method": {"kind": "fedavg", "aggregate": "median"}},
+            [
+                "method.aggregate: unknown aggregate 'median'; did "
+                "you mean 'mean'? (known: dare, mean, stitch, "
+                "task_arithmetic, ties, uniform_mean)"
+            ],
+        ),
         ({"method": {"kind": "fedavg", "aggregate": {"keep": 1}}}, ["method.aggregate.kind: missing"]),
         ({"method": {"aggregate": {"kind": "mean", "keep": 1}}}, ["method.aggregate.keep: 'mean' has no options"]),
-        ({"method": {"aggregate": {"kind": "ties", "kep": 1}}}, ["method.aggregate.kep: unknown key for 'ties'; did "
-                                                                "you mean 'keep'?"]),
-        ({"method": {"aggregate": {"kind": "ties", "keep": 2}}}, ["method.aggregate: keep is the share of changes that "
-                                                                 "has a say, in (0, 1], got 2.0."]),
-        ({"method": {"kind": "fedavg_noise", "aggregate": "mean"}}, ["method.aggregate: unknown key for "
-                                                                    "'fedavg_noise'; known: noise, shared_start"]),
-        ({"method": {"kind": "fedavg", "batch_size": 3}}, ["method.batch_size: unknown key for 'fedavg'; known: "
-                                                           "aggregate, shared_start"]),
+        (
+            {"method": {"aggregate": {"kind": "ties", "kep": 1}}},
+            ["method.aggregate.kep: unknown key for 'ties'; did you mean 'keep'?"],
+        ),
+        (
+            {"method": {"aggregate": {"kind": "ties", "keep": 2}}},
+            ["method.aggregate: keep is the share of changes that has a say, in (0, 1], got 2.0."],
+        ),
+        (
+            {"method": {"kind": "fedavg_noise", "aggregate": "mean"}},
+            ["method.aggregate: unknown key for 'fedavg_noise'; known: noise, shared_start"],
+        ),
+        (
+            {"method": {"kind": "fedavg", "batch_size": 3}},
+            ["method.batch_size: unknown key for 'fedavg'; known: aggregate, shared_start"],
+        ),
         ({"data": {"partition": {"kind": "dirichlet"}}}, ["data.partition.alpha: missing"]),
-        ({"data": {"partition": {"kind": "class_groups", "groups": [[0], [0]]}}},
-         ["data.partition: ClassGroups: classes [0] are in more than one group. Make the groups disjoint, or set "
-          "overlap=True to divide the rows of shared classes."]),
-        ({"compare": {"methods": []}}, ["compare.methods: list should have at least 1 item after validation, not 0, "
-                                        "got []"]),
+        (
+            {"data": {"partition": {"kind": "class_groups", "groups": [[0], [0]]}}},
+            [
+                "data.partition: ClassGroups: classes [0] are in more than one group. Make the groups disjoint, or set "
+                "overlap=True to divide the rows of shared classes."
+            ],
+        ),
+        (
+            {"compare": {"methods": []}},
+            ["compare.methods: list should have at least 1 item after validation, not 0, got []"],
+        ),
         ({"cohort": {"fraction": 0}}, ["cohort.fraction: input should be greater than 0, got 0"]),
         ({"rounds": 2.5}, ["rounds: input should be a valid integer, got a number with a fractional part, got 2.5"]),
         ({"cohort": {"min_replies": True}}, ["cohort.min_replies: should be a number, got True"]),
         ({"engine": {"capture": "maybe"}}, ["engine.capture: input should be 'auto' or a valid boolean, got 'maybe'"]),
-        ({"cohort": {"min_replies": 1.5}}, ["cohort.min_replies: input should be a valid integer or less than or equal "
-                                            "to 1, got 1.5"]),
+        (
+            {"cohort": {"min_replies": 1.5}},
+            ["cohort.min_replies: input should be a valid integer or less than or equal to 1, got 1.5"],
+        ),
         ({"cohort": {"min_replies": float("nan")}}, ["cohort.min_replies: input should be a finite number, got nan"]),
     ],
-)  # fmt: skip
+)
 def test_each_problem_names_the_setting_and_the_value(raw: dict[str, Any], told: list[str]) -> None:
     assert problems(raw) == told
 
@@ -220,46 +255,120 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 # Identity
 
 _SAME = [
-    "engine.kind=workers", "engine.processes=3", 'engine.devices=["cuda:0"]', "snapshot.every=7", "snapshot.seconds=0",
-    "output.folder=elsewhere", "output.personal_models=true", "output.checkpoints=true",
-    "compare.seeds=[9]", 'compare.methods=["fedavg"]',
-    "compare.target=0.5", "compare.frame=true", "engine.nodes=2", "engine.width=3", "output.stages=true",
-    "engine.exact=false", "engine.at_once=2", "engine.capture=false", "output.withhold_test=true",
+    "engine.kind=workers",
+    "engine.processes=3",
+    'engine.devices=["cuda:0"]',
+    "snapshot.every=7",
+    "snapshot.seconds=0",
+    "output.folder=elsewhere",
+    "output.personal_models=true",
+    "output.checkpoints=true",
+    "compare.seeds=[9]",
+    'compare.methods=["fedavg"]',
+    "compare.target=0.5",
+    "compare.frame=true",
+    "engine.nodes=2",
+    "engine.width=3",
+    "output.stages=true",
+    "engine.exact=false",
+    "engine.at_once=2",
+    "engine.capture=false",
+    "output.withhold_test=true",
     'output.trackers=["tensorboard", {kind="mlflow", uri="sqlite:///x.db"}]',
-    "sweep.search=random", "sweep.points=3", "sweep.seeds=[4]", "sweep.seed=9", "sweep.space.method.mu=[0.1, 2]",
+    "sweep.search=random",
+    "sweep.points=3",
+    "sweep.seeds=[4]",
+    "sweep.seed=9",
+    "sweep.space.method.mu=[0.1, 2]",
     "sweep.space={train={batch_size={low=4, high=64, log=true}, epochs=[1, 2]}, method=['fedavg', 'fedprox']}",
-    "network.uplink_mbps=2", "network.downlink_mbps=2.5", "network.latency_ms=5", "network.compute_scale=3",
-    "network.seconds_per_step=0.1", "network.server_seconds=0.5", "network.spread=0.2", "network.seed=4",
+    "network.uplink_mbps=2",
+    "network.downlink_mbps=2.5",
+    "network.latency_ms=5",
+    "network.compute_scale=3",
+    "network.seconds_per_step=0.1",
+    "network.server_seconds=0.5",
+    "network.spread=0.2",
+    "network.seed=4",
     "network.profiles={wifi=0.25, phone-4g=0.75}",
     "network={own={bus={uplink_mbps=1, latency_ms=9}}, profiles={bus=1.0}}",
     "meters.energy=false",
-    "flower.nodes=3", "flower.wait=1", "flower.deadline=1", "flower.ask=1",
-]  # fmt: skip
+    "flower.nodes=3",
+    "flower.wait=1",
+    "flower.deadline=1",
+    "flower.ask=1",
+]
 _OTHER = [
-    "codec=half", "download_codec=half",
-    "name=x", "seed=1", "rounds=21", "data.source=mnist5k", "data.path=a.npz", "data.clients=3",
-    "data.label=kind", "data.user=who", "data.size=32", "data.features=['age']", "data.text=body", "data.words=9",
-    "data.categories=['ward']", "data.standardise=clients", "data.standardise=false",
+    "codec=half",
+    "download_codec=half",
+    "name=x",
+    "seed=1",
+    "rounds=21",
+    "data.source=mnist5k",
+    "data.path=a.npz",
+    "data.clients=3",
+    "data.label=kind",
+    "data.user=who",
+    "data.size=32",
+    "data.features=['age']",
+    "data.text=body",
+    "data.words=9",
+    "data.categories=['ward']",
+    "data.standardise=clients",
+    "data.standardise=false",
     "data.tokeniser=e",
     "data.length=5",
-    "data.partition.alpha=0.5", "data.partition=iid", "data.by_user=true", "data.test=0.3", "data.valid=0.2",
-    "data.common_test=0.2", "data.common_valid=0.2", "data.pretraining=0.2", "data.local_tests=true",
-    "data.transforms=['random_flip']", "data.transforms=[{kind='resize', size=4}, 'random_flip']",
-    "data.unlabelled=0.5", "data.newcomers=2", "stream={kind='by_class', groups=[[0, 1], [2, 3]]}",
+    "data.partition.alpha=0.5",
+    "data.partition=iid",
+    "data.by_user=true",
+    "data.test=0.3",
+    "data.valid=0.2",
+    "data.common_test=0.2",
+    "data.common_valid=0.2",
+    "data.pretraining=0.2",
+    "data.local_tests=true",
+    "data.transforms=['random_flip']",
+    "data.transforms=[{kind='resize', size=4}, 'random_flip']",
+    "data.unlabelled=0.5",
+    "data.newcomers=2",
+    "stream={kind='by_class', groups=[[0, 1], [2, 3]]}",
     "stream={kind='drift', at=2, shift={kind='rotation', angles=[90]}}",
     "stream={kind='datasets', sources=['digits'], delays=[0, 1]}",
-    "data.long_tail.factor=0.1", "data.shift=rotation", "data.drop_empty=true",
-    "data.limit=10", "data.mean=0.1", "data.std=0.9", "data.seed=1", "model=logistic", "model={kind='mlp', hidden=[7]}",
-    "method=fedavg", "method.mu=0.2", "train.epochs=2", "train.epochs_first=2", "train.steps=4", "train.batch_size=5",
-    "train.optimizer.lr=0.3", "train.schedule={kind='warm_up', rounds=3}", "train.clip=1.0", "cohort.fraction=0.5",
+    "data.long_tail.factor=0.1",
+    "data.shift=rotation",
+    "data.drop_empty=true",
+    "data.limit=10",
+    "data.mean=0.1",
+    "data.std=0.9",
+    "data.seed=1",
+    "model=logistic",
+    "model={kind='mlp', hidden=[7]}",
+    "method=fedavg",
+    "method.mu=0.2",
+    "train.epochs=2",
+    "train.epochs_first=2",
+    "train.steps=4",
+    "train.batch_size=5",
+    "train.optimizer.lr=0.3",
+    "train.schedule={kind='warm_up', rounds=3}",
+    "train.clip=1.0",
+    "cohort.fraction=0.5",
     "train.precision=bfloat16",
-    "cohort.count=2", "evaluate.every=2", "evaluate.clients=2", "evaluate.local=true", "stop.patience=3",
-    "stop.min_delta=0.1", "stop.metric=loss", "cohort.min_replies=2", "cohort.max_growth=50.0", "flower.classes=12",
-]  # fmt: skip
+    "cohort.count=2",
+    "evaluate.every=2",
+    "evaluate.clients=2",
+    "evaluate.local=true",
+    "stop.patience=3",
+    "stop.min_delta=0.1",
+    "stop.metric=loss",
+    "cohort.min_replies=2",
+    "cohort.max_growth=50.0",
+    "flower.classes=12",
+]
 _BASE = {
-    "method": {"kind": "fedprox", "mu": 0.1}, "data": {"partition": {"kind": "dirichlet", "alpha": 0.3}},
+    "method": {"kind": "fedprox", "mu": 0.1},
+    "data": {"partition": {"kind": "dirichlet", "alpha": 0.3}},
     "train": {"optimizer": {"kind": "sgd", "lr": 0.05}},
-}  # fmt: skip
+}
 
 
 def identity(override: str | None = None) -> str:
@@ -332,9 +441,17 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
     local=st.booleans(),
 )
 def test_any_settings_survive_the_file(
-    folder: str, path: str | None, lr: float, betas: tuple[float, float], mean: Any, groups: list[int],
-    seeds: list[int], mu: float, patience: int | None, local: bool,
-) -> None:  # fmt: skip
+    folder: str,
+    path: str | None,
+    lr: float,
+    betas: tuple[float, float],
+    mean: Any,
+    groups: list[int],
+    seeds: list[int],
+    mu: float,
+    patience: int | None,
+    local: bool,
+) -> None:
     config = parse(
         {
             "data": {"path": path, "mean": mean, "partition": {"kind": "class_groups", "groups": [groups]}},

@@ -10,13 +10,25 @@ from fedquilt.registry import PARTITIONS
 from fedquilt.runs.build import federation_of
 
 PARTITION = {
-    "iid": {}, "dirichlet": {"alpha": 0.3}, "dirichlet_per_client": {"alpha": 0.3, "minimum": 2}, "shards": {},
-    "class_groups": {"groups": [[0, 1, 2, 3, 4], [4, 5, 6, 7], [7, 8, 9]], "overlap": True, "noise_ratio": 0.1,
-                     "clients_per_group": [5, 4, 3]},
-    "pathological": {"classes_per_client": 3}, "log_normal": {"sigma": 1.0}, "power_law": {"exponent": 1.0},
-    "dirichlet_sizes": {"alpha": 1.0}, "dirichlet_choice": {"alpha": 0.5, "random_state": 7},
-    "dirichlet_cuts": {"alpha": 0.5}, "truncated_per_client": {"alpha": 0.5}, "own_tails": {"factor": 0.1},
-}  # fmt: skip
+    "iid": {},
+    "dirichlet": {"alpha": 0.3},
+    "dirichlet_per_client": {"alpha": 0.3, "minimum": 2},
+    "shards": {},
+    "class_groups": {
+        "groups": [[0, 1, 2, 3, 4], [4, 5, 6, 7], [7, 8, 9]],
+        "overlap": True,
+        "noise_ratio": 0.1,
+        "clients_per_group": [5, 4, 3],
+    },
+    "pathological": {"classes_per_client": 3},
+    "log_normal": {"sigma": 1.0},
+    "power_law": {"exponent": 1.0},
+    "dirichlet_sizes": {"alpha": 1.0},
+    "dirichlet_choice": {"alpha": 0.5, "random_state": 7},
+    "dirichlet_cuts": {"alpha": 0.5},
+    "truncated_per_client": {"alpha": 0.5},
+    "own_tails": {"factor": 0.1},
+}
 
 
 @pytest.mark.parametrize("kind", PARTITIONS)

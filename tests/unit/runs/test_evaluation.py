@@ -66,9 +66,11 @@ def test_rows_per_client_model_and_split() -> None:
     rows = client_rows(7, EXAMS)
     keys = [(r["round"], r["client"], r["model"], r["split"]) for r in rows]
     assert keys == [
-        (7, "a", "deployed", "test"), (7, "a", "deployed", "valid"), (7, "a", "global", "test"),
+        (7, "a", "deployed", "test"),
+        (7, "a", "deployed", "valid"),
+        (7, "a", "global", "test"),
         (7, "b", "deployed", "test"),
-    ]  # fmt: skip
+    ]
     assert [r["accuracy"] for r in rows] == [0.75, 1.0, 1.0, 1.0]
     json.dumps(rows)
     assert client_rows(7, {}) == []
@@ -133,9 +135,14 @@ def scripted(
 ) -> tuple[list[Snapshot], dict[str, Any]]:
     """A run with planned scores; its snapshots and its result."""
     made = Run(
-        LocalOnly(linear()), one_client(), rounds=len(valid), engine=Local(), score=kind(valid, test),
-        folder=RunFolder(folder), **options,
-    )  # fmt: skip
+        LocalOnly(linear()),
+        one_client(),
+        rounds=len(valid),
+        engine=Local(),
+        score=kind(valid, test),
+        folder=RunFolder(folder),
+        **options,
+    )
     return list(made), json.loads((folder / "result.json").read_text())
 
 
@@ -176,9 +183,15 @@ def test_another_metric_chooses_and_stops_by_its_own_direction(tmp_path: Path) -
 
 def test_a_score_off_the_schedule_chooses_and_stops_nothing(tmp_path: Path) -> None:
     made = Run(
-        LocalOnly(linear()), one_client(), rounds=5, engine=Local(), score=Script([50, 60, 99], [10, 20, 30]),
-        folder=RunFolder(tmp_path), evaluation=Evaluation(every=2), stop=Stop(patience=1),
-    )  # fmt: skip
+        LocalOnly(linear()),
+        one_client(),
+        rounds=5,
+        engine=Local(),
+        score=Script([50, 60, 99], [10, 20, 30]),
+        folder=RunFolder(tmp_path),
+        evaluation=Evaluation(every=2),
+        stop=Stop(patience=1),
+    )
     assert [s.round for s in made] == [1, 2, 3, 4, 5]
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["best_round"], result["best"]["test_accuracy"], result["last"]["test_accuracy"]) == (4, 0.2, 0.3)
@@ -229,8 +242,12 @@ def test_a_method_hears_of_validation_only_and_only_when_there_was_an_evaluation
 def test_evaluation_is_due_every_so_many_rounds_and_at_the_end() -> None:
     made = Run(fedavg(), points(10, 20), rounds=5, engine=Local(), evaluation=Evaluation(every=2))
     assert [(s.round, "test_accuracy" in s.metrics, bool(s.exams)) for s in made] == [
-        (1, False, False), (2, True, True), (3, False, False), (4, True, True), (5, True, True),
-    ]  # fmt: skip
+        (1, False, False),
+        (2, True, True),
+        (3, False, False),
+        (4, True, True),
+        (5, True, True),
+    ]
 
 
 def test_a_sample_of_clients_is_the_same_in_every_round() -> None:
@@ -282,9 +299,13 @@ def test_local_only_sends_no_tensors() -> None:
 
 def test_scores_before_and_after_local_training_are_kept_when_asked_for(tmp_path: Path) -> None:
     made = Run(
-        fedavg(), points(10, 20), rounds=2, engine=Local(), evaluation=Evaluation(every=2, local=True),
+        fedavg(),
+        points(10, 20),
+        rounds=2,
+        engine=Local(),
+        evaluation=Evaluation(every=2, local=True),
         folder=RunFolder(tmp_path),
-    )  # fmt: skip
+    )
     assert len(list(made)) == 2
     first, second = ([v for v in RunFolder(tmp_path).rows("metrics/visits.jsonl") if v["round"] == r] for r in (1, 2))
     assert all("before" not in v and "after" not in v for v in first)

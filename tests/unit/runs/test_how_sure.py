@@ -50,13 +50,22 @@ def test_the_report_tells_how_sure_clients_scores_are(top: Path) -> None:
     (block,) = found["blocks"]
     columns = {c["key"]: c for c in block["columns"]}
     assert list(columns) == [
-        "method", "client", "rows", "rarest", "accuracy", "accuracy_interval", "balanced_accuracy", "macro_f1",
-    ]  # fmt: skip
+        "method",
+        "client",
+        "rows",
+        "rarest",
+        "accuracy",
+        "accuracy_interval",
+        "balanced_accuracy",
+        "macro_f1",
+    ]
     assert [columns["accuracy_interval"][end] for end in ("kind", "low", "high")] == ["range", *ENDS]
     assert columns["macro_f1"]["half"] == "macro_f1_half_95"
     shown = [{key: row[key] for key in ("client", "accuracy", *ENDS, "rarest")} for row in block["rows"]]
-    expected = [{key: row[key] for key in ("accuracy", *ENDS, "rarest")} | {"client": str(row["client"])}
-                for row in sorted(chosen(top), key=lambda row: row["accuracy"])]  # fmt: skip
+    expected = [
+        {key: row[key] for key in ("accuracy", *ENDS, "rarest")} | {"client": str(row["client"])}
+        for row in sorted(chosen(top), key=lambda row: row["accuracy"])
+    ]
     assert shown == expected
 
 
@@ -73,10 +82,15 @@ def test_the_watch_page_tells_how_sure_scores_are(top: Path, monkeypatch: pytest
     (line,) = told["runs"]
     last = lines(top / "fedavg-seed0/metrics/rounds.jsonl")[-1]
     assert line["accuracy_half"] == last["test_accuracy_rows_half_95"]
-    names = {"test accuracy, worst tenth": "accuracy_worst10", "test balanced accuracy": "balanced_accuracy",
-             "test macro F1": "macro_f1"}  # fmt: skip
-    expected = [(name, f"{100 * last[f'test_{key}']:.1f} ± {100 * last[f'test_{key}_rows_half_95']:.1f} %")
-                for name, key in names.items()]  # fmt: skip
+    names = {
+        "test accuracy, worst tenth": "accuracy_worst10",
+        "test balanced accuracy": "balanced_accuracy",
+        "test macro F1": "macro_f1",
+    }
+    expected = [
+        (name, f"{100 * last[f'test_{key}']:.1f} ± {100 * last[f'test_{key}_rows_half_95']:.1f} %")
+        for name, key in names.items()
+    ]
     assert line["told"] == expected
     monkeypatch.setattr(console, "width", 120)
     said = fedquilt("watch", top, "--once").out

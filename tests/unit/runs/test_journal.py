@@ -151,8 +151,11 @@ def stopped_by_sigterm(tmp_path: Path, command: str, kind: str) -> Path:
     recipe, source = small(tmp_path, STOPPABLE), str(Path(package.__file__).parents[1])
     process = subprocess.Popen(
         [sys.executable, "-m", "fedquilt", command, str(recipe), "rounds=100000"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": source},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source},
+    )
 
     def begun() -> Path | None:
         found = next((tmp_path / "runs").rglob("messages.jsonl"), None)

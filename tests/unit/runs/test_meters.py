@@ -41,8 +41,10 @@ def test_all_engines_write_the_same_phases_and_the_same_virtual_clock(tmp_path: 
     for name, rounds in found.items():
         rows = lines(tmp_path / name / "metrics/phases.jsonl")
         assert {(r["exchange"], r["phase"]) for r in rows} == {
-            (None, "aggregate"), (None, "evaluate"), *(("train", p) for p in PHASES if p != "evaluate"),
-        }  # fmt: skip
+            (None, "aggregate"),
+            (None, "evaluate"),
+            *(("train", p) for p in PHASES if p != "evaluate"),
+        }
         for metrics, _ in rounds:
             here = [r for r in rows if r["round"] == metrics["round"]]
             assert sum(r["seconds"] for r in here if r["phase"] != "evaluate") == pytest.approx(
@@ -50,8 +52,9 @@ def test_all_engines_write_the_same_phases_and_the_same_virtual_clock(tmp_path: 
             )
             assert sum(metrics[f"seconds_{p}"] for p in PHASES) <= metrics["seconds"]
             assert {r["phase"]: r["bytes"] for r in here if "bytes" in r} == {
-                "broadcast": metrics["bytes_down"], "upload": metrics["bytes_up"]
-            }  # fmt: skip
+                "broadcast": metrics["bytes_down"],
+                "upload": metrics["bytes_up"],
+            }
             assert all(r["memory"] > 10**7 for r in here)
     clocks = {name: [m["virtual_seconds"] for m, _ in rounds] for name, rounds in found.items()}
     assert clocks["workers"] == clocks["local"] == clocks["lanes"]
@@ -69,9 +72,13 @@ def test_the_virtual_clock_changes_no_number_and_goes_on_after_a_resume(tmp_path
     assert again[-1][0]["virtual_seconds"] == whole[-1][0]["virtual_seconds"]
     assert again[-1][1] == whole[-1][1]
     whole_rows, cut_rows = (
-        [(r["round"], r["phase"], r["virtual_seconds"]) for r in lines(tmp_path / n / "metrics/phases.jsonl")
-         if "virtual_seconds" in r] for n in ("whole", "cut")
-    )  # fmt: skip
+        [
+            (r["round"], r["phase"], r["virtual_seconds"])
+            for r in lines(tmp_path / n / "metrics/phases.jsonl")
+            if "virtual_seconds" in r
+        ]
+        for n in ("whole", "cut")
+    )
     assert cut_rows == whole_rows
     result = json.loads((tmp_path / "whole/result.json").read_text())
     assert result["virtual_seconds"] == whole[-1][0]["virtual_seconds"]
@@ -95,8 +102,12 @@ def test_the_report_shows_phases_and_the_virtual_clock(tmp_path: Path) -> None:
     data = json.loads(text.split('id="data">')[1].split("</script>")[0])
     bars, table = next(p for p in data["panels"] if p["key"] == "seconds")["blocks"]
     kinds = {v["keys"]["seconds of"]: v["bars"] for v in bars["variants"]}
-    assert set(kinds) == {"wall clock by phase", "wall clock by exchange and phase", "clients' work by exchange",
-                          "virtual clock by exchange"}  # fmt: skip
+    assert set(kinds) == {
+        "wall clock by phase",
+        "wall clock by exchange and phase",
+        "clients' work by exchange",
+        "virtual clock by exchange",
+    }
     last = lines(tmp_path / "run/metrics/rounds.jsonl")[-1]
     assert sum(b["value"] for b in kinds["virtual clock by exchange"]) == pytest.approx(last["virtual_seconds"])
     train = next(r for r in table["rows"] if r["phase"] == "train")

@@ -33,7 +33,10 @@ def test_plots_leave_backend_settings_and_pyplot_alone(tmp_path):
     assert {"fedquilt.audit.report", "fedquilt.results.plots"} <= set(names)
     found = subprocess.run(
         [sys.executable, "-c", DRAWS, str(tmp_path), *names],
-        env={**os.environ, "MPLBACKEND": "svg"}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        env={**os.environ, "MPLBACKEND": "svg"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert found.stdout.split() == ["False", "svg", "True"], found.stderr
     assert {p.suffix for p in tmp_path.glob("split.*")} == {".png", ".svg", ".eps", ".csv"}

@@ -44,8 +44,14 @@ def last(screen: io.StringIO) -> list[str]:
 
 def test_times_in_words() -> None:
     assert [span(s) for s in (0, 59.4, 60, 200, 3599, 3660, 90000)] == [
-        "0 s", "59 s", "1 min 00 s", "3 min 20 s", "59 min 59 s", "1 h 01 min", "25 h 00 min",
-    ]  # fmt: skip
+        "0 s",
+        "59 s",
+        "1 min 00 s",
+        "3 min 20 s",
+        "59 min 59 s",
+        "1 h 01 min",
+        "25 h 00 min",
+    ]
 
 
 def test_a_screen_shows_scores_bytes_what_was_left_out_and_the_phase(screen: io.StringIO) -> None:

@@ -59,8 +59,16 @@ def test_the_recipes_of_hgls_have_their_controls_and_fitting_models(path: Path) 
     assert len(HGLS) == 4
 
 
-SETTINGS = {"a": (10, 0.02, 0.5), "b": (10, 0.01, 0.5), "c": (10, 0.02, 1.0), "d": (10, 0.01, 1.0),
-            "e": (100, 0.02, 0.5), "f": (100, 0.01, 0.5), "g": (100, 0.02, 1.0), "h": (100, 0.01, 1.0)}  # fmt: skip
+SETTINGS = {
+    "a": (10, 0.02, 0.5),
+    "b": (10, 0.01, 0.5),
+    "c": (10, 0.02, 1.0),
+    "d": (10, 0.01, 1.0),
+    "e": (100, 0.02, 0.5),
+    "f": (100, 0.01, 0.5),
+    "g": (100, 0.02, 1.0),
+    "h": (100, 0.01, 1.0),
+}
 
 
 @pytest.mark.parametrize("letter", SETTINGS)

@@ -138,13 +138,17 @@ def test_predictions_that_cannot_be(digits_lt: Path, scores: dict, tmp_path: Pat
     np.savez(tmp_path / "beyond.npz", x=np.zeros((3, 1, 8, 8), np.float32), y=np.array([0, 1, 10]))
     np.savez(tmp_path / "words.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=np.array(["a", "b"]))
     for data, mode, client, message in (
-        ("fewer.npz", "global", None, "for each of 3 rows"), ("words.npz", "global", None, "whole number"),
+        ("fewer.npz", "global", None, "for each of 3 rows"),
+        ("words.npz", "global", None, "whole number"),
         ("beyond.npz", "global", None, "the run knows the classes 0 to 9"),
-        ("other.npz", "global", None, "shape"), ("bytes.npz", "global", None, "uint8"),
-        ("nothing.npz", "global", None, "needs x"), ("pictures", "global", None, "no square images"),
-        ("other.npz", "personal", None, "client is named"), ("other.npz", "personal", 99, "has no client-99"),
+        ("other.npz", "global", None, "shape"),
+        ("bytes.npz", "global", None, "uint8"),
+        ("nothing.npz", "global", None, "needs x"),
+        ("pictures", "global", None, "no square images"),
+        ("other.npz", "personal", None, "client is named"),
+        ("other.npz", "personal", 99, "has no client-99"),
         ("other.npz", "global", 3, "client is named"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError, match=message):
             predict(digits_lt, tmp_path / data, mode, client)
     with pytest.raises(InputError, match="realign RUN"):
@@ -161,10 +165,12 @@ def test_pictures_in_a_folder(tmp_path: Path):
     x = (draw.integers(0, 60, (200, 8, 8)) + 180 * y[:, None, None]).astype(np.uint8)
     np.savez(tmp_path / "grey.npz", x=x, y=y)
     config = settings(
-        data={"path": str(tmp_path / "grey.npz"), "clients": 2, "partition": "iid"}, rounds=3,
-        train={"epochs": 5, "batch_size": 8, "optimizer": {"kind": "sgd", "lr": 0.1}}, cohort={},
+        data={"path": str(tmp_path / "grey.npz"), "clients": 2, "partition": "iid"},
+        rounds=3,
+        train={"epochs": 5, "batch_size": 8, "optimizer": {"kind": "sgd", "lr": 0.1}},
+        cohort={},
         model={"kind": "mlp", "hidden": [16]},
-    )  # fmt: skip
+    )
     folder = played(config, tmp_path / "grey")
     assert "global" not in realigned(folder)["global"]  # there is no common test set
     (tmp_path / "pictures" / "deep").mkdir(parents=True)

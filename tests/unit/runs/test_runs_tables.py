@@ -168,8 +168,14 @@ def test_identities_of_runs_without_tables_stay_what_they_were():
 
 
 def result(accuracy: float, common: float = 0.6, own: float = 0.8) -> dict[str, Any]:
-    return {"best": {"test_accuracy": accuracy}, "majority_class": own, "majority_half_95": 0.02,
-            "common_class": common, "common_half_95": 0.03, "test_rows": 900}  # fmt: skip
+    return {
+        "best": {"test_accuracy": accuracy},
+        "majority_class": own,
+        "majority_half_95": 0.02,
+        "common_class": common,
+        "common_half_95": 0.03,
+        "test_rows": 900,
+    }
 
 
 def test_when_a_run_doubts_itself():
@@ -233,8 +239,14 @@ def test_a_comparison_says_which_methods_learned_nothing(tmp_path: Path, capsys:
 
     path = clinics.write(tmp_path / "a.csv")
     still = {"kind": "sgd", "lr": 1e-9}
-    config = recipe(path, rounds=1, train={"optimizer": still}, output={"folder": str(tmp_path / "runs")},
-                    compare={"methods": ["fedavg"], "seeds": [0]}, engine={"kind": "local"})  # fmt: skip
+    config = recipe(
+        path,
+        rounds=1,
+        train={"optimizer": still},
+        output={"folder": str(tmp_path / "runs")},
+        compare={"methods": ["fedavg"], "seeds": [0]},
+        engine={"kind": "local"},
+    )
     summary = compare(config)
     assert "above the majority class: answering" in summary["doubts"]["fedavg"]
     comparison_table(summary)

@@ -155,9 +155,12 @@ def test_an_error_is_what_it_was() -> None:
 
     def play(what: str, listener: Listener) -> str | None:
         raise {
-            "config": ConfigError(["a", "b"]), "exchange": ExchangeError("M", "train", "up", 3, 1, "why"),
-            "local": Local("here", ["x"]), "hidden": Hidden("odd"), "other": KeyError("k"),
-        }[what]  # fmt: skip
+            "config": ConfigError(["a", "b"]),
+            "exchange": ExchangeError("M", "train", "up", 3, 1, "why"),
+            "local": Local("here", ["x"]),
+            "hidden": Hidden("odd"),
+            "other": KeyError("k"),
+        }[what]
 
     found: dict[str, Any] = {}
     for what in ("config", "exchange", "local", "hidden", "other"):

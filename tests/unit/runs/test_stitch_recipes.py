@@ -67,11 +67,18 @@ def test_vision_recipes_on_small_folders(
     monkeypatch.setenv("FEDQUILT_CACHE", str(tmp_path / "cache"))
     sizes = [f"model.{k}={v}" for k, v in SIZES.items()]
     changes = [
-        "rounds=1", "data.clients=2", "data.partition={kind='iid'}", "model.kind=vit_tiny",
-        f"model.weights={pretrained}", *sizes, "train.epochs_first=1", "engine.kind=local",
-        f"output.folder={tmp_path / 'runs'}", "method={kind='localize_stitch', keep=0.5}",
+        "rounds=1",
+        "data.clients=2",
+        "data.partition={kind='iid'}",
+        "model.kind=vit_tiny",
+        f"model.weights={pretrained}",
+        *sizes,
+        "train.epochs_first=1",
+        "engine.kind=local",
+        f"output.folder={tmp_path / 'runs'}",
+        "method={kind='localize_stitch', keep=0.5}",
         "data.transforms=[{kind='resize', size=16}, {kind='normalise', mean=0.1307, std=0.3081}]",
-    ]  # fmt: skip
+    ]
     done = fedquilt("run", ROOT / f"{name}.toml", *changes, "--json")
     assert done.code == 0, done.err + done.out
     config = load(ROOT / f"{name}.toml", changes)
@@ -108,8 +115,14 @@ def test_the_settings_are_those_of_the_published_runs() -> None:
     assert config.train.optimizer.options == {"lr": 0.0003}
     assert config.data.partition.options == {"alpha": 0.15}
     assert [m.kind for m in config.compare.methods] == [
-        "fedavg", "fedavg_noise", "localize_stitch", "localize_stitch", "stitch_once", "single_model", "local_only",
-    ]  # fmt: skip
+        "fedavg",
+        "fedavg_noise",
+        "localize_stitch",
+        "localize_stitch",
+        "stitch_once",
+        "single_model",
+        "local_only",
+    ]
 
 
 def test_one_comparison_has_every_baseline(tmp_path: Path) -> None:

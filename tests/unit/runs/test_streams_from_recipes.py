@@ -77,11 +77,13 @@ def test_transforms_unlabelled_rows_and_newcomers():
     config = parse(
         {
             "data": {
-                **DATA, "unlabelled": 0.5, "newcomers": 1,
+                **DATA,
+                "unlabelled": 0.5,
+                "newcomers": 1,
                 "transforms": [{"kind": "resize", "size": 6}, "grey_to_rgb", "normalise", "random_flip"],
             }
         }
-    )  # fmt: skip
+    )
     part, new = federations_of(config)
     assert (len(part.ids), len(new.ids)) == (3, 1)
     assert isinstance(part.prepare, Transforms)
@@ -106,10 +108,12 @@ def test_problems_are_told_with_their_place():
         )
     text = str(told.value)
     for part in (
-        "data.transforms.0.size: missing", "data.transforms.1: RandomCrop: padding must be at least 1, got 0",
-        "data.transforms.2.kind: unknown transform 'flip'; did you mean", "stream.rounds: unknown key for 'by_class'",
+        "data.transforms.0.size: missing",
+        "data.transforms.1: RandomCrop: padding must be at least 1, got 0",
+        "data.transforms.2.kind: unknown transform 'flip'; did you mean",
+        "stream.rounds: unknown key for 'by_class'",
         "stream: groups must be one or more lists of classes",
-    ):  # fmt: skip
+    ):
         assert part in text
     with pytest.raises(ConfigError, match=r"stream.shift.angels: unknown key for 'rotation'"):
         parse({"stream": {"kind": "drift", "at": 1, "shift": {"kind": "rotation", "angels": [1]}}})

@@ -26,10 +26,17 @@ from helpers.command import fedquilt, lines, small
 
 
 def recipe(folder: Path, space: dict[str, Any], **more: Any) -> Config:
-    return parse({
-        "name": "s", "rounds": 2, "data": {"clients": 2, "limit": 300, "valid": 0.2}, "model": "logistic",
-        "engine": {"kind": "local"}, "output": {"folder": str(folder)}, "sweep": {"space": space, **more},
-    })  # fmt: skip
+    return parse(
+        {
+            "name": "s",
+            "rounds": 2,
+            "data": {"clients": 2, "limit": 300, "valid": 0.2},
+            "model": "logistic",
+            "engine": {"kind": "local"},
+            "output": {"folder": str(folder)},
+            "sweep": {"space": space, **more},
+        }
+    )
 
 
 def tried(plan: Sweep, score: Any = lambda values: 0.5) -> list[dict[str, Any]]:
@@ -122,11 +129,13 @@ NOT = "this setting cannot be varied"
         ({"method.mu": {"low": 2, "high": 1}}, "method.mu: low must be below high, got 2 and 1"),
         ({"method.mu": {"low": 0, "high": 1, "log": True}}, "method.mu: a range by powers begins above 0, got 0"),
         ({"method.mu": {"low": 0}}, "method.mu: a range has low, high and log, got low"),
-        ({"method.mu": {"low": 0, "high": 1, "step": 1}}, "method.mu: a range has low, high and log, got high, low, "
-                                                          "step"),
+        (
+            {"method.mu": {"low": 0, "high": 1, "step": 1}},
+            "method.mu: a range has low, high and log, got high, low, step",
+        ),
         ({"method.mu": {"low": "a", "high": 1}}, "method.mu: low and high must be numbers, got 'a' and 1"),
     ],
-)  # fmt: skip
+)
 def test_bad_ranges(space: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse({"sweep": {"space": space}})
@@ -143,7 +152,7 @@ def test_bad_ranges(space: dict[str, Any], told: str) -> None:
         ({"seed": [1, 2]}, f"sweep.space.seed: {NOT}: sweep.seeds lists the seeds of every point"),
         ({"data.clients": [2, 3]}, f"sweep.space.data.clients: {NOT}: the points would be scored on different rows"),
     ],
-)  # fmt: skip
+)
 def test_names_and_values_are_checked_before_the_first_run(tmp_path: Path, space: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as error:
         sweep(recipe(tmp_path, space))
@@ -235,12 +244,33 @@ def test_the_page_of_a_sweep_shows_no_test_scores_but_those_of_the_best(tmp_path
 
 def test_the_command(tmp_path: Path) -> None:
     path = small(tmp_path)
-    said = fedquilt("sweep", path, "rounds=1", f"output.folder={tmp_path}/out", "--set", "train.epochs=1,2",
-                    "--set", "train.optimizer.lr=log:0.01..1", "--random", 2, "--json").json  # fmt: skip
+    said = fedquilt(
+        "sweep",
+        path,
+        "rounds=1",
+        f"output.folder={tmp_path}/out",
+        "--set",
+        "train.epochs=1,2",
+        "--set",
+        "train.optimizer.lr=log:0.01..1",
+        "--random",
+        2,
+        "--json",
+    ).json
     assert len(said["points"]) == 2
     assert said["search"] == "random"
-    more = fedquilt("sweep", path, "rounds=1", f"output.folder={tmp_path}/out", "--set", "train.epochs=1,2",
-                    "--set", "train.optimizer.lr=log:0.01..1", "--random", 3)  # fmt: skip
+    more = fedquilt(
+        "sweep",
+        path,
+        "rounds=1",
+        f"output.folder={tmp_path}/out",
+        "--set",
+        "train.epochs=1,2",
+        "--set",
+        "train.optimizer.lr=log:0.01..1",
+        "--random",
+        3,
+    )
     assert more.code == 0
     assert "3 points (random), 1 seed" in more.out
     assert "best on validation" in more.out

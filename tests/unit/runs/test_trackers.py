@@ -52,8 +52,17 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def recipe(*trackers: Any, rounds: int = 3, **more: Any) -> Config:
-    return parse({"name": "t", "rounds": rounds, "data": {"clients": 2, "limit": 200}, "model": "logistic",
-                  "snapshot": {"every": 2, "seconds": 0}, "output": {"trackers": list(trackers)}, **more})  # fmt: skip
+    return parse(
+        {
+            "name": "t",
+            "rounds": rounds,
+            "data": {"clients": 2, "limit": 200},
+            "model": "logistic",
+            "snapshot": {"every": 2, "seconds": 0},
+            "output": {"trackers": list(trackers)},
+            **more,
+        }
+    )
 
 
 def play(config: Config, folder: Path, stop: int | None = None) -> Any:
@@ -95,8 +104,10 @@ def test_a_tracker_hears_of_every_round_once_also_after_a_resume(tmp_path: Path)
     rows = {r["round"]: r["test_accuracy"] for r in lines(tmp_path / "run/metrics/rounds.jsonl")}
     assert [h for h in HEARD if h[0] == "log"] == [("log", n, rows[n]) for n in range(1, 6)]
     assert [h for h in HEARD if h[0] != "log"] == [
-        ("start", 0, "", "5", "run"), ("start", 3, "here", "5", "run"), ("finish", 5),
-    ]  # fmt: skip
+        ("start", 0, "", "5", "run"),
+        ("start", 3, "here", "5", "run"),
+        ("finish", 5),
+    ]
 
 
 def test_who_stops_early_is_told_as_interrupted(tmp_path: Path) -> None:

@@ -88,9 +88,11 @@ def test_the_file_of_a_run_shows_what_was_resolved_and_older_ones_stay(tmp_path:
     run_of(config, make_engine("local"), tmp_path / "new", federation())
     written = tomllib.loads((tmp_path / "new" / "config.toml").read_text())
     assert written["train"] == {
-        "epochs": 1, "batch_size": 32, "precision": "float32",
+        "epochs": 1,
+        "batch_size": 32,
+        "precision": "float32",
         "optimizer": {"kind": "adamw", "lr": 0.0001, "weight_decay": 0.05},
-    }  # fmt: skip
+    }
     old = {**written, "train": {**written["train"], "optimizer": {"kind": "sgd", "lr": 0.05}}}
     assert method_of(parse(old), federation()).base.optimizer == SGD(0.05)
     assert parse(old).identity() != config.identity()

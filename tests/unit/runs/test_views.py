@@ -21,10 +21,17 @@ def row(round: int, client: Any, accuracy: float, model: str = "deployed", split
 
 
 def test_scores_are_of_test_rows_and_of_the_model_that_clients_use() -> None:
-    found = scored_in([
-        row(1, "a", 0.1), row(1, "a", 0.9, "global"), row(1, "a", 0.8, split="valid"), row(1, ["b", 2], 0.2),
-        row(3, "a", 0.3), row(3, '"test"', 0.4, "global"), row(4, "a", 0.5)[:-1],
-    ])  # fmt: skip
+    found = scored_in(
+        [
+            row(1, "a", 0.1),
+            row(1, "a", 0.9, "global"),
+            row(1, "a", 0.8, split="valid"),
+            row(1, ["b", 2], 0.2),
+            row(3, "a", 0.3),
+            row(3, '"test"', 0.4, "global"),
+            row(4, "a", 0.5)[:-1],
+        ]
+    )
     assert (found.clients, found.rounds) == (("a", ("b", 2)), (1, 3))  # an unfinished last line does not count
     assert found.at(1) == {"a": 0.1, ("b", 2): 0.2}
     assert found.last() == {"a": 0.3}

@@ -92,10 +92,21 @@ def test_this_machine_has_two_names(server: Watch) -> None:
     assert asked(server, f"/?token={server.token}", Host=f"localhost:{server.server_port}")[0] == 200
 
 
-@pytest.mark.parametrize("path", [
-    "/comparison.json", "/../comparison.json", "/data/../comparison.json", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd",
-    "/..%2f..%2fetc%2fpasswd", "/data/", "/assets/watch.js", "/fedavg-seed0/config.toml", "/\\..\\x",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/comparison.json",
+        "/../comparison.json",
+        "/data/../comparison.json",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/..%2f..%2fetc%2fpasswd",
+        "/data/",
+        "/assets/watch.js",
+        "/fedavg-seed0/config.toml",
+        "/\\..\\x",
+    ],
+)
 def test_there_are_no_other_routes(server: Watch, path: str) -> None:
     code, text, _ = asked(server, f"{path}?token={server.token}", **{HEADER: server.token})
     assert (code, text) == (404, "There is nothing here.")
@@ -159,10 +170,13 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     """Of an empty folder: it waits, and says so."""
     source = str(Path(package.__file__).parents[1])
     watch = subprocess.Popen(
-        [sys.executable, "-m", "fedquilt", "watch", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, "PYTHONPATH": source},
+        [sys.executable, "-m", "fedquilt", "watch", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     assert watch.stdout is not None
     words = [watch.stdout.readline() for _ in range(3)]
     assert "There are no runs yet" in words[1]

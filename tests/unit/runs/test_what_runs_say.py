@@ -40,11 +40,17 @@ def test_a_higher_number_is_never_said_to_be_not_above_a_lower_one(accuracy: flo
 
 
 def test_the_interval_of_the_common_test_set_is_no_mode():
-    line = modes_line({
-        "served": "universal", "common_test_accuracy": 0.5, "common_test_accuracy_rows_half_95": 0.04,
-        "common_test_accuracy_universal": 0.5, "common_test_accuracy_plain": 0.2, "global_test_accuracy_std": 0.1,
-        "global_test_accuracy_worst10_rows_half_95": 0.1,
-    })  # fmt: skip
+    line = modes_line(
+        {
+            "served": "universal",
+            "common_test_accuracy": 0.5,
+            "common_test_accuracy_rows_half_95": 0.04,
+            "common_test_accuracy_universal": 0.5,
+            "common_test_accuracy_plain": 0.2,
+            "global_test_accuracy_std": 0.1,
+            "global_test_accuracy_worst10_rows_half_95": 0.1,
+        }
+    )
     assert line is not None
     assert "on the common test set universal 50.0, plain 20.0; there are no validation rows" in line
 
@@ -54,9 +60,17 @@ def _said(monkeypatch: pytest.MonkeyPatch, folder: Path, best: dict[str, Any]) -
     for module in (show, terminal):
         monkeypatch.setattr(module, "console", Console(file=out, width=200))
     result = {
-        "best_round": 2, "rounds": 3, "best": best, "last": best, "bytes_up": 0, "bytes_down": 0, "seconds": 1.0,
-        "stopped_early": False, "quarantined": 0, "digest": "0",
-    }  # fmt: skip
+        "best_round": 2,
+        "rounds": 3,
+        "best": best,
+        "last": best,
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "seconds": 1.0,
+        "stopped_early": False,
+        "quarantined": 0,
+        "digest": "0",
+    }
     show.result_table(folder, result)
     return out.getvalue()
 
@@ -95,6 +109,9 @@ def test_a_comparison_tells_the_modes_of_methods_that_have_them(tmp_path: Path):
         mode, mean = name.removeprefix("common_test_accuracy_"), (best[0][name] + best[1][name]) / 2
         assert f"{mode} {100 * mean:.1f}" in line
     assert "fedavg: global model" not in said.out
-    (told,) = [b["paragraphs"] for b in panel(top / "report.html", "headline")["blocks"]
-               if b["kind"] == "text" and b["paragraphs"][0].startswith("fedloge: global model")]  # fmt: skip
+    (told,) = [
+        b["paragraphs"]
+        for b in panel(top / "report.html", "headline")["blocks"]
+        if b["kind"] == "text" and b["paragraphs"][0].startswith("fedloge: global model")
+    ]
     assert names[0].removeprefix("common_test_accuracy_") in told[0]

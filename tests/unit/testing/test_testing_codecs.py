@@ -33,10 +33,23 @@ from fedquilt.records.record import record
 from fedquilt.testing import check_codec, checks_of_codec
 
 CODECS = [
-    hgc(), hgc(lossless="adaptive"), hgc_rc(lossless="gaps"), hgc_legacy(64), sign(), top_k(0.1), random_k(0.2),
-    uniform(4), qsgd(4), half(), power_sgd(2), error_feedback(top_k(0.1)), chain(top_k(0.1), half()),
-    chain(hgc(), lfsr()), on("delta", sparse()), on("delta", localized(keep=0.5)),
-]  # fmt: skip
+    hgc(),
+    hgc(lossless="adaptive"),
+    hgc_rc(lossless="gaps"),
+    hgc_legacy(64),
+    sign(),
+    top_k(0.1),
+    random_k(0.2),
+    uniform(4),
+    qsgd(4),
+    half(),
+    power_sgd(2),
+    error_feedback(top_k(0.1)),
+    chain(top_k(0.1), half()),
+    chain(hgc(), lfsr()),
+    on("delta", sparse()),
+    on("delta", localized(keep=0.5)),
+]
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: repr(codec).partition(" at 0x")[0])

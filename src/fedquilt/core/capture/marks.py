@@ -21,11 +21,28 @@ from torch import Tensor, nn
 
 _SIMPLE = (type(None), bool, int, str, bytes, torch.dtype, torch.device, range, slice, type(...), type(NotImplemented))
 _NAMED = (  # known by which they are: their code, if it is a user's, is read elsewhere
-    type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType,
-    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    staticmethod, classmethod, property, re.Pattern, enum.Enum, weakref.ref, np.dtype, np.ufunc,
-    torch.jit.ScriptFunction, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
-)  # fmt: skip
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.MethodWrapperType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    staticmethod,
+    classmethod,
+    property,
+    re.Pattern,
+    enum.Enum,
+    weakref.ref,
+    np.dtype,
+    np.ufunc,
+    torch.jit.ScriptFunction,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)
 _MOST = 20_000  # values that are looked at
 _WHOLE = 2**20  # bytes of an array up to which all of them count; of larger ones a sample does
 STANDARD = set(vars(nn.Module()))  # what every module has for itself

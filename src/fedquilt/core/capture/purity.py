@@ -26,9 +26,12 @@ from fedquilt.core.resident import Resident
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _READS = {
-    Tensor.numpy: "numpy()", Tensor.__array__: "numpy", Tensor.tolist: "tolist()", Tensor.data_ptr: "data_ptr()",
+    Tensor.numpy: "numpy()",
+    Tensor.__array__: "numpy",
+    Tensor.tolist: "tolist()",
+    Tensor.data_ptr: "data_ptr()",
     Tensor.__dlpack__: "dlpack",
-}  # fmt: skip
+}
 
 
 def own(module: nn.Module) -> bool:

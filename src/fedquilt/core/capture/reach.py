@@ -16,15 +16,61 @@ from torch import Tensor, nn
 from fedquilt.core.capture.marks import STANDARD, Marker, belongs
 
 LIBRARY = ("fedquilt", "torch")
-_KNOWN = (*LIBRARY, "builtins", "functools", "collections", "operator", "math", "numpy", "typing", "types", "abc",
-          "dataclasses", "contextlib", "itertools", "enum", "copy", "warnings", "re", "einops")  # fmt: skip
+_KNOWN = (
+    *LIBRARY,
+    "builtins",
+    "functools",
+    "collections",
+    "operator",
+    "math",
+    "numpy",
+    "typing",
+    "types",
+    "abc",
+    "dataclasses",
+    "contextlib",
+    "itertools",
+    "enum",
+    "copy",
+    "warnings",
+    "re",
+    "einops",
+)
 _ACTS = {"print", "input", "breakpoint", "open", "exec", "eval", "globals", "setattr", "delattr"}
 _ASKS = {"register_hook", "manual_seed", "set_rng_state", "set_state", "seed", "record_function"}  # of any object
 _WORLD = {  # what changes by itself, or is seen outside
-    "random", "_random", "time", "datetime", "secrets", "uuid", "os", "posix", "sys", "logging", "pdb", "ipdb", "io",
-    "_io", "pathlib", "socket", "subprocess", "threading", "requests", "urllib", "wandb", "mlflow", "tensorboard",
-    "tensorboardX", "comet_ml", "neptune", "aim", "loguru", "rich", "tqdm", "matplotlib",
-}  # fmt: skip
+    "random",
+    "_random",
+    "time",
+    "datetime",
+    "secrets",
+    "uuid",
+    "os",
+    "posix",
+    "sys",
+    "logging",
+    "pdb",
+    "ipdb",
+    "io",
+    "_io",
+    "pathlib",
+    "socket",
+    "subprocess",
+    "threading",
+    "requests",
+    "urllib",
+    "wandb",
+    "mlflow",
+    "tensorboard",
+    "tensorboardX",
+    "comet_ml",
+    "neptune",
+    "aim",
+    "loguru",
+    "rich",
+    "tqdm",
+    "matplotlib",
+}
 _SETS = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _MANY = 1000  # entries of a list or dict whose code is read
 _MOST = 5000  # values and functions that are followed

@@ -35,9 +35,14 @@ class Words:
 
 
 def arrays_from(
-    columns: Mapping[str, Array], where: str, label: str, user: str | None, features: Sequence[str] | None,
-    words: Words | str | None = None, categories: Sequence[str] = (),
-) -> Arrays:  # fmt: skip
+    columns: Mapping[str, Array],
+    where: str,
+    label: str,
+    user: str | None,
+    features: Sequence[str] | None,
+    words: Words | str | None = None,
+    categories: Sequence[str] = (),
+) -> Arrays:
     """The number columns and categories side by side as x (see :mod:`fedquilt.data.tabular`), or the words of the text
     columns (int32); the label column as y, the user column as user."""
     words = Words((words,)) if isinstance(words, str) else words
@@ -57,9 +62,13 @@ def arrays_from(
 
 
 def _side_by_side(
-    columns: Mapping[str, Array], where: str, label: str, user: str | None, features: Sequence[str] | None,
+    columns: Mapping[str, Array],
+    where: str,
+    label: str,
+    user: str | None,
+    features: Sequence[str] | None,
     categories: Sequence[str],
-) -> tuple[Array, PerColumn]:  # fmt: skip
+) -> tuple[Array, PerColumn]:
     chosen = [n for n in columns if n not in (label, user)] if features is None else list(features)
     if not chosen:
         raise InputError(f"{where} has no columns beside {label!r}; there is nothing to learn from.")

@@ -13,9 +13,14 @@ from fedquilt.errors import InputError
 
 
 def open(
-    path: Path, label: str | None = None, user: str | None = None, size: int | None = None,
-    features: Sequence[str] | None = None, words: Words | None = None, categories: Sequence[str] = (),
-) -> Arrays:  # fmt: skip
+    path: Path,
+    label: str | None = None,
+    user: str | None = None,
+    size: int | None = None,
+    features: Sequence[str] | None = None,
+    words: Words | None = None,
+    categories: Sequence[str] = (),
+) -> Arrays:
     """The arrays of a file or folder, told apart by what it is.
 
     Args:

@@ -59,9 +59,13 @@ def _csv_cells(path: Path, delimiter: str = ",") -> dict[str, Array]:
 
 
 def of_parquet(
-    path: Path, label: str = "label", user: str | None = None, features: Sequence[str] | None = None,
-    words: Words | str | None = None, categories: Sequence[str] = (),
-) -> Arrays:  # fmt: skip
+    path: Path,
+    label: str = "label",
+    user: str | None = None,
+    features: Sequence[str] | None = None,
+    words: Words | str | None = None,
+    categories: Sequence[str] = (),
+) -> Arrays:
     """A parquet file."""
     named, holes = _parquet_cells(path)
     texts = words.columns if isinstance(words, Words) else words and (words,)

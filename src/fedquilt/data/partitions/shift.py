@@ -199,9 +199,14 @@ def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) 
         raise InputError("The shift makes x infinite. Give it smaller numbers.")
     train, valid, test = map(Rows.of, places)
     return replace(
-        federation, columns=columns, train=train, valid=valid, exam_valid=valid, test=test,
+        federation,
+        columns=columns,
+        train=train,
+        valid=valid,
+        exam_valid=valid,
+        test=test,
         groups=_planted(federation, settings),
-    )  # fmt: skip
+    )
 
 
 def _refuse_whole(name: str, federation: Federation) -> None:

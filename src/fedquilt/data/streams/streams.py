@@ -31,10 +31,13 @@ def only_classes(federation: Federation, classes: Sequence[int]) -> Federation:
     valid = chosen(federation.valid, mask)
     held = valid if federation.exam_valid is federation.valid else chosen(federation.exam_valid, mask)
     return replace(
-        federation, train=chosen(federation.train, mask), valid=valid, exam_valid=held,
+        federation,
+        train=chosen(federation.train, mask),
+        valid=valid,
+        exam_valid=held,
         test=chosen(federation.test, mask),
         unlabelled=None if federation.unlabelled is None else chosen(federation.unlabelled, mask),
-    )  # fmt: skip
+    )
 
 
 def joined(tasks: Sequence[Federation]) -> tuple[Federation, ...]:
@@ -53,11 +56,19 @@ def joined(tasks: Sequence[Federation]) -> tuple[Federation, ...]:
     for task, base in zip(tasks, bases, strict=True):
         valid = moved(task.valid, base)
         held = valid if task.exam_valid is task.valid else moved(task.exam_valid, base)
-        made.append(replace(
-            task, columns=columns, train=moved(task.train, base), valid=valid, exam_valid=held,
-            test=moved(task.test, base), global_columns=wide, classes=max(known, default=None),
-            unlabelled=None if task.unlabelled is None else moved(task.unlabelled, base),
-        ))  # fmt: skip
+        made.append(
+            replace(
+                task,
+                columns=columns,
+                train=moved(task.train, base),
+                valid=valid,
+                exam_valid=held,
+                test=moved(task.test, base),
+                global_columns=wide,
+                classes=max(known, default=None),
+                unlabelled=None if task.unlabelled is None else moved(task.unlabelled, base),
+            )
+        )
     return tuple(made)
 
 
@@ -125,9 +136,14 @@ class Stream:
 
     @classmethod
     def of(
-        cls, tasks: Sequence[Federation], rounds_per_task: int = 3, *, order: Sequence[int] | None = None,
-        recurring: bool = False, delays: Delays | None = None,
-    ) -> Stream:  # fmt: skip
+        cls,
+        tasks: Sequence[Federation],
+        rounds_per_task: int = 3,
+        *,
+        order: Sequence[int] | None = None,
+        recurring: bool = False,
+        delays: Delays | None = None,
+    ) -> Stream:
         """One task after the other (domain-incremental when they differ in x, class-incremental when in y).
 
         Args:
@@ -259,9 +275,13 @@ class Stream:
                 else united(first.unlabelled, task.unlabelled)
             )  # all tasks have such rows, or none
             first = replace(
-                first, train=united(first.train, task.train), valid=valid, exam_valid=held,
-                test=united(first.test, task.test), unlabelled=bare,
-            )  # fmt: skip
+                first,
+                train=united(first.train, task.train),
+                valid=valid,
+                exam_valid=held,
+                test=united(first.test, task.test),
+                unlabelled=bare,
+            )
         return first
 
     def label_counts(self, split: str = "train") -> Ints:

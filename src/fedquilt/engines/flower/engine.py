@@ -133,7 +133,7 @@ class Flower:
             return Lost(told(error))
         return Outcome(
             upload, given.slot, given.seconds, given.sound, given.steps, given.loss, given.before, given.after
-        )  # fmt: skip
+        )
 
     def _check(self, given: Any) -> None:
         """What a node says of a visit reaches the server's logs; it must be what it should be."""

@@ -32,7 +32,7 @@ from fedquilt.engines.flower.errand import (
     Refused,
     frame_at,
     read,
-)  # fmt: skip
+)
 from fedquilt.engines.flower.keep import Keep
 from fedquilt.engines.flower.mark import Mark
 from fedquilt.errors import ExchangeError, FedquiltError, InputError
@@ -113,9 +113,17 @@ class Node:
         table = replace(prepare.blank(), scope="federation") if isinstance(prepare, PerColumn) else None
         shape = tuple(x.shape[1:]) if table is None else (len(table.columns),)
         facts = Here(
-            PROTOCOL, {c: source.size(c) for c in source.ids}, list(source.examined), shape,
-            str(x.dtype), prepared(prepare), source.classes, self.print_for(run), versions, table,
-        )  # fmt: skip
+            PROTOCOL,
+            {c: source.size(c) for c in source.ids},
+            list(source.examined),
+            shape,
+            str(x.dtype),
+            prepared(prepare),
+            source.classes,
+            self.print_for(run),
+            versions,
+            table,
+        )
         return Parcel().head("here", facts)
 
     def work(self, frames: Frames) -> Parcel:
@@ -164,10 +172,16 @@ class Node:
             kept = keep.put(job.client, outcome.slot, job.round, job.slot)
         keep.prune(job.client, job.slot, errand.keep_from)
         return Given(
-            job.client, parcel.add(bytes(outcome.upload)), kept,
-            outcome.seconds, outcome.sound, outcome.steps, outcome.loss,
-            outcome.before, outcome.after,
-        )  # fmt: skip
+            job.client,
+            parcel.add(bytes(outcome.upload)),
+            kept,
+            outcome.seconds,
+            outcome.sound,
+            outcome.steps,
+            outcome.loss,
+            outcome.before,
+            outcome.after,
+        )
 
     def _side(self, begin: Begin) -> ClientSide:
         if begin.protocol != PROTOCOL:

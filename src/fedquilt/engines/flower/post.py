@@ -18,9 +18,15 @@ from fedquilt.errors import FedquiltError
 
 EXAM = "evaluate.exam"
 UNREADABLE = (  # what reading a message that somebody made by hand may raise
-    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, DecodeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    DecodeError,
     UnexpectedObjectContentError,
-)  # fmt: skip
+)
 PASSING = frozenset({3, 4, 5, 8})  # Flower's codes for a message, a reply or a node that is away, a killed process
 
 

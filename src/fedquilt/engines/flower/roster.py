@@ -178,14 +178,18 @@ def check(site: Here) -> None:
         raise InputError(f"it speaks version {told(repr(site.protocol), 40)} of the protocol, this server {PROTOCOL}")
     texts = (site.dtype, site.prepare, site.fingerprint)
     sound = (
-        isinstance(site.clients, dict) and isinstance(site.examined, list) and isinstance(site.shape, tuple)
+        isinstance(site.clients, dict)
+        and isinstance(site.examined, list)
+        and isinstance(site.shape, tuple)
         and all_plain([*site.clients, *site.examined])
         and all(type(size) is int and 0 <= size <= 10**12 for size in site.clients.values())
-        and all(type(side) is int and side > 0 for side in site.shape) and all(isinstance(t, str) for t in texts)
+        and all(type(side) is int and side > 0 for side in site.shape)
+        and all(isinstance(t, str) for t in texts)
         and (site.classes is None or (type(site.classes) is int and 0 < site.classes <= 10**7))
-        and isinstance(site.versions, dict) and _is_blank(site.table, site.shape)
+        and isinstance(site.versions, dict)
+        and _is_blank(site.table, site.shape)
         and all(isinstance(part, str) for pair in site.versions.items() for part in pair)
-    )  # fmt: skip
+    )
     if not sound:
         raise InputError("malformed introduction")
     if not site.clients and not site.examined:

@@ -81,10 +81,17 @@ class FlowerSimulation:
         known = self._begin is not None and self._begin[1] is source
         arrays, index = flat_arrays(share())
         message = Begin(
-            method=describe(method), source=f"{type(source).__module__}:{type(source).__qualname__}",
-            prepare=describe(shared.prepare, "prepare"), layout=shared.layout(), index=index,
-            score=describe(score, "score"), seed=seed.value, main=None, path=[], device=None,
-        )  # fmt: skip
+            method=describe(method),
+            source=f"{type(source).__module__}:{type(source).__qualname__}",
+            prepare=describe(shared.prepare, "prepare"),
+            layout=shared.layout(),
+            index=index,
+            score=describe(score, "score"),
+            seed=seed.value,
+            main=None,
+            path=[],
+            device=None,
+        )
         if any(f"{quote}__main__:" in repr((message.method, message.source)) for quote in "'\""):
             raise InputError(
                 "A simulation's actors cannot import what a script defines. Put it into a module that every machine "
@@ -322,10 +329,12 @@ def _start_ray(ray: Any, processes: int | None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # it tells of its own plans
             ray.init(
-                num_cpus=None if elsewhere else processes or cores(), include_dashboard=None if elsewhere else False,
-                log_to_driver=False, logging_level=logging.ERROR,
+                num_cpus=None if elsewhere else processes or cores(),
+                include_dashboard=None if elsewhere else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
                 runtime_env={"env_vars": {"PYTHONPATH": places, "OMP_NUM_THREADS": "1", "FEDQUILT_WORKER": "1"}},
-            )  # fmt: skip
+            )
     except Exception as error:
         raise WorkerError(f"Ray could not be started: {error}") from error
 

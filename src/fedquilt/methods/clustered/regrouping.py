@@ -24,17 +24,7 @@ from torch import Tensor
 
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
 from fedquilt.core.objective import Objective, OnLoss
-from fedquilt.core.params import (
-    Names,
-    Params,
-    add,
-    check_change,
-    everything,
-    everything_but,
-    flatten,
-    pick,
-    sub,
-)
+from fedquilt.core.params import Names, Params, add, check_change, everything, everything_but, flatten, pick, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained

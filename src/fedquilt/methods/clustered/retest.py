@@ -63,9 +63,13 @@ class Retest:
         return {c: n for c, n in after.items() if n}
 
     def moved(
-        self, found: ClusterResult, vectors: Mapping[ClientId, Tensor], strikes: Mapping[ClientId, int],
-        min_size: int, seed: Seed,
-    ) -> tuple[ClusterResult, dict[int, int]]:  # fmt: skip
+        self,
+        found: ClusterResult,
+        vectors: Mapping[ClientId, Tensor],
+        strikes: Mapping[ClientId, int],
+        min_size: int,
+        seed: Seed,
+    ) -> tuple[ClusterResult, dict[int, int]]:
         """The clusters after moving those astray for long enough; of each new cluster, the nearest old one.
 
         A move that would leave or open a cluster of fewer than ``min_size`` members is not made.

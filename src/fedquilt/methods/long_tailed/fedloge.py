@@ -63,9 +63,12 @@ class Framed(nn.Module):
     """
 
     def __init__(
-        self, build: Callable[[], nn.Module], frame: Callable[[int, int], Frame], temperature: float | None,
+        self,
+        build: Callable[[], nn.Module],
+        frame: Callable[[int, int], Frame],
+        temperature: float | None,
         cosine: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.features, self.head = two_parts(build)
         self.own = nn.Linear(self.head.in_features, self.head.out_features)
@@ -213,9 +216,16 @@ class FedLoGe(OnBase):
     def framed(self) -> FedAvg:
         """The base, whose network has a frame and a local head of its own (:class:`Framed`)."""
         frame = partial(
-            Frame, sparsity=self.sparsity, norm=self.norm, per_class=self.per_class, by=self.frame_by,
-            steps=self.frame_steps, lr=self.frame_lr, narrow=self.narrow, seed=self.frame_seed,
-        )  # fmt: skip
+            Frame,
+            sparsity=self.sparsity,
+            norm=self.norm,
+            per_class=self.per_class,
+            by=self.frame_by,
+            steps=self.frame_steps,
+            lr=self.frame_lr,
+            narrow=self.narrow,
+            seed=self.frame_seed,
+        )
         net = rebuilt(self.plain, Framed, frame, self.temperature, self.cosine)
         net = replace(net, frozen=either(net.frozen, under("frame")))
         loss = Objective(net, (universal_loss, cross_entropy, own_loss))

@@ -195,8 +195,14 @@ class LocalizeStitch(OnBase):
         if self.masks is not None:
             weights = {n: upload.delta[n] for n in self.base.net.trainable if n in upload.delta}
             loss = innermost(self.base).loss
-            mask = self.masks(lambda params, batch: loss(params, job.fixed, batch), job.params, weights, order.keep,
-                              site.train, turn.seed.fold("masks"))  # fmt: skip
+            mask = self.masks(
+                lambda params, batch: loss(params, job.fixed, batch),
+                job.params,
+                weights,
+                order.keep,
+                site.train,
+                turn.seed.fold("masks"),
+            )
             upload = replace(upload, delta={**upload.delta, **marked(weights, mask)})
         return Vote(upload, seen)
 

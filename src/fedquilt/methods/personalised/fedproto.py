@@ -120,10 +120,12 @@ class FedProto(OnBase):
             rows += count
         new = (means / rows.clamp(min=1)[:, None]).float()
         shown = rows > 0
-        return Prototypes({
-            MEANS: torch.where(shown[:, None], new, state.classes[MEANS]),
-            ROWS: torch.where(shown, rows.float(), state.classes[ROWS]),
-        })  # fmt: skip
+        return Prototypes(
+            {
+                MEANS: torch.where(shown[:, None], new, state.classes[MEANS]),
+                ROWS: torch.where(shown, rows.float(), state.classes[ROWS]),
+            }
+        )
 
     def global_model(self, state: Prototypes) -> None:
         """There is none."""

@@ -126,9 +126,11 @@ class HGLS(OnBase):
 
     def __post_init__(self) -> None:
         choices = {
-            "gradient": ("full", "last_batch"), "search_base": ("aggregated", "local"),
-            "accept": ("train", "held_out", "valid"), "slopes": ("plain", *_CODECS),
-        }  # fmt: skip
+            "gradient": ("full", "last_batch"),
+            "search_base": ("aggregated", "local"),
+            "accept": ("train", "held_out", "valid"),
+            "slopes": ("plain", *_CODECS),
+        }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
@@ -214,14 +216,26 @@ class HGLS(OnBase):
             for i, w in enumerate(works)
         )
         first = replace(
-            train, down=self.down, work=InTurn(ours) if isinstance(work, InTurn) else ours[0], up=self.up,
-            codec=inside(train.codec), download=inside(train.download), check=self.check, uncoded=self.uncoded,
-        )  # fmt: skip
+            train,
+            down=self.down,
+            work=InTurn(ours) if isinstance(work, InTurn) else ours[0],
+            up=self.up,
+            codec=inside(train.codec),
+            download=inside(train.download),
+            check=self.check,
+            uncoded=self.uncoded,
+        )
         down = inside(train.download) if self.search_base == "aggregated" else plain
         return first, Exchange(
-            "search", self.offer, self.seek, self.note,
-            cohort=train.cohort, download=down, upload=Tally, uncoded=self.uncoded,
-        )  # fmt: skip
+            "search",
+            self.offer,
+            self.seek,
+            self.note,
+            cohort=train.cohort,
+            download=down,
+            upload=Tally,
+            uncoded=self.uncoded,
+        )
 
     def down(self, state: SearchServer, client_id: ClientId) -> Invite:
         """The base's download, unless the search has brought it; the mean head to those who never trained."""

@@ -226,9 +226,13 @@ class Adapters(OnBase):
         own, seen = self._seen(model, trained.params[OWN], job.fixed["centre"], site, turn)
         mae, pull, steps, followed = trained.params[TOLD].tolist()
         kept = Keeper(
-            pick(self.base.parts.private, model), own, trained.params[NOVEL], trained.memory,
-            (mae / max(steps, 1), pull / max(steps, 1)), int(followed),
-        )  # fmt: skip
+            pick(self.base.parts.private, model),
+            own,
+            trained.params[NOVEL],
+            trained.memory,
+            (mae / max(steps, 1), pull / max(steps, 1)),
+            int(followed),
+        )
         delta = sub(pick(self.base.parts.shared, model), job.fixed["start"])
         return kept, Learned(delta, seen.prototypes, seen.counts, len(all_rows(site)))
 
@@ -382,9 +386,15 @@ class PODFCSSV(Adapters):
     def loss(self) -> Anchoring:
         """The local loss."""
         gpad = GPAD(
-            self.gpad_base_tau, self.gpad_temp_gate, self.gpad_lambda_entropy, self.soft_assign_temp, self.hard_gate,
-            self.distance, self.gate_grad, self.anchored_only or self.novelty_size is not None,
-        )  # fmt: skip
+            self.gpad_base_tau,
+            self.gpad_temp_gate,
+            self.gpad_lambda_entropy,
+            self.soft_assign_temp,
+            self.hard_gate,
+            self.distance,
+            self.gate_grad,
+            self.anchored_only or self.novelty_size is not None,
+        )
         novelty = None if self.novelty_size is None else Novelty(self.novelty_size, self.novelty_k)
         follow = Following(self.client_local_update_threshold, self.client_local_ema_alpha)
         return Anchoring(self.base.net, gpad, self.lambda_proto, follow, novelty)
@@ -394,17 +404,29 @@ class PODFCSSV(Adapters):
         """How prototypes are made."""
         blur = Blur(self.prototype_clip, self.prototype_noise, self.secret_noise) if self.prototype_noise else None
         return Clustering(
-            self.k_init_prototypes, self.kmeans_init, self.kmeans_max_iters, self.kmeans_tol, self.reseed,
-            self.prototype_mask, self.min_cluster, self.live_prototypes, blur,
-        )  # fmt: skip
+            self.k_init_prototypes,
+            self.kmeans_init,
+            self.kmeans_max_iters,
+            self.kmeans_tol,
+            self.reseed,
+            self.prototype_mask,
+            self.min_cluster,
+            self.live_prototypes,
+            blur,
+        )
 
     @cached_property
     def merge(self) -> MergeOrAdd:
         """How the bank takes them in."""
         return MergeOrAdd(
-            self.merge_threshold, self.server_ema_alpha, self.merge_by_counts, self.max_prototypes, self.evict,
-            self.concatenate_first, self.shuffle,
-        )  # fmt: skip
+            self.merge_threshold,
+            self.server_ema_alpha,
+            self.merge_by_counts,
+            self.max_prototypes,
+            self.evict,
+            self.concatenate_first,
+            self.shuffle,
+        )
 
 
 @dataclass(frozen=True, init=False)

@@ -17,9 +17,7 @@ from fedquilt.models.split import check_choice
 from fedquilt.models.weights.files import SETTINGS
 from fedquilt.models.weights.start import with_weights
 
-SIZES = (
-    "patch", "width", "depth", "heads", "mlp", "decoder_width", "decoder_depth", "decoder_heads", "norm_pixels",
-)  # fmt: skip
+SIZES = ("patch", "width", "depth", "heads", "mlp", "decoder_width", "decoder_depth", "decoder_heads", "norm_pixels")
 ADAPTING = ("adapter", "bottleneck", "rank", "alpha", "adapter_dropout", "where", "dtype")
 
 
@@ -48,9 +46,14 @@ def own_autoencoder(
 
 
 def library_autoencoder(
-    channels: int, size: int, folder: str, content: str | None = None, mask_ratio: float | None = None,
-    norm_pixels: bool | None = None, **options: Any,
-) -> partial[nn.Module]:  # fmt: skip
+    channels: int,
+    size: int,
+    folder: str,
+    content: str | None = None,
+    mask_ratio: float | None = None,
+    norm_pixels: bool | None = None,
+    **options: Any,
+) -> partial[nn.Module]:
     """A builder of transformers' masked autoencoder with adapters.
 
     Args:
@@ -87,9 +90,15 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
 
 
 def with_adapters(
-    build: Callable[[], nn.Module], adapter: str = "bottleneck", bottleneck: int = 64, rank: int = 8,
-    alpha: float | None = None, adapter_dropout: float = 0.0, where: str = "all", dtype: str = "float32",
-) -> partial[nn.Module]:  # fmt: skip
+    build: Callable[[], nn.Module],
+    adapter: str = "bottleneck",
+    bottleneck: int = 64,
+    rank: int = 8,
+    alpha: float | None = None,
+    adapter_dropout: float = 0.0,
+    where: str = "all",
+    dtype: str = "float32",
+) -> partial[nn.Module]:
     """A builder of the same module, frozen, with adapters.
 
     Args:

@@ -31,10 +31,15 @@ class ViTMAE(nn.Module):
     """
 
     def __init__(
-        self, folder: str | None = None, config: Mapping[str, Any] | None = None, mask_ratio: float | None = None,
-        norm_pixels: bool | None = None, channels: int | None = None, size: int | None = None,
+        self,
+        folder: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        mask_ratio: float | None = None,
+        norm_pixels: bool | None = None,
+        channels: int | None = None,
+        size: int | None = None,
         content: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if (folder is None) == (config is None):
             raise InputError("ViTMAE takes a folder (or a name on the hub) or a config, one of the two.")

@@ -40,10 +40,20 @@ class MaskedAutoencoder(nn.Module):
     """
 
     def __init__(
-        self, channels: int = 3, size: int = 32, patch: int = 4, width: int = 64, depth: int = 4, heads: int = 4,
-        mlp: int | None = None, decoder_width: int = 32, decoder_depth: int = 1, decoder_heads: int = 4,
-        mask_ratio: float = 0.75, norm_pixels: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        channels: int = 3,
+        size: int = 32,
+        patch: int = 4,
+        width: int = 64,
+        depth: int = 4,
+        heads: int = 4,
+        mlp: int | None = None,
+        decoder_width: int = 32,
+        decoder_depth: int = 1,
+        decoder_heads: int = 4,
+        mask_ratio: float = 0.75,
+        norm_pixels: bool = True,
+    ) -> None:
         super().__init__()
         self.settings = {n: v for n, v in locals().items() if n not in ("self", "__class__")}  # all arguments
         inner = 4 * width if mlp is None else mlp

@@ -54,9 +54,16 @@ METRICS = {"cosine": "cosine", "euclidean": "euclidean", "manhattan": "cityblock
 
 
 def agglomerate(
-    vectors: Mapping[ClientId, Tensor], *, linkage: str | None = None, metric: str = "cosine",
-    threshold: float | None = None, k: int | None = None, auto: bool = False, max_exact: int = 5000, seed: Seed,
-) -> ClusterResult:  # fmt: skip
+    vectors: Mapping[ClientId, Tensor],
+    *,
+    linkage: str | None = None,
+    metric: str = "cosine",
+    threshold: float | None = None,
+    k: int | None = None,
+    auto: bool = False,
+    max_exact: int = 5000,
+    seed: Seed,
+) -> ClusterResult:
     """Cluster clients by their vectors.
 
     Vectors that are zero or not finite say nothing: their clients are put aside and join the largest cluster, with a
@@ -84,9 +91,14 @@ def agglomerate(
 
 
 def _found(
-    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], linkage: str, metric: str, cut: Cut, most: int,
+    vectors: Mapping[ClientId, Tensor],
+    ids: Sequence[ClientId],
+    linkage: str,
+    metric: str,
+    cut: Cut,
+    most: int,
     seed: Seed,
-) -> ClusterResult:  # fmt: skip
+) -> ClusterResult:
     if len(ids) <= most:
         return _exact(vectors, ids, linkage, metric, cut, seed)
     return _sampled(vectors, ids, linkage, metric, cut, most, seed)
@@ -136,9 +148,14 @@ def _row(vector: Tensor, normalised: bool) -> Any:
 
 
 def _sampled(
-    vectors: Mapping[ClientId, Tensor], ids: Sequence[ClientId], linkage: str, metric: str, cut: Cut, most: int,
+    vectors: Mapping[ClientId, Tensor],
+    ids: Sequence[ClientId],
+    linkage: str,
+    metric: str,
+    cut: Cut,
+    most: int,
     seed: Seed,
-) -> ClusterResult:  # fmt: skip
+) -> ClusterResult:
     """Cluster a sample, place the others by the directions of its clusters, cluster those that are far from all."""
     if metric != "cosine" and cut.k is None:
         raise InputError(
@@ -158,9 +175,12 @@ def _sampled(
         labels |= {c: found.k + j for c, j in others.labels.items()}
     named = canonical(found.labels | labels)
     return replace(
-        found, labels=named, k=max(named.values()) + 1, directions=directions(named, vectors),
+        found,
+        labels=named,
+        k=max(named.values()) + 1,
+        directions=directions(named, vectors),
         warnings=(*found.warnings, note),
-    )  # fmt: skip
+    )
 
 
 def _placed(

@@ -63,9 +63,12 @@ def distance(a: Tensor, b: Tensor, metric: str = "squared") -> float:
 
 
 def reseed_empty(
-    vectors: Mapping[ClientId, Tensor], labels: Mapping[ClientId, int], centres: Sequence[Tensor],
-    empty: Sequence[int], metric: str = "squared",
-) -> dict[int, ClientId]:  # fmt: skip
+    vectors: Mapping[ClientId, Tensor],
+    labels: Mapping[ClientId, int],
+    centres: Sequence[Tensor],
+    empty: Sequence[int],
+    metric: str = "squared",
+) -> dict[int, ClientId]:
     """For each empty cluster the client that should start it anew: the one farthest from its own centre.
 
     A client is taken once, and never the last member of its cluster; a cluster for which nobody is left stays empty.

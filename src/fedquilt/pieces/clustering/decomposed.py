@@ -69,8 +69,14 @@ def grouped(vectors: Mapping[ClientId, Tensor], k: int, measure: str, seed: Seed
         notes = (*notes, f"{len(silent)} clients sent a zero or non-finite update and joined the largest group")
     labels = canonical(found.labels | dict.fromkeys(silent, largest(found)))
     aims = _aims(labels, heard, vectors)
-    return replace(found, labels=labels, k=max(labels.values()) + 1, criterion=f"k = {k}, {measure}",
-                   directions=aims, warnings=notes)  # fmt: skip
+    return replace(
+        found,
+        labels=labels,
+        k=max(labels.values()) + 1,
+        criterion=f"k = {k}, {measure}",
+        directions=aims,
+        warnings=notes,
+    )
 
 
 def _groups(ids: list[ClientId], vectors: Mapping[ClientId, Tensor], k: int, measure: str, seed: Seed) -> ClusterResult:

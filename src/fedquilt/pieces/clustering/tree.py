@@ -124,9 +124,14 @@ def by_distances(
     if neighbours:
         measures |= {f"k_at_{t:g}": float(count - _below(tree, t)) for t in NEIGHBOURS}
     return ClusterResult(
-        labels, count - merges, str(cut), torch.from_numpy(tree.copy()), tuple(ids),
-        measures=measures | _quality(tree, distances), warnings=notes,
-    )  # fmt: skip
+        labels,
+        count - merges,
+        str(cut),
+        torch.from_numpy(tree.copy()),
+        tuple(ids),
+        measures=measures | _quality(tree, distances),
+        warnings=notes,
+    )
 
 
 def _where(tree: Any, distances: Any, cut: Cut) -> tuple[int, dict[str, float], tuple[str, ...]]:

@@ -19,6 +19,21 @@ from fedquilt.pieces.codecs.sparse import top_k as top_k
 from fedquilt.pieces.codecs.sparse_wire import sparse as sparse
 
 __all__ = [
-    "chain", "error_feedback", "half", "hgc", "hgc_legacy", "hgc_rc", "lfsr", "localized", "on", "power_sgd", "qsgd",
-    "random_k", "sign", "sparse", "together", "top_k", "uniform",
-]  # fmt: skip
+    "chain",
+    "error_feedback",
+    "half",
+    "hgc",
+    "hgc_legacy",
+    "hgc_rc",
+    "lfsr",
+    "localized",
+    "on",
+    "power_sgd",
+    "qsgd",
+    "random_k",
+    "sign",
+    "sparse",
+    "together",
+    "top_k",
+    "uniform",
+]

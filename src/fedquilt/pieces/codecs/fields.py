@@ -41,9 +41,13 @@ class on:
             raise InputError(f"on needs the name of a field, got {field!r}.")
         if not hasattr(codec, "encode") or not hasattr(codec, "decode"):
             raise InputError(f"on needs a codec such as hgc(), got {codec!r}.")
-        known = None if like is None else Layout(
-            tuple(like), tuple(tuple(int(n) for n in s) for s in like.values()), (torch.float32,) * len(like)
-        )  # fmt: skip
+        known = (
+            None
+            if like is None
+            else Layout(
+                tuple(like), tuple(tuple(int(n) for n in s) for s in like.values()), (torch.float32,) * len(like)
+            )
+        )
         for name, value in (("field", field), ("codec", codec), ("like", known)):
             object.__setattr__(self, name, value)
 

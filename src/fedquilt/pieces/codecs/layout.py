@@ -15,9 +15,17 @@ from fedquilt.pieces.codecs.bits import from_varint, to_varint
 
 MOST_TRAVELLING = 2**26  # entries of a layout that comes with a message: few bytes may ask for no more memory than this
 _DTYPES = (
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool,
-)  # fmt: skip
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+)
 _MOST_NAMES, _MOST_DIMENSIONS, _MOST_LETTERS = 10_000, 8, 1000
 
 
@@ -43,9 +51,11 @@ def layout_of(value: Any) -> Layout:
 
 def is_params(value: Any) -> bool:
     """Whether a value is a dict of named tensors, and not empty."""
-    return isinstance(value, dict) and bool(value) and all(
-        isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()
-    )  # fmt: skip
+    return (
+        isinstance(value, dict)
+        and bool(value)
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items())
+    )
 
 
 def held(sent: Any) -> Iterator[Layout]:

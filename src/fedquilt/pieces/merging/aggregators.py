@@ -9,9 +9,12 @@ from fedquilt.pieces.merging.trim import Per
 
 
 def stitch(
-    keep: float = 0.05, per: Per = "all", count: Counted = "mask", conflicts: Conflicts = "mean",
+    keep: float = 0.05,
+    per: Per = "all",
+    count: Counted = "mask",
+    conflicts: Conflicts = "mean",
     by_examples: bool = False,
-) -> merging:  # fmt: skip
+) -> merging:
     """The masked mean; whole changes travel, and the server chooses. See :class:`Stitch`."""
     return merging(Stitch(keep, per, count, conflicts), by_examples)
 

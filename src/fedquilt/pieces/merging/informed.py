@@ -79,8 +79,9 @@ class RegMean:
                 if any(known):
                     raise InputError(f"Some models have a Gram matrix for '{name}', others have none.")
                 return weighted_mean(work.weights, deltas)
-            grams = [w * self._shrunk(g[name], name, d)
-                     for w, g, d in zip(work.weights, self.grams, deltas, strict=True)]  # fmt: skip
+            grams = [
+                w * self._shrunk(g[name], name, d) for w, g, d in zip(work.weights, self.grams, deltas, strict=True)
+            ]
             total = sum(grams, torch.zeros_like(grams[0]))
             wanted = sum((g @ d.double().T for g, d in zip(grams, deltas, strict=True)), 0 * total[:, :1])
             solved: Tensor = torch.linalg.lstsq(total, wanted, driver="gelsd").solution  # also for inputs that are 0
@@ -113,8 +114,9 @@ def _of(information: Named, name: str, delta: Tensor) -> Tensor:
     return found
 
 
-def fisher_information(loss: Callable[[Params, Batch], Tensor], params: Params, names: Sequence[str], rows: Table
-                       ) -> Params:  # fmt: skip
+def fisher_information(
+    loss: Callable[[Params, Batch], Tensor], params: Params, names: Sequence[str], rows: Table
+) -> Params:
     """The mean over rows of the squared gradient of the loss of each row: the empirical Fisher's diagonal."""
     if not len(rows):
         raise InputError("Fisher information needs rows, and there are none.")

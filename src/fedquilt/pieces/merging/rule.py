@@ -117,9 +117,13 @@ def merged(rule: Rule, work: Work) -> Iterator[tuple[str, Tensor]]:
 
 
 def merge(
-    rule: Rule, base: Named, models: Sequence[Named], *, weights: Sequence[float] | None = None,
+    rule: Rule,
+    base: Named,
+    models: Sequence[Named],
+    *,
+    weights: Sequence[float] | None = None,
     seed: Seed | None = None,
-) -> tuple[Params, Report]:  # fmt: skip
+) -> tuple[Params, Report]:
     """Several models as one, in memory; and what happened."""
     names = weights_of({n: t.dtype for n, t in base.items()})
     deltas = [Difference(m, base) for m in models]

@@ -44,8 +44,10 @@ class Stitch:
         if not 0 < self.keep <= 1:
             raise InputError(f"keep is the share of changes that has a say, in (0, 1], got {self.keep}.")
         for name, value, known in (
-            ("per", self.per, _PER), ("count", self.count, _COUNTED), ("conflicts", self.conflicts, _CONFLICTS),
-        ):  # fmt: skip
+            ("per", self.per, _PER),
+            ("count", self.count, _COUNTED),
+            ("conflicts", self.conflicts, _CONFLICTS),
+        ):
             if value not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
 
@@ -77,9 +79,12 @@ def _touched(kept: Sequence[Tensor]) -> Tensor:
 
 
 def stitched(
-    deltas: Sequence[Tensor], kept: Sequence[Tensor], weights: Sequence[float] | None = None,
-    count: Counted = "mask", conflicts: Conflicts = "mean",
-) -> Tensor:  # fmt: skip
+    deltas: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    weights: Sequence[float] | None = None,
+    count: Counted = "mask",
+    conflicts: Conflicts = "mean",
+) -> Tensor:
     """The change of one tensor; ``kept`` says which changes of each model have a say."""
     if conflicts == "median":
         return _median(deltas, kept)

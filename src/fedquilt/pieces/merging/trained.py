@@ -44,9 +44,14 @@ class TrainedMask:
             raise InputError(f"A trained mask needs counts >= 1 and rates >= 0, got {self}.")
 
     def __call__(
-        self, loss: Callable[[Params, Batch], Tensor], start: Params, delta: Params, keep: float, rows: Table,
+        self,
+        loss: Callable[[Params, Batch], Tensor],
+        start: Params,
+        delta: Params,
+        keep: float,
+        rows: Table,
         seed: Seed,
-    ) -> Params:  # fmt: skip
+    ) -> Params:
         """The mask of each changed weight.
 
         Args:

@@ -40,9 +40,15 @@ class Clusters(NamedTuple):
 
 
 def spherical_kmeans(
-    x: Tensor, k: int, seed: Seed, *, init: Init | Tensor = "random", iterations: int = 100, tolerance: float = 1e-4,
+    x: Tensor,
+    k: int,
+    seed: Seed,
+    *,
+    init: Init | Tensor = "random",
+    iterations: int = 100,
+    tolerance: float = 1e-4,
     reseed: Reseed = "random",
-) -> Clusters:  # fmt: skip
+) -> Clusters:
     """Cluster the directions of rows x [n, D]; k is at most n.
 
     Label: the centroid of greatest cosine. Centroid: the mean of its rows, at length 1. It ends when the centroids of

@@ -21,23 +21,39 @@ from fedquilt.report.panels.sweeps import best_point, parameters, points
 from fedquilt.report.panels.traffic import compression, ledger, messages
 
 PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
-    headline, comparison, tests,
+    headline,
+    comparison,
+    tests,
     curves,
-    distribution, sureness, heat_map,
+    distribution,
+    sureness,
+    heat_map,
     federation,
-    clusters, tails, forgetting, banks, compression, leakage,
-    messages, seconds,
+    clusters,
+    tails,
+    forgetting,
+    banks,
+    compression,
+    leakage,
+    messages,
+    seconds,
     ledger,
-    runs, differences, settings,
-)  # fmt: skip
+    runs,
+    differences,
+    settings,
+)
 SWEEP: tuple[Callable[[Gathered], Panel | None], ...] = (
-    best_point, points, parameters,
+    best_point,
+    points,
+    parameters,
     curves,
     federation,
-    messages, seconds,
+    messages,
+    seconds,
     ledger,
-    runs, settings,
-)  # fmt: skip
+    runs,
+    settings,
+)
 
 
 def panels_of(found: Gathered) -> list[Panel]:

@@ -59,19 +59,26 @@ def distribution(found: Gathered) -> Panel | None:
                     groups.append({"name": label, "place": found.places[label], "values": numbers(_mean(rows))})
             if groups:
                 variants.append({"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share})
-    block = chart("strip", "distribution", "Clients' test scores", clients=[str(c) for c in shown], variants=variants,
-                  level={"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
-                  level_name="majority class")  # fmt: skip
+    block = chart(
+        "strip",
+        "distribution",
+        "Clients' test scores",
+        clients=[str(c) for c in shown],
+        variants=variants,
+        level={"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
+        level_name="majority class",
+    )
     sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly."
     note = "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample
     return Panel(TAB, "distribution", "How clients fare", [block], note)
 
 
 SURE = (
-    column("method", "method"), column("client", "client"),
+    column("method", "method"),
+    column("client", "client"),
     column("rows", "test rows", "number", digits=0),
     column("rarest", "of its rarest class", "number", digits=0, help="rows of the class that the client has fewest of"),
-)  # fmt: skip
+)
 MOST_SURE = 1000  # lines
 
 
@@ -92,8 +99,10 @@ def sureness(found: Gathered) -> Panel | None:
     columns = [c for c in columns if any(row.get(c["key"]) is not None for row in rows)]
     few = "" if len(rows) <= MOST_SURE else f" The lowest {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
     seeds = len(next(iter(found.begun.values())))
-    note = ("Equal scores need not be equally well known: intervals are of the client's own test rows, "
-            f"{'in the first seed, ' if seeds > 1 else ''}at the round that validation chose.{few}")  # fmt: skip
+    note = (
+        "Equal scores need not be equally well known: intervals are of the client's own test rows, "
+        f"{'in the first seed, ' if seeds > 1 else ''}at the round that validation chose.{few}"
+    )
     block = table("sureness", columns, rows[:MOST_SURE], filter=True, fold="Every client, the lowest accuracy first")
     return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
 
@@ -117,10 +126,14 @@ def heat_map(found: Gathered) -> Panel | None:
     share = min(1.0, (MOST_CELLS / (cells * len(measures))) ** 0.5)  # of clients, and of rounds
     notes = [] if share == 1 else ["Rounds and clients are thinned evenly, to keep the file small."]
     variants: list[Block] = [_map(view, m, share, found) for view in views for m in measures]
-    block = chart("matrix", "heat", "Clients by round", variants=variants, x_name="round", y_name="client",
-                  order=True)  # fmt: skip
-    return Panel(TAB, "heat", "Every client in every round",
-                 [block], " ".join(["Test scores of the model that a client would use.", *notes]))  # fmt: skip
+    block = chart("matrix", "heat", "Clients by round", variants=variants, x_name="round", y_name="client", order=True)
+    return Panel(
+        TAB,
+        "heat",
+        "Every client in every round",
+        [block],
+        " ".join(["Test scores of the model that a client would use.", *notes]),
+    )
 
 
 def _map(view: RunView, m: Metric, share: float, found: Gathered) -> dict[str, Any]:
@@ -130,7 +143,11 @@ def _map(view: RunView, m: Metric, share: float, found: Gathered) -> dict[str, A
     values = scored.values[m.id][np.ix_(rows, columns)]
     keys = {"method": view.label, "seed": str(view.seed), "measure": m.name}
     return {
-        "keys": keys, "x": [str(scored.rounds[i]) for i in columns], "y": [str(scored.clients[i]) for i in rows],
+        "keys": keys,
+        "x": [str(scored.rounds[i]) for i in columns],
+        "y": [str(scored.clients[i]) for i in rows],
         "groups": [found.groups.get(scored.clients[i]) for i in rows] if found.groups else None,
-        "values": numbers(values, 4 if m.share else 3), "share": m.share, "name": m.name,
-    }  # fmt: skip
+        "values": numbers(values, 4 if m.share else 3),
+        "share": m.share,
+        "name": m.name,
+    }

@@ -49,11 +49,28 @@ def clusters(found: Gathered) -> Panel | None:
     if placed:
         blocks.append(text(*placed))
     if trees:
-        blocks.append(chart("tree", "tree", "Tree of clients and its cut", variants=trees, x_name="client",
-                            y_name="distance at which groups merge"))  # fmt: skip
+        blocks.append(
+            chart(
+                "tree",
+                "tree",
+                "Tree of clients and its cut",
+                variants=trees,
+                x_name="client",
+                y_name="distance at which groups merge",
+            )
+        )
     if rivers:
-        blocks.append(chart("matrix", "members", "Who was in which cluster", variants=rivers, x_name="round",
-                            y_name="client", categories=True))  # fmt: skip
+        blocks.append(
+            chart(
+                "matrix",
+                "members",
+                "Who was in which cluster",
+                variants=rivers,
+                x_name="round",
+                y_name="client",
+                categories=True,
+            )
+        )
     blocks.append(table("clusters", COLUMNS, rows, filter=True))
     return Panel("Methods", "clusters", "Clusters of clients", blocks)
 
@@ -64,12 +81,16 @@ def _agreed(row: dict[str, Any]) -> str:
 
 SCORES = (PRIMARY, PRIMARY + ROWS_HALF, f"{PRIMARY}_least", "majority_class")
 COLUMNS = (
-    column("method", "method"), column("seed", "seed", "number", digits=0),
-    column("cluster", "cluster", "number", digits=0), column("size", "clients", "number", digits=0),
-    column("accuracy", "accuracy", "percent", half=SCORES[1]), column("accuracy_least", "lowest", "percent"),
+    column("method", "method"),
+    column("seed", "seed", "number", digits=0),
+    column("cluster", "cluster", "number", digits=0),
+    column("size", "clients", "number", digits=0),
+    column("accuracy", "accuracy", "percent", half=SCORES[1]),
+    column("accuracy_least", "lowest", "percent"),
     column("majority_class", "majority class", "percent"),
-    column("groups", "planted groups", help="how many members of each planted group"), column("members", "members"),
-)  # fmt: skip
+    column("groups", "planted groups", help="how many members of each planted group"),
+    column("members", "members"),
+)
 
 
 def _lines(view: RunView, result: ClusterResult, log: list[dict[str, Any]], found: Gathered) -> list[dict[str, Any]]:
@@ -82,12 +103,18 @@ def _lines(view: RunView, result: ClusterResult, log: list[dict[str, Any]], foun
             if client in found.groups:
                 counts[found.groups[client]] = counts.get(found.groups[client], 0) + 1
         named = ", ".join(str(c) for c in group[:NAMED]) + (" ..." if len(group) > NAMED else "")
-        lines.append({
-            "method": view.label, "place": found.places[view.label], "seed": view.seed, "cluster": place,
-            "size": len(group), "members": named,
-            "groups": ", ".join(f"{n} x {g}" for g, n in sorted(counts.items())) or None,
-            **{n: known.get(place, {}).get(n) for n in SCORES},
-        })  # fmt: skip
+        lines.append(
+            {
+                "method": view.label,
+                "place": found.places[view.label],
+                "seed": view.seed,
+                "cluster": place,
+                "size": len(group),
+                "members": named,
+                "groups": ", ".join(f"{n} x {g}" for g, n in sorted(counts.items())) or None,
+                **{n: known.get(place, {}).get(n) for n in SCORES},
+            }
+        )
     return lines
 
 
@@ -106,10 +133,16 @@ def _tree(result: ClusterResult) -> dict[str, Any]:
     for xs, ys in zip(drawn["icoord"], drawn["dcoord"], strict=True):
         below = max(ys) <= low + 1e-12
         first = int((min(xs) - 5) // 10)
-        links.append({"x": numbers((np.array(xs) - 5) / 10, 3), "y": numbers(ys),
-                      "cluster": labels[first] if below else None})  # fmt: skip
-    return {"links": links, "cut": float((low + high) / 2), "leaves": [str(result.order[i]) for i in drawn["leaves"]],
-            "labels": labels, "criterion": result.criterion}  # fmt: skip
+        links.append(
+            {"x": numbers((np.array(xs) - 5) / 10, 3), "y": numbers(ys), "cluster": labels[first] if below else None}
+        )
+    return {
+        "links": links,
+        "cut": float((low + high) / 2),
+        "leaves": [str(result.order[i]) for i in drawn["leaves"]],
+        "labels": labels,
+        "criterion": result.criterion,
+    }
 
 
 def _river(log: list[dict[str, Any]], found: Gathered) -> dict[str, Any]:
@@ -121,7 +154,9 @@ def _river(log: list[dict[str, Any]], found: Gathered) -> dict[str, Any]:
     clients = sorted(known, key=lambda c: last.get(c, -1))  # which keeps their order inside a cluster
     clients = [clients[i] for i in thinned(range(len(clients)), LEAVES)]
     return {
-        "x": [str(round) for round, _ in past], "y": [str(c) for c in clients], "name": "cluster",
+        "x": [str(round) for round, _ in past],
+        "y": [str(c) for c in clients],
+        "name": "cluster",
         "values": [[labels.get(c) for _, labels in past] for c in clients],
         "groups": [found.groups.get(c) for c in clients] if found.groups else None,
-    }  # fmt: skip
+    }

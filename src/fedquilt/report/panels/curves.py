@@ -17,9 +17,11 @@ from fedquilt.storage.finished import chosen, validated
 
 TRAINING = "train_loss"
 COSTS = {
-    "round": "round", "megabytes": "megabytes sent, up and down", "seconds": "seconds",
+    "round": "round",
+    "megabytes": "megabytes sent, up and down",
+    "seconds": "seconds",
     "virtual_seconds": "virtual seconds, on the links of [network]",
-}  # fmt: skip
+}
 SPREAD = "test_accuracy_std"
 MOST = 300  # points of a curve
 
@@ -31,9 +33,11 @@ def measures() -> dict[str, str]:
         if "worst10" in m.summaries:
             found[f"test_{m.id}_worst10"] = f"test {m.name}, worst 10 % of clients"
     return found | {
-        f"valid_{PRIMARY}": f"validation {PRIMARY}", f"common_test_{PRIMARY}": "global model, common test set",
-        f"global_test_{PRIMARY}": f"global model, test {PRIMARY}", TRAINING: "training loss",
-    }  # fmt: skip
+        f"valid_{PRIMARY}": f"validation {PRIMARY}",
+        f"common_test_{PRIMARY}": "global model, common test set",
+        f"global_test_{PRIMARY}": f"global model, test {PRIMARY}",
+        TRAINING: "training loss",
+    }
 
 
 def _shares(names: Iterable[str]) -> list[str]:
@@ -62,11 +66,19 @@ def curves(found: Gathered) -> Panel | None:
     names = {**{n: t for n, t in {**scores, **OWN}.items() if n in known}, **costs}
     most = max(len(one["seeds"]) for one in series)
     block = chart(
-        "lines", "curves", "Curves", series=series, names=names, x="round", shares=_shares(scores), spread=SPREAD,
-        y=next(n for n in (*scores, *OWN, *COSTS) if n in known), t={str(n): _student(n) for n in range(2, most + 1)},
+        "lines",
+        "curves",
+        "Curves",
+        series=series,
+        names=names,
+        x="round",
+        shares=_shares(scores),
+        spread=SPREAD,
+        y=next(n for n in (*scores, *OWN, *COSTS) if n in known),
+        t={str(n): _student(n) for n in range(2, most + 1)},
         level={"test_accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
         level_name="majority class",
-    )  # fmt: skip
+    )
     note = "Lines are means over seeds at rounds that every seed has."
     if not found.sweep:
         how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))

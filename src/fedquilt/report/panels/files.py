@@ -23,30 +23,59 @@ def tails(found: Gathered) -> Panel | None:
         for where, modes in (("common test set", scored.get("global", {})), ("clients, own rows", _plain(scored))):
             for mode, numbers_ in modes.items():
                 share = numbers_.get("by_share", {})
-                rows.append({"method": view.label, "place": found.places[view.label], "seed": view.seed, "where": where,
-                             "mode": mode, "accuracy": numbers_.get("accuracy"),
-                             "balanced": numbers_.get("balanced_accuracy"),
-                             **{tier: share.get(tier) for tier in ("head", "middle", "tail")}})  # fmt: skip
+                rows.append(
+                    {
+                        "method": view.label,
+                        "place": found.places[view.label],
+                        "seed": view.seed,
+                        "where": where,
+                        "mode": mode,
+                        "accuracy": numbers_.get("accuracy"),
+                        "balanced": numbers_.get("balanced_accuracy"),
+                        **{tier: share.get(tier) for tier in ("head", "middle", "tail")},
+                    }
+                )
         if scored.get("global"):
             order = np.argsort(-np.asarray(scored["rows"]), kind="stable").tolist()
-            bars = [{"name": f"{c} ({scored['rows'][c]})", "part": mode, "value": one["per_class"][c]}
-                    for mode, one in scored["global"].items() for c in order]  # fmt: skip
+            bars = [
+                {"name": f"{c} ({scored['rows'][c]})", "part": mode, "value": one["per_class"][c]}
+                for mode, one in scored["global"].items()
+                for c in order
+            ]
             kept = [{**bar, "value": numbers([bar["value"]])[0] or 0} for bar in bars]
             lines.append({"keys": {"method": view.label, "seed": str(view.seed)}, "bars": kept})
     if not rows:
         return None
     columns = (
-        column("method", "method"), column("seed", "seed", "number", digits=0), column("where", "rows"),
-        column("mode", "mode"), column("accuracy", "accuracy", "percent"), column("balanced", "balanced", "percent"),
-        column("head", "head", "percent"), column("middle", "middle", "percent"), column("tail", "tail", "percent"),
-    )  # fmt: skip
+        column("method", "method"),
+        column("seed", "seed", "number", digits=0),
+        column("where", "rows"),
+        column("mode", "mode"),
+        column("accuracy", "accuracy", "percent"),
+        column("balanced", "balanced", "percent"),
+        column("head", "head", "percent"),
+        column("middle", "middle", "percent"),
+        column("tail", "tail", "percent"),
+    )
     blocks: list[Block] = [table("tails", columns, rows, filter=True)]
     if lines:
-        blocks.append(chart("bars", "classes", "Share right by class (training rows), most frequent first",
-                            variants=lines, x_name="share right", grouped=True))  # fmt: skip
-    return Panel("Methods", "tails", "Head, middle and tail", blocks,
-                 "Tiers by share of training rows: the classes that hold 75 % of them are the head, those beyond 95 % "
-                 "the tail.")  # fmt: skip
+        blocks.append(
+            chart(
+                "bars",
+                "classes",
+                "Share right by class (training rows), most frequent first",
+                variants=lines,
+                x_name="share right",
+                grouped=True,
+            )
+        )
+    return Panel(
+        "Methods",
+        "tails",
+        "Head, middle and tail",
+        blocks,
+        "Tiers by share of training rows: the classes that hold 75 % of them are the head, those beyond 95 % the tail.",
+    )
 
 
 def _plain(scored: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +89,14 @@ def leakage(found: Gathered) -> Panel | None:
         return None
     names = list(audit["rows"][0])
     kinds = {n: any(isinstance(row.get(n), float | int) for row in audit["rows"]) for n in names}
-    columns = [column(n, n.replace("_", " "), "number" if kinds[n] else "text", **({"digits": 3} if kinds[n] else {}))
-               for n in names]  # fmt: skip
-    return Panel("Methods", "leakage", "Leakage", [table("leakage", columns, audit["rows"], filter=True)],
-                 "What attacks on uploads found; see the page on the audit.")  # fmt: skip
+    columns = [
+        column(n, n.replace("_", " "), "number" if kinds[n] else "text", **({"digits": 3} if kinds[n] else {}))
+        for n in names
+    ]
+    return Panel(
+        "Methods",
+        "leakage",
+        "Leakage",
+        [table("leakage", columns, audit["rows"], filter=True)],
+        "What attacks on uploads found; see the page on the audit.",
+    )

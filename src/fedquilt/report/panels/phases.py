@@ -15,9 +15,11 @@ from fedquilt.rounds.phases import PHASES
 from fedquilt.runs.meters import LOG
 
 SUMS = (
-    ("seconds", "seconds", 1.0), ("megabytes", "bytes", MEGABYTE), ("joules", "joules", 1.0),
+    ("seconds", "seconds", 1.0),
+    ("megabytes", "bytes", MEGABYTE),
+    ("joules", "joules", 1.0),
     ("virtual_seconds", "virtual_seconds", 1.0),
-)  # fmt: skip
+)
 Rows = Sequence[Mapping[str, Any]]
 ON_LINKS = {"broadcast": "download", "train": "work", "upload": "upload", "aggregate": "server"}
 
@@ -44,8 +46,15 @@ def seconds(found: Gathered) -> Panel | None:
     blocks: list[Block] = [chart("bars", "seconds", "Seconds per run", variants=variants, x_name="seconds")]
     lines = [line for label in logs for line in _lines(found, label, logs[label])]
     if lines:
-        blocks.append(table("phases", [c for c in COLUMNS if any(c["key"] in line for line in lines)], lines,
-                            filter=True, fold="By exchange and phase"))  # fmt: skip
+        blocks.append(
+            table(
+                "phases",
+                [c for c in COLUMNS if any(c["key"] in line for line in lines)],
+                lines,
+                filter=True,
+                fold="By exchange and phase",
+            )
+        )
     note = (
         "Phases are the server's: it makes downloads, waits for clients (or does their work, in one process), reads "
         "uploads, and works on its own state. Clients' work is summed over clients, so with several processes it "
@@ -55,14 +64,21 @@ def seconds(found: Gathered) -> Panel | None:
 
 
 COLUMNS = (
-    column("method", "method"), column("exchange", "exchange"), column("phase", "phase"),
+    column("method", "method"),
+    column("exchange", "exchange"),
+    column("phase", "phase"),
     column("seconds", "seconds", "number", digits=3, help="of the server's clock, per run"),
     column("megabytes", "MB", "number", digits=3, help="sent in this phase, per run"),
-    column("memory", "memory, MB", "number", digits=0,
-           help="largest resident memory of the server's process that was seen in this phase"),
+    column(
+        "memory",
+        "memory, MB",
+        "number",
+        digits=0,
+        help="largest resident memory of the server's process that was seen in this phase",
+    ),
     column("joules", "joules", "number", digits=1, help="of the whole machine, where counters were found"),
     column("virtual_seconds", "virtual seconds", "number", digits=3, help="on the links of [network], per run"),
-)  # fmt: skip
+)
 
 
 def _lines(found: Gathered, label: str, logs: Sequence[Rows]) -> list[dict[str, Any]]:

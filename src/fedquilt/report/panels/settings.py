@@ -22,26 +22,39 @@ def federation(found: Gathered) -> Panel | None:
     if not tasks:
         return None
     if not shown:
-        return Panel("Federation", "federation", "Who has which labels", [
-            text("There are too many clients and classes to keep their counts; 'fedquilt partition' draws them."),
-        ])  # fmt: skip
+        return Panel(
+            "Federation",
+            "federation",
+            "Who has which labels",
+            [text("There are too many clients and classes to keep their counts; 'fedquilt partition' draws them.")],
+        )
     variants = [_task(found, i, task, len(shown) > 1) for i, task in shown]
     kind = "dots" if max(len(v["y"]) for v in variants) <= MOST else "matrix"
-    block = chart(kind, "labels", "Training rows by client and label", variants=variants, x_name="label",
-                  y_name="client")  # fmt: skip
+    block = chart(
+        kind, "labels", "Training rows by client and label", variants=variants, x_name="label", y_name="client"
+    )
     table = [text(f"Table: {told}.")] if (told := found.federation.get("table")) else []
     blocks = [facts(*_facts(found, shown[0][1])), *table, block]
-    return Panel("Federation", "federation", "Who has which labels", blocks,
-                 "Training rows. Colours are planted groups, where there are any.")  # fmt: skip
+    return Panel(
+        "Federation",
+        "federation",
+        "Who has which labels",
+        blocks,
+        "Training rows. Colours are planted groups, where there are any.",
+    )
 
 
 def _task(found: Gathered, place: int, task: dict[str, Any], several: bool) -> dict[str, Any]:
     clients = [tuple(c) if isinstance(c, list) else c for c in task["clients"]]
     groups = [found.groups.get(c) for c in clients] if found.groups else None
     return {
-        "keys": {"task": str(place)} if several else {}, "name": "training rows", "values": task["labels"],
-        "x": [str(c) for c in range(found.federation["classes"])], "y": [str(c) for c in clients], "groups": groups,
-    }  # fmt: skip
+        "keys": {"task": str(place)} if several else {},
+        "name": "training rows",
+        "values": task["labels"],
+        "x": [str(c) for c in range(found.federation["classes"])],
+        "y": [str(c) for c in clients],
+        "groups": groups,
+    }
 
 
 def _facts(found: Gathered, task: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -52,7 +65,7 @@ def _facts(found: Gathered, task: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("training rows", f"{rows.sum():,}", f"{rows.min()} to {rows.max()} per client"),
         ("classes", str(found.federation["classes"]), f"imbalance factor {measures['imbalance_factor']:.3g}"),
         ("size Gini", f"{measures['size_gini']:.3f}", "0: equal sizes"),
-    ]  # fmt: skip
+    ]
     if far is not None:
         items.append(("label distance", f"{far:.3f}", "Jensen-Shannon, mean over pairs"))
     return items
@@ -65,15 +78,23 @@ _ELSEWHERE = ("seed", "compare.")  # shown in their own columns, or no part of a
 def runs(found: Gathered) -> Panel | None:
     """Every run with its state and the hash of its final state."""
     columns = (
-        column("method", "method"), column("seed", "seed", "number", digits=0), column("state", "state"),
-        column("chosen", "chosen round", "number", digits=0,
-               help="by validation accuracy; without validation rows, the last one scored"),
+        column("method", "method"),
+        column("seed", "seed", "number", digits=0),
+        column("state", "state"),
+        column(
+            "chosen",
+            "chosen round",
+            "number",
+            digits=0,
+            help="by validation accuracy; without validation rows, the last one scored",
+        ),
         *([] if found.sweep else [column("accuracy", "accuracy", "percent")]),  # nobody shall choose by test scores
         column("megabytes", "MB", "number", digits=2),
         *_carried(found),
-        column("seconds", "seconds", "number", digits=1), column("digest", "hash of the final state", "code"),
+        column("seconds", "seconds", "number", digits=1),
+        column("digest", "hash of the final state", "code"),
         column("folder", "folder", "code"),
-    )  # fmt: skip
+    )
     return Panel(TAB, "runs", "Runs", [table("runs", columns, [_line(v, found) for v in found.views], filter=True)])
 
 
@@ -87,14 +108,19 @@ def _carried(found: Gathered) -> list[Any]:
 def _line(view: RunView, found: Gathered) -> dict[str, Any]:
     result = view.result
     return {
-        "method": view.label, "place": found.places[view.label], "seed": view.seed, "state": view.state,
+        "method": view.label,
+        "place": found.places[view.label],
+        "seed": view.seed,
+        "state": view.state,
         "chosen": result.get("best_round"),
         "accuracy": None if found.sweep else result.get("best", {}).get("test_accuracy"),
         "megabytes": (result["bytes_up"] + result["bytes_down"]) / MEGABYTE if "bytes_up" in result else None,
         **({"carried": (result["carried_up"] + result["carried_down"]) / MEGABYTE} if "carried_up" in result else {}),
-        "seconds": result.get("seconds"), "digest": result.get("digest", "")[:16] or None, "folder": view.folder.name,
+        "seconds": result.get("seconds"),
+        "digest": result.get("digest", "")[:16] or None,
+        "folder": view.folder.name,
         "frame": not result,
-    }  # fmt: skip
+    }
 
 
 def _settings(view: RunView) -> dict[str, str]:
@@ -114,8 +140,13 @@ def differences(found: Gathered) -> Panel | None:
     rows = [
         {"setting": name, **{f"m{i}": known.get(name) for i, known in enumerate(firsts.values())}} for name in apart
     ]
-    return Panel(TAB, "differences", "What differs", [table("differences", columns, rows)],
-                 "Settings that differ between methods; seeds apart.")  # fmt: skip
+    return Panel(
+        TAB,
+        "differences",
+        "What differs",
+        [table("differences", columns, rows)],
+        "Settings that differ between methods; seeds apart.",
+    )
 
 
 def settings(found: Gathered) -> Panel | None:

@@ -14,10 +14,15 @@ from fedquilt.report.panels.curves import MOST, thinned
 from fedquilt.results.views import RunView, read_json
 
 BANK = {
-    "bank": "rows of the bank", "prototypes_merged": "merged", "prototypes_added": "added",
-    "prototypes_dropped": "dropped", "prototypes_evicted": "evicted", "prototypes_cos_max": "largest cosine",
-    "prototypes_cos_mean": "mean cosine", "prototypes_cos_min": "least cosine",
-}  # fmt: skip
+    "bank": "rows of the bank",
+    "prototypes_merged": "merged",
+    "prototypes_added": "added",
+    "prototypes_dropped": "dropped",
+    "prototypes_evicted": "evicted",
+    "prototypes_cos_max": "largest cosine",
+    "prototypes_cos_mean": "mean cosine",
+    "prototypes_cos_min": "least cosine",
+}
 PICTURES = {"prototypes": "Prototypes as the images nearest to them", "reconstructions": "Hidden patches as guessed"}
 LARGEST = 1_000_000  # bytes of a picture
 
@@ -31,26 +36,54 @@ def forgetting(found: Gathered) -> Panel | None:
     for view in found.views:
         told = read_json(view.folder / FILE)
         for name, one in told.get("measures", {}).items():
-            rows.append({"method": view.label, "place": found.places[view.label], "seed": view.seed,
-                         "measure": NAMES[name], **{n: one[n] for n in NUMBERS}})  # fmt: skip
-            matrices.append({
-                "keys": {"measure": NAMES[name], "method": view.label, "seed": str(view.seed)}, "name": NAMES[name],
-                "x": [str(task) for task in told["tasks"]], "y": ["start", *(f"round {r}" for r in told["rounds"])],
-                "values": numbers([one["before"], *one["matrix"]]), "share": name != "loss", "groups": None,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "method": view.label,
+                    "place": found.places[view.label],
+                    "seed": view.seed,
+                    "measure": NAMES[name],
+                    **{n: one[n] for n in NUMBERS},
+                }
+            )
+            matrices.append(
+                {
+                    "keys": {"measure": NAMES[name], "method": view.label, "seed": str(view.seed)},
+                    "name": NAMES[name],
+                    "x": [str(task) for task in told["tasks"]],
+                    "y": ["start", *(f"round {r}" for r in told["rounds"])],
+                    "values": numbers([one["before"], *one["matrix"]]),
+                    "share": name != "loss",
+                    "groups": None,
+                }
+            )
         if told and view.label not in shown:
             shown.add(view.label)
             pictures += _pictures(view)
     if not rows:
         return None
-    columns = (column("method", "method"), column("seed", "seed", "number", digits=0), column("measure", "measure"),
-               *(column(n, NUMBERS[n], "number", digits=4) for n in NUMBERS))  # fmt: skip
-    grid = chart("matrix", "forgetting", "Scores of every task after every stage", variants=matrices, x_name="task",
-                 y_name="after", written=True)  # fmt: skip
-    return Panel("Methods", "forgetting", "What was kept and forgotten",
-                 [grid, table("continual", columns, rows, filter=True), *pictures],
-                 "Right of the diagonal are tasks not yet met. Forgot: how far below its best a task ended, on "
-                 "average; BWT and FWT: what later tasks did to earlier ones, and earlier to later.")  # fmt: skip
+    columns = (
+        column("method", "method"),
+        column("seed", "seed", "number", digits=0),
+        column("measure", "measure"),
+        *(column(n, NUMBERS[n], "number", digits=4) for n in NUMBERS),
+    )
+    grid = chart(
+        "matrix",
+        "forgetting",
+        "Scores of every task after every stage",
+        variants=matrices,
+        x_name="task",
+        y_name="after",
+        written=True,
+    )
+    return Panel(
+        "Methods",
+        "forgetting",
+        "What was kept and forgotten",
+        [grid, table("continual", columns, rows, filter=True), *pictures],
+        "Right of the diagonal are tasks not yet met. Forgot: how far below its best a task ended, on "
+        "average; BWT and FWT: what later tasks did to earlier ones, and earlier to later.",
+    )
 
 
 def banks(found: Gathered) -> Panel | None:
@@ -64,10 +97,29 @@ def banks(found: Gathered) -> Panel | None:
         return None
     known = {name for one in series for seed in one["seeds"] for name in seed["values"]}
     names = {**{n: t for n, t in BANK.items() if n in known}, "round": "round"}
-    block = chart("lines", "banks", "The bank of prototypes", series=series, names=names, x="round", y="bank",
-                  shares=[], spread="", t={}, level={}, level_name="", bands=["range", "none"])  # fmt: skip
-    return Panel("Methods", "banks", "Prototypes", [block], "Prototypes that came merge with a row of the bank or are "
-                 "added to it; cosines are those between the prototypes of one round.")  # fmt: skip
+    block = chart(
+        "lines",
+        "banks",
+        "The bank of prototypes",
+        series=series,
+        names=names,
+        x="round",
+        y="bank",
+        shares=[],
+        spread="",
+        t={},
+        level={},
+        level_name="",
+        bands=["range", "none"],
+    )
+    return Panel(
+        "Methods",
+        "banks",
+        "Prototypes",
+        [block],
+        "Prototypes that came merge with a row of the bank or are "
+        "added to it; cosines are those between the prototypes of one round.",
+    )
 
 
 def _growth(view: RunView) -> dict[str, Any] | None:
@@ -76,8 +128,11 @@ def _growth(view: RunView) -> dict[str, Any] | None:
         return None
     rows = [rows[i] for i in thinned(range(len(rows)), MOST)]
     known = [n for n in BANK if all(row.get(n) is not None for row in rows)]
-    return {"seed": view.seed, "round": [row["round"] for row in rows],
-            "values": {n: numbers([row[n] for row in rows]) for n in known}}  # fmt: skip
+    return {
+        "seed": view.seed,
+        "round": [row["round"] for row in rows],
+        "values": {n: numbers([row[n] for row in rows]) for n in known},
+    }
 
 
 def _pictures(view: RunView) -> list[Block]:

@@ -21,8 +21,10 @@ def headline(found: Gathered) -> Panel | None:
     summary = found.summary
     said = sentences(summary) if summary else ["No run is finished and scored yet, so there is nothing to compare."]
     if any(view.config.get("output", {}).get("withhold_test") for view in found.views):
-        said = ["The test scores of this run are withheld (output.withhold_test): it is a point of a sweep, which "
-                "chooses on validation rows and then tells those of the chosen point."]  # fmt: skip
+        said = [
+            "The test scores of this run are withheld (output.withhold_test): it is a point of a sweep, which "
+            "chooses on validation rows and then tells those of the chosen point."
+        ]
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
         blocks.append(facts(*_cards(found, summary)))
@@ -61,13 +63,17 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         pair = won["versus"][second]
         p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
         lower = f"lower in {pair['seeds_better']} of {pair['seeds']} seeds"
-        said.append(f"{second} comes next, {abs(100 * pair['difference']):.1f} points "
-                    f"{'lower' if pair['difference'] >= 0 else 'HIGHER client by client'} ({lower}{p}).")  # fmt: skip
+        said.append(
+            f"{second} comes next, {abs(100 * pair['difference']):.1f} points "
+            f"{'lower' if pair['difference'] >= 0 else 'HIGHER client by client'} ({lower}{p})."
+        )
     if not math.isnan(summary["majority_class"]):
         gap = 100 * (best[measure] - summary["majority_class"])
         whose = "a client's" if measure == "accuracy" else "the"
-        said.append(f"Always answering {whose} commonest label gives {_percent(summary['majority_class'])}, "
-                    f"{abs(gap):.1f} points {'less' if gap >= 0 else 'MORE'}.")  # fmt: skip
+        said.append(
+            f"Always answering {whose} commonest label gives {_percent(summary['majority_class'])}, "
+            f"{abs(gap):.1f} points {'less' if gap >= 0 else 'MORE'}."
+        )
     return said
 
 
@@ -88,9 +94,14 @@ def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, 
     kind = "test accuracy" if measure == "accuracy" else "common test set"
     cards = [
         first,
-        (kind, _percent(best[measure]), "one seed: no interval" if one else
-            f"± {100 * best[f'{measure}_half_95']:.1f} over {seeds} seeds (95 % t-interval)"),
-    ]  # fmt: skip
+        (
+            kind,
+            _percent(best[measure]),
+            "one seed: no interval"
+            if one
+            else f"± {100 * best[f'{measure}_half_95']:.1f} over {seeds} seeds (95 % t-interval)",
+        ),
+    ]
     if best["worst10"] is not None:
         half = best["worst10_both_half_95"]
         sure = "" if half is None else f"± {100 * half:.1f} over seeds and test rows; "
@@ -100,11 +111,13 @@ def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, 
     return [
         *cards,
         ("majority class", _percent(summary["majority_class"]), "the least that must be beaten"),
-        (f"rounds to {100 * summary['target']:g} %",
+        (
+            f"rounds to {100 * summary['target']:g} %",
             "never" if reached is None else f"{reached:.1f}".removesuffix(".0"),
-            f"in {best['seeds_at_target']} of {seeds} seeds"),
+            f"in {best['seeds_at_target']} of {seeds} seeds",
+        ),
         ("sent per run", _size(best["megabytes_up"] + best["megabytes_down"]), "up and down, frames as they travelled"),
-    ]  # fmt: skip
+    ]
 
 
 def _columns() -> list[dict[str, Any]]:
@@ -116,42 +129,105 @@ def _columns() -> list[dict[str, Any]]:
     return [column("method", "method"), first, BOOTSTRAP, *scores, *BESIDE]
 
 
-BOOTSTRAP = column("bootstrap", "bootstrap 95 %", "range", low="accuracy_bootstrap_low", high="accuracy_bootstrap_high",
-                   group="accuracy", help="percentile bootstrap over seeds; too narrow for few seeds")  # fmt: skip
+BOOTSTRAP = column(
+    "bootstrap",
+    "bootstrap 95 %",
+    "range",
+    low="accuracy_bootstrap_low",
+    high="accuracy_bootstrap_high",
+    group="accuracy",
+    help="percentile bootstrap over seeds; too narrow for few seeds",
+)
 BESIDE = (
-    column("versus_first_difference", "minus first", "percent", half="versus_first_half", signed=True, group="tests",
-           help="mean over clients of the difference from the first method, ± 95 % over clients"),
-    column("versus_first_p", "p", "p", group="tests",
-           help="Wilcoxon's signed-rank test over clients, Holm's correction over methods"),
+    column(
+        "versus_first_difference",
+        "minus first",
+        "percent",
+        half="versus_first_half",
+        signed=True,
+        group="tests",
+        help="mean over clients of the difference from the first method, ± 95 % over clients",
+    ),
+    column(
+        "versus_first_p",
+        "p",
+        "p",
+        group="tests",
+        help="Wilcoxon's signed-rank test over clients, Holm's correction over methods",
+    ),
     column("versus_first_cohens_d", "Cohen's d", "number", digits=2, group="tests", help="of pairs, over clients"),
-    column("versus_majority_difference", "minus majority", "percent", half="versus_majority_half", signed=True,
-           group="tests", help="the same against always answering the client's commonest label"),
+    column(
+        "versus_majority_difference",
+        "minus majority",
+        "percent",
+        half="versus_majority_half",
+        signed=True,
+        group="tests",
+        help="the same against always answering the client's commonest label",
+    ),
     column("last_round_accuracy", "last round", "percent", group="curve", help="accuracy after the last round"),
-    column("best_test_round_accuracy", "best test round", "percent", group="curve",
-           help="chosen on test rows, so it promises too much; beside the accuracy, never instead of it"),
-    column("area_under_curve", "area under curve", "percent", group="curve",
-           help="mean height of the accuracy curve over rounds"),
+    column(
+        "best_test_round_accuracy",
+        "best test round",
+        "percent",
+        group="curve",
+        help="chosen on test rows, so it promises too much; beside the accuracy, never instead of it",
+    ),
+    column(
+        "area_under_curve",
+        "area under curve",
+        "percent",
+        group="curve",
+        help="mean height of the accuracy curve over rounds",
+    ),
     column("client_gini", "Gini", "number", digits=3, group="spread", help="of clients' accuracies; 0: all equal"),
     column("client_variance", "variance", "number", digits=4, group="spread", help="of clients' accuracies"),
     column("client_least", "lowest client", "percent", group="spread"),
     column("client_most", "highest client", "percent", group="spread"),
     column("rounds_to_target", "rounds", "number", digits=1, group="cost to target", help="to the target accuracy"),
     column("megabytes_to_target", "MB", "number", digits=1, group="cost to target"),
-    column("seconds_to_target", "seconds", "number", digits=1, group="cost to target",
-           help="virtual seconds for runs with [network], else the wall clock"),
+    column(
+        "seconds_to_target",
+        "seconds",
+        "number",
+        digits=1,
+        group="cost to target",
+        help="virtual seconds for runs with [network], else the wall clock",
+    ),
     column("joules_to_target", "joules", "number", digits=0, group="cost to target", help="where counters were found"),
     column("seeds_at_target", "seeds there", "number", digits=0, group="cost to target"),
     column("megabytes", "MB", "number", digits=1, group="cost", help="up and down, per run"),
     column("seconds", "seconds", "number", digits=1, group="cost", help="wall clock of a run"),
     column("updates", "updates", "number", digits=0, group="cost", help="local trainings per run"),
-    *(column(name, name.replace("_", " "), "number", digits=3 if name.startswith("stitch") else 1, group="of methods",
-             help=f"{words}, at the chosen round") for name, words in OWN.items()),
+    *(
+        column(
+            name,
+            name.replace("_", " "),
+            "number",
+            digits=3 if name.startswith("stitch") else 1,
+            group="of methods",
+            help=f"{words}, at the chosen round",
+        )
+        for name, words in OWN.items()
+    ),
     column("clusters", "clusters", "number", digits=1, group="clusters"),
-    column("ari", "ARI", "number", digits=2, group="clusters",
-           help="agreement with planted groups; 1 is perfect; only clients that were placed in a cluster count"),
-    column("placed", "placed", "number", digits=0, group="clusters",
-           help="clients in a cluster at the end; the others are scored with the model of lowest loss on their rows"),
-)  # fmt: skip
+    column(
+        "ari",
+        "ARI",
+        "number",
+        digits=2,
+        group="clusters",
+        help="agreement with planted groups; 1 is perfect; only clients that were placed in a cluster count",
+    ),
+    column(
+        "placed",
+        "placed",
+        "number",
+        digits=0,
+        group="clusters",
+        help="clients in a cluster at the end; the others are scored with the model of lowest loss on their rows",
+    ),
+)
 
 
 def comparison(found: Gathered) -> Panel | None:
@@ -163,8 +239,10 @@ def comparison(found: Gathered) -> Panel | None:
     top = {won["method"], *won["tied"]} if found.comparison else {won["method"]}
     rows: list[dict[str, Any]] = []
     if not math.isnan(summary["majority_class"]):
-        rows.append({"method": "majority class", summary["measure"]: summary["majority_class"], "frame": True}
-                    | {"common_accuracy": summary["majority_class_common"]})  # fmt: skip
+        rows.append(
+            {"method": "majority class", summary["measure"]: summary["majority_class"], "frame": True}
+            | {"common_accuracy": summary["majority_class_common"]}
+        )
     present = {row["kind"] for row in summary["rows"]}
     rows += [{"method": f"{kind} (not run)", "frame": True, "absent": True} for kind in FRAME if kind not in present]
     ordered = sorted(summary["rows"], key=lambda row: not row["frame"])  # the frame first, then as they were given
@@ -176,13 +254,19 @@ def comparison(found: Gathered) -> Panel | None:
         rows.append({k: v for k, v in whole.items() if k in kept} | place)
     columns = [c for c in known if c["key"] == "method" or any(row.get(c["key"]) is not None for row in rows)]
     what = "mean over clients" if summary["measure"] == "accuracy" else "on the common test set"
-    note = (f"Test accuracy in %, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
-            f"{100 * summary['target']:g} %. Marked: the highest and those not told apart from it. "
-            "Grey rows are the frame that every table needs: the majority class, every "
-            "client alone, all data in one place.")  # fmt: skip
-    return Panel(TAB, "comparison", "Comparison" if found.comparison else "Result", [
-        table("comparison", columns, rows, groups=["accuracy"], filter=found.comparison),
-    ], note)  # fmt: skip
+    note = (
+        f"Test accuracy in %, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
+        f"{100 * summary['target']:g} %. Marked: the highest and those not told apart from it. "
+        "Grey rows are the frame that every table needs: the majority class, every "
+        "client alone, all data in one place."
+    )
+    return Panel(
+        TAB,
+        "comparison",
+        "Comparison" if found.comparison else "Result",
+        [table("comparison", columns, rows, groups=["accuracy"], filter=found.comparison)],
+        note,
+    )
 
 
 def tests(found: Gathered) -> Panel | None:
@@ -190,9 +274,16 @@ def tests(found: Gathered) -> Panel | None:
     won = (found.summary or {}).get("winner")
     if not won or not won["versus"]:
         return None
-    rows = [{"method": n, "place": found.places[n], **p, "seeds_told": f"{p['seeds_better']} / {p['seeds']}",
-             "verdict": "significantly lower" if p["significant"] else "not told apart"}
-            for n, p in won["versus"].items()]  # fmt: skip
+    rows = [
+        {
+            "method": n,
+            "place": found.places[n],
+            **p,
+            "seeds_told": f"{p['seeds_better']} / {p['seeds']}",
+            "verdict": "significantly lower" if p["significant"] else "not told apart",
+        }
+        for n, p in won["versus"].items()
+    ]
     name = column("method", f"{won['method']} against")
     columns = (
         name,
@@ -208,19 +299,30 @@ def tests(found: Gathered) -> Panel | None:
         column("cohens_d", "Cohen's d", "number", digits=2, help="of pairs, over clients"),
         column("rank_biserial", "rank-biserial", "number", digits=2, help="of Wilcoxon's ranks, -1 to 1"),
         column("cliffs_delta", "Cliff's delta", "number", digits=2, help="of the two groups, unpaired, -1 to 1"),
-        column("seeds_t", "t-test of the seeds' means", "p", help="another question, which decides nothing: whether "
-               "other seeds would give a difference of the means; few seeds can seldom tell"),
-    )  # fmt: skip
+        column(
+            "seeds_t",
+            "t-test of the seeds' means",
+            "p",
+            help="another question, which decides nothing: whether "
+            "other seeds would give a difference of the means; few seeds can seldom tell",
+        ),
+    )
     kept = {c["key"] for c in details} | {"place"}
-    more = table("effects", details, [{k: v for k, v in row.items() if k in kept} for row in rows],
-                 fold="Sizes of the effects, and the seeds by themselves")  # fmt: skip
+    more = table(
+        "effects",
+        details,
+        [{k: v for k, v in row.items() if k in kept} for row in rows],
+        fold="Sizes of the effects, and the seeds by themselves",
+    )
     note = (
         "Each client is compared with itself under both methods (means over seeds). The highest was chosen on the same "
         "numbers, so small differences deserve doubt."
     )
     if found.summary and found.summary["measure"] != "accuracy":
-        note = ("Clients have no test rows of their own, so the verdict rests on the paired t-test over seeds, on one "
-                "common test set.")  # fmt: skip
+        note = (
+            "Clients have no test rows of their own, so the verdict rests on the paired t-test over seeds, on one "
+            "common test set."
+        )
     return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows), more], note)
 
 

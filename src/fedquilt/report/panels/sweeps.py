@@ -26,11 +26,14 @@ def best_point(found: Gathered) -> Panel | None:
         f"{_percent(best['valid'], best['valid_half_95'])}.",
         f"Its test accuracy, which chose nothing, is {_percent(best['test'], best['test_half_95'])}.",
     ]
-    blocks: list[Block] = [text(*said, tone="lead"), facts(
-        ("validation accuracy", _percent(best["valid"]), "the best of many: it promises a little too much"),
-        ("test accuracy", _percent(best["test"]), "one seed: no interval" if seeds == 1 else f"over {seeds} seeds"),
-        ("points", f"{len(done)} of {found.sweep['total']}", f"{found.sweep['search']}; seeds of each: {seeds}"),
-    )]  # fmt: skip
+    blocks: list[Block] = [
+        text(*said, tone="lead"),
+        facts(
+            ("validation accuracy", _percent(best["valid"]), "the best of many: it promises a little too much"),
+            ("test accuracy", _percent(best["test"]), "one seed: no interval" if seeds == 1 else f"over {seeds} seeds"),
+            ("points", f"{len(done)} of {found.sweep['total']}", f"{found.sweep['search']}; seeds of each: {seeds}"),
+        ),
+    ]
     if len(done) < found.sweep["total"]:
         left = found.sweep["total"] - len(done)
         blocks.append(text(f"{left} points are not finished; 'fedquilt sweep' goes on with them.", tone="warning"))
@@ -43,22 +46,36 @@ def points(found: Gathered) -> Panel | None:
     """All points, best first."""
     names = found.sweep["names"]
     rows = [
-        {**row, **{f"v{i}": plain(row["values"][name]) for i, name in enumerate(names)}, "frame": row["valid"] is None,
-         "place": found.places[row["label"]]}
+        {
+            **row,
+            **{f"v{i}": plain(row["values"][name]) for i, name in enumerate(names)},
+            "frame": row["valid"] is None,
+            "place": found.places[row["label"]],
+        }
         for row in best_first(ranking(found.folder))
-    ]  # fmt: skip
+    ]
     kept = {"point", "best", "frame", "place", "seeds", "valid", "valid_half_95", "rounds", "megabytes", "seconds"}
     kinds = [{type(row[f"v{i}"]) for row in rows} for i in range(len(names))]
     columns = [
         column("point", "point", "number", digits=0),
-        *(column(f"v{i}", name, "number" if kinds[i] <= {int, float} else "text", digits=5 if float in kinds[i] else 0)
-          for i, name in enumerate(names)),
-        column("valid", "validation accuracy", "percent", half="valid_half_95",
-               help="mean over seeds at each seed's chosen round, ± 95 % t-interval"),
+        *(
+            column(
+                f"v{i}", name, "number" if kinds[i] <= {int, float} else "text", digits=5 if float in kinds[i] else 0
+            )
+            for i, name in enumerate(names)
+        ),
+        column(
+            "valid",
+            "validation accuracy",
+            "percent",
+            half="valid_half_95",
+            help="mean over seeds at each seed's chosen round, ± 95 % t-interval",
+        ),
         column("seeds", "seeds done", "number", digits=0),
         column("rounds", "chosen round", "number", digits=1),
-        column("megabytes", "MB", "number", digits=1), column("seconds", "seconds", "number", digits=1),
-    ]  # fmt: skip
+        column("megabytes", "MB", "number", digits=1),
+        column("seconds", "seconds", "number", digits=1),
+    ]
     kept |= {f"v{i}" for i in range(len(names))}
     shown = [{k: v for k, v in row.items() if k in kept} for row in rows]
     note = "Sorted by validation accuracy; the best is marked. Test scores of other points are left out on purpose."
@@ -74,11 +91,23 @@ def parameters(found: Gathered) -> Panel | None:
     for name in found.sweep["names"]:
         values = [plain(row["values"][name]) for row in rows]
         numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-        variants.append({
-            "keys": {"setting": name}, "name": name, "log": name in found.sweep["log"], "numeric": numeric,
-            "points": [{"name": row["label"], "x": value if numeric else str(value), "y": row["valid"],
-                        "best": row["best"]} for row, value in zip(rows, values, strict=True)],
-        })  # fmt: skip
+        variants.append(
+            {
+                "keys": {"setting": name},
+                "name": name,
+                "log": name in found.sweep["log"],
+                "numeric": numeric,
+                "points": [
+                    {
+                        "name": row["label"],
+                        "x": value if numeric else str(value),
+                        "y": row["valid"],
+                        "best": row["best"],
+                    }
+                    for row, value in zip(rows, values, strict=True)
+                ],
+            }
+        )
     block = chart("points", "parameters", "Validation accuracy by setting", variants=variants)
     return Panel(TAB, "parameters", "What each setting does", [block], "Every point is one combination of settings.")
 

@@ -22,18 +22,28 @@ def ledger(found: Gathered) -> Panel | None:
         return None
     rows = [
         {**row, "method": v.label, "place": found.places[v.label], "seed": v.seed, "client": str(row["client"])}
-        for group in found.begun.values() for v in group for row in v.rows("ledger.jsonl")
-    ]  # fmt: skip
+        for group in found.begun.values()
+        for v in group
+        for row in v.rows("ledger.jsonl")
+    ]
     if not rows:
         return Panel("Ledger", "ledger", "Quarantine", [text("Every reply was taken: none was left out.")])
     columns = (
-        column("method", "method"), column("seed", "seed", "number", digits=0),
-        column("round", "round", "number", digits=0), column("exchange", "exchange"), column("client", "client"),
+        column("method", "method"),
+        column("seed", "seed", "number", digits=0),
+        column("round", "round", "number", digits=0),
+        column("exchange", "exchange"),
+        column("client", "client"),
         column("reason", "reason"),
-    )  # fmt: skip
+    )
     cut = f" The first {MOST} are shown." if len(rows) > MOST else ""
-    return Panel("Ledger", "ledger", "Quarantine", [table("ledger", columns, rows[:MOST], filter=True)],
-                 f"{len(rows)} replies were left out of their rounds.{cut}")  # fmt: skip
+    return Panel(
+        "Ledger",
+        "ledger",
+        "Quarantine",
+        [table("ledger", columns, rows[:MOST], filter=True)],
+        f"{len(rows)} replies were left out of their rounds.{cut}",
+    )
 
 
 TAB = "Communication"
@@ -61,23 +71,45 @@ def messages(found: Gathered) -> Panel | None:
         total: dict[tuple[str, str], float] = {}
         for (exchange, way, part), (count, raw, wire) in parts.items():
             total[exchange, way] = total.get((exchange, way), 0.0) + wire
-            rows.append({"method": label, "place": found.places[label], "exchange": exchange, "way": way, "part": part,
-                         "messages": count, "raw": raw / MEGABYTE, "wire": wire / MEGABYTE,
-                         "ratio": raw / wire if wire else None})  # fmt: skip
-        bars += [{"name": label, "part": f"{exchange}, {way}", "value": value / MEGABYTE}
-                 for (exchange, way), value in total.items()]  # fmt: skip
+            rows.append(
+                {
+                    "method": label,
+                    "place": found.places[label],
+                    "exchange": exchange,
+                    "way": way,
+                    "part": part,
+                    "messages": count,
+                    "raw": raw / MEGABYTE,
+                    "wire": wire / MEGABYTE,
+                    "ratio": raw / wire if wire else None,
+                }
+            )
+        bars += [
+            {"name": label, "part": f"{exchange}, {way}", "value": value / MEGABYTE}
+            for (exchange, way), value in total.items()
+        ]
     if not rows:
         return None
     columns = (
-        column("method", "method"), column("exchange", "exchange"), column("way", "way"), column("part", "part"),
-        column("messages", "messages", "number", digits=0), column("raw", "MB as it is", "number", digits=4),
-        column("wire", "MB sent", "number", digits=4), column("ratio", "ratio", "number", digits=1),
-    )  # fmt: skip
+        column("method", "method"),
+        column("exchange", "exchange"),
+        column("way", "way"),
+        column("part", "part"),
+        column("messages", "messages", "number", digits=0),
+        column("raw", "MB as it is", "number", digits=4),
+        column("wire", "MB sent", "number", digits=4),
+        column("ratio", "ratio", "number", digits=1),
+    )
     blocks: list[Block] = [
-        chart("bars", "sent", "Megabytes per run by exchange and direction", variants=[{"keys": {}, "bars": bars}],
-              x_name="megabytes"),
+        chart(
+            "bars",
+            "sent",
+            "Megabytes per run by exchange and direction",
+            variants=[{"keys": {}, "bars": bars}],
+            x_name="megabytes",
+        ),
         table("parts", columns, rows, filter=True, fold="What the messages were made of"),
-    ]  # fmt: skip
+    ]
     return Panel(
         TAB, "messages", "What travelled", blocks, "Means over seeds; lengths of the frames as they were sent."
     )
@@ -103,19 +135,25 @@ def compression(found: Gathered) -> Panel | None:
             continue
         plain = [run["fedavg"]["up"] + run["fedavg"]["down"] for run in runs if run["fedavg"]]
         sent = mean["wire_up"] + mean["wire_down"]
-        rows.append({
-            "method": label, "place": found.places[label],
-            "up": mean["wire_up"] / MEGABYTE, "up_ratio": mean["raw_up"] / mean["wire_up"] if mean["wire_up"] else None,
-            "down": mean["wire_down"] / MEGABYTE,
-            "down_ratio": mean["raw_down"] / mean["wire_down"] if mean["wire_down"] else None,
-            "fedavg_ratio": float(np.mean(plain)) / sent if plain and sent else None,
-        })  # fmt: skip
+        rows.append(
+            {
+                "method": label,
+                "place": found.places[label],
+                "up": mean["wire_up"] / MEGABYTE,
+                "up_ratio": mean["raw_up"] / mean["wire_up"] if mean["wire_up"] else None,
+                "down": mean["wire_down"] / MEGABYTE,
+                "down_ratio": mean["raw_down"] / mean["wire_down"] if mean["wire_down"] else None,
+                "fedavg_ratio": float(np.mean(plain)) / sent if plain and sent else None,
+            }
+        )
     if not rows:
         return None
     columns = (
-        column("method", "method"), column("up", "MB up", "number", digits=3),
-        column("up_ratio", "times smaller, up", "number", digits=1), column("down", "MB down", "number", digits=3),
+        column("method", "method"),
+        column("up", "MB up", "number", digits=3),
+        column("up_ratio", "times smaller, up", "number", digits=1),
+        column("down", "MB down", "number", digits=3),
         column("down_ratio", "times smaller, down", "number", digits=1),
         column("fedavg_ratio", "times less than plain FedAvg", "number", digits=1, help="head included, both ways"),
-    )  # fmt: skip
+    )
     return Panel("Methods", "compression", "Compression", [table("compression", columns, rows)])

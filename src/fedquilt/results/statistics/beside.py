@@ -22,11 +22,12 @@ def beside(
     low, high = bootstrap(chosen)
     tops = [best for rows in histories if (best := best_test_round(rows)) is not None]
     columns: dict[str, Any] = {
-        "accuracy_bootstrap_low": low, "accuracy_bootstrap_high": high,
+        "accuracy_bootstrap_low": low,
+        "accuracy_bootstrap_high": high,
         **(over_clients(scores) if any(len(found) > 1 for found in scores) else {}),
         "area_under_curve": float(np.mean([area_under(rows) for rows in histories])),
         "best_test_round_accuracy": float(np.mean([accuracy for _, accuracy in tops])) if tops else None,
-    }  # fmt: skip
+    }
     costs = costs_to(histories, target, joules)
     columns |= {f"{name}_to_target": cost.mean if cost.always else None for name, cost in costs.items()}
     return columns | {"seeds_at_target": costs["rounds"].reached}

@@ -114,9 +114,16 @@ def against(first: Accuracies, other: Accuracies) -> Paired:
         return Paired(difference, math.nan, math.nan, better, len(first), _t_test(seeds))
     half = float(stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each)))
     return Paired(
-        float(each.mean()), half, wilcoxon(each), better, len(first), _t_test(seeds), cohens_d(each),
-        rank_biserial(each), cliffs_delta(list(ours.values()), list(theirs.values())),
-    )  # fmt: skip
+        float(each.mean()),
+        half,
+        wilcoxon(each),
+        better,
+        len(first),
+        _t_test(seeds),
+        cohens_d(each),
+        rank_biserial(each),
+        cliffs_delta(list(ours.values()), list(theirs.values())),
+    )
 
 
 def wilcoxon(differences: Any) -> float:

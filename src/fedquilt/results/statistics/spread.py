@@ -18,8 +18,11 @@ def over_clients(seeds: Sequence[Mapping[ClientId, float]]) -> dict[str, float]:
     if not held:
         return {}
     measures: dict[str, Any] = {
-        "client_gini": _gini, "client_variance": np.var, "client_least": np.min, "client_most": np.max,
-    }  # fmt: skip
+        "client_gini": _gini,
+        "client_variance": np.var,
+        "client_least": np.min,
+        "client_most": np.max,
+    }
     return {name: float(np.mean([float(f(values)) for values in held])) for name, f in measures.items()}
 
 

@@ -34,10 +34,18 @@ class WandB:
             raise InputError(f'wandb is not installed ({error}): pip install "fedquilt[track]".') from error
         place = run.place or uuid.uuid4().hex[:12]
         self._run = wandb.init(
-            id=place, resume="allow", name=run.name, project=self.project, entity=self.entity, group=self.group,
-            mode=self.mode, dir=str(run.folder), config=dict(run.config), reinit="create_new",
+            id=place,
+            resume="allow",
+            name=run.name,
+            project=self.project,
+            entity=self.entity,
+            group=self.group,
+            mode=self.mode,
+            dir=str(run.folder),
+            config=dict(run.config),
+            reinit="create_new",
             settings=wandb.Settings(silent=True, console="off", disable_git=True),
-        )  # fmt: skip
+        )
         return place
 
     def log(self, round: int, numbers: Mapping[str, float]) -> None:

@@ -36,11 +36,31 @@ from fedquilt.pieces.codecs.matrices import Coded
 from fedquilt.records.record import pack, record, unpack
 
 MATRIX_CODECS = [
-    hgc(), hgc(5, "upper"), hgc(64, "unbiased"), hgc_rc(), hgc_rc(8, column_bits=5), hgc_legacy(8), sign(), top_k(0.1),
-    top_k(1.0), random_k(0.2), random_k(1.0, unbiased=False), uniform(1), uniform(5), uniform(8), uniform(16),
-    uniform(3, stochastic=True), qsgd(2), qsgd(4, block=7), qsgd(8), qsgd(16, block=1000), half(), half("bfloat16"),
-    power_sgd(1), power_sgd(3),
-]  # fmt: skip
+    hgc(),
+    hgc(5, "upper"),
+    hgc(64, "unbiased"),
+    hgc_rc(),
+    hgc_rc(8, column_bits=5),
+    hgc_legacy(8),
+    sign(),
+    top_k(0.1),
+    top_k(1.0),
+    random_k(0.2),
+    random_k(1.0, unbiased=False),
+    uniform(1),
+    uniform(5),
+    uniform(8),
+    uniform(16),
+    uniform(3, stochastic=True),
+    qsgd(2),
+    qsgd(4, block=7),
+    qsgd(8),
+    qsgd(16, block=1000),
+    half(),
+    half("bfloat16"),
+    power_sgd(1),
+    power_sgd(3),
+]
 STAGED = [hgc(lossless=s) for s in ("deflate", "gaps", "adaptive", "smallest")] + [hgc_rc(lossless="adaptive")]
 every_codec = pytest.mark.parametrize("codec", MATRIX_CODECS + STAGED, ids=repr)
 
@@ -103,10 +123,18 @@ def test_sizes_and_bit_exact_decoding(codec, matrix):
 
 @pytest.mark.parametrize(
     ("codec", "most"),
-    [(uniform(16), 1e-4), (uniform(8), 0.02), (qsgd(16), 1e-2), (half(), 1e-3), (half("bfloat16"), 5e-3),
-     (top_k(1.0), 0), (random_k(1.0), 0), (power_sgd(9), 1e-5)],
+    [
+        (uniform(16), 1e-4),
+        (uniform(8), 0.02),
+        (qsgd(16), 1e-2),
+        (half(), 1e-3),
+        (half("bfloat16"), 5e-3),
+        (top_k(1.0), 0),
+        (random_k(1.0), 0),
+        (power_sgd(9), 1e-5),
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_fine_codecs_are_close(codec, most):
     matrix = torch.randn(20, 9, generator=Seed(0).torch()) @ torch.randn(9, 30, generator=Seed(1).torch())
     found = codec.restore(codec.code(matrix, Seed(0))[0], 20, 30)
@@ -147,15 +175,23 @@ def test_power_sgd_finds_a_matrix_of_low_rank_and_remembers():
 # Params, layouts and fields
 
 PARAMS = {
-    "a.weight": torch.randn(6, 5, generator=Seed(0).torch()), "a.bias": torch.randn(6, generator=Seed(1).torch()),
-    "conv.weight": torch.randn(4, 3, 2, 2, generator=Seed(2).torch()), "bn.count": torch.tensor(7),
-    "bn.mean": torch.randn(4, generator=Seed(3).torch()), "scale": torch.tensor(0.5),
-}  # fmt: skip
+    "a.weight": torch.randn(6, 5, generator=Seed(0).torch()),
+    "a.bias": torch.randn(6, generator=Seed(1).torch()),
+    "conv.weight": torch.randn(4, 3, 2, 2, generator=Seed(2).torch()),
+    "bn.count": torch.tensor(7),
+    "bn.mean": torch.randn(4, generator=Seed(3).torch()),
+    "scale": torch.tensor(0.5),
+}
 HEAD = {"head.weight": torch.randn(3, 4), "head.bias": torch.randn(3)}
 AROUND = [
-    error_feedback(top_k(0.2)), chain(top_k(0.3), half()), chain(power_sgd(1), uniform(8)), chain(hgc(), lfsr()),
-    error_feedback(chain(top_k(0.3), uniform(4))), chain(top_k(0.5), top_k(0.5), half("bfloat16")), lfsr(),
-]  # fmt: skip
+    error_feedback(top_k(0.2)),
+    chain(top_k(0.3), half()),
+    chain(power_sgd(1), uniform(8)),
+    chain(hgc(), lfsr()),
+    error_feedback(chain(top_k(0.3), uniform(4))),
+    chain(top_k(0.5), top_k(0.5), half("bfloat16")),
+    lfsr(),
+]
 
 
 def frames(codec: Any, upload: Any, sent: Any, times: int = 3) -> list[Any]:
@@ -248,16 +284,37 @@ def test_a_combination_that_cannot_work_is_refused(codec, message):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: hgc(1), lambda: hgc(65), lambda: hgc(representative="mean"), lambda: hgc(lossless="zip"),
-        lambda: hgc_rc(column_bits=0), lambda: hgc_legacy(10), lambda: top_k(0.0), lambda: random_k(1.5),
-        lambda: uniform(0), lambda: qsgd(1), lambda: qsgd(4, block=0), lambda: half("float8"), lambda: power_sgd(0),
-        lambda: chain(hgc()), lambda: chain(hgc(), on("a", half())), lambda: chain(hgc(), 3), lambda: error_feedback(3),
-        lambda: on("", hgc()), lambda: on("a b", hgc()), lambda: on("a", 3), lambda: together(),
-        lambda: together(hgc()), lambda: together(on("a", hgc()), on("a", half())), lambda: lfsr(0),
-        lambda: lfsr(4, (4,)), lambda: lfsr(4, ()),
-        lambda: lfsr(4, (1, 1)), lambda: lfsr(4, (3,), 16), lambda: lfsr(4, (3,), 0),
+        lambda: hgc(1),
+        lambda: hgc(65),
+        lambda: hgc(representative="mean"),
+        lambda: hgc(lossless="zip"),
+        lambda: hgc_rc(column_bits=0),
+        lambda: hgc_legacy(10),
+        lambda: top_k(0.0),
+        lambda: random_k(1.5),
+        lambda: uniform(0),
+        lambda: qsgd(1),
+        lambda: qsgd(4, block=0),
+        lambda: half("float8"),
+        lambda: power_sgd(0),
+        lambda: chain(hgc()),
+        lambda: chain(hgc(), on("a", half())),
+        lambda: chain(hgc(), 3),
+        lambda: error_feedback(3),
+        lambda: on("", hgc()),
+        lambda: on("a b", hgc()),
+        lambda: on("a", 3),
+        lambda: together(),
+        lambda: together(hgc()),
+        lambda: together(on("a", hgc()), on("a", half())),
+        lambda: lfsr(0),
+        lambda: lfsr(4, (4,)),
+        lambda: lfsr(4, ()),
+        lambda: lfsr(4, (1, 1)),
+        lambda: lfsr(4, (3,), 16),
+        lambda: lfsr(4, (3,), 0),
     ],
-)  # fmt: skip
+)
 def test_wrong_settings_are_refused(make):
     with pytest.raises(InputError):
         make()

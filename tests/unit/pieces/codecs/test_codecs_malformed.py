@@ -22,9 +22,17 @@ from fedquilt.pieces.codecs.quantised import half
 
 M = torch.randn(5, 9, generator=Seed(0).torch())
 BYTES = [
-    hgc(), hgc(lossless="deflate"), hgc(lossless="adaptive"), hgc_rc(), hgc_rc(lossless="adaptive"), hgc_legacy(),
-    sign(), uniform(5), uniform(8), qsgd(4),
-]  # fmt: skip
+    hgc(),
+    hgc(lossless="deflate"),
+    hgc(lossless="adaptive"),
+    hgc_rc(),
+    hgc_rc(lossless="adaptive"),
+    hgc_legacy(),
+    sign(),
+    uniform(5),
+    uniform(8),
+    qsgd(4),
+]
 PAIRS = [top_k(0.3), random_k(0.3), power_sgd(1)]
 as_bytes = pytest.mark.parametrize("codec", BYTES, ids=repr)
 
@@ -120,16 +128,24 @@ HEAD = {"h.weight": M, "h.bias": M[:, 0].clone()}
 @pytest.mark.parametrize(
     "change",
     [
-        lambda c: replace(c, layout=3), lambda c: replace(c, layout=-1), lambda c: replace(c, layout=True),
-        lambda c: replace(c, layout=None), lambda c: replace(c, layout=b""), lambda c: replace(c, layout=c.layout[:-1]),
-        lambda c: replace(c, layout=c.layout + b"\0"), lambda c: replace(c, layout=b"\xff" * 12),
-        lambda c: replace(c, layout=b"\x00\x63\x00"), lambda c: replace(c, layout=b"\x00\x00\xff"),
+        lambda c: replace(c, layout=3),
+        lambda c: replace(c, layout=-1),
+        lambda c: replace(c, layout=True),
+        lambda c: replace(c, layout=None),
+        lambda c: replace(c, layout=b""),
+        lambda c: replace(c, layout=c.layout[:-1]),
+        lambda c: replace(c, layout=c.layout + b"\0"),
+        lambda c: replace(c, layout=b"\xff" * 12),
+        lambda c: replace(c, layout=b"\x00\x63\x00"),
+        lambda c: replace(c, layout=b"\x00\x00\xff"),
         lambda c: replace(c, layout=b"\x00\x00\x02\xff\xff\xff\x7f\xff\xff\xff\x7f"),
-        lambda c: replace(c, layout=b"\x02\x01a\x00\x01\x03\x01a\x00\x01\x03"), lambda c: replace(c, parts=()),
-        lambda c: replace(c, parts=c.parts * 2), lambda c: replace(c, parts=list(c.parts)),
+        lambda c: replace(c, layout=b"\x02\x01a\x00\x01\x03\x01a\x00\x01\x03"),
+        lambda c: replace(c, parts=()),
+        lambda c: replace(c, parts=c.parts * 2),
+        lambda c: replace(c, parts=list(c.parts)),
         lambda c: replace(c, layout=b"\x01\x02\xff\xfe\x00\x00"),
     ],
-)  # fmt: skip
+)
 def test_wrong_layouts_are_refused(change):
     wire, _ = hgc().encode(HEAD, None, None, Seed(0))
     with pytest.raises(FrameError):
