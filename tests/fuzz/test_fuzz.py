@@ -16,6 +16,7 @@ from fedquilt.config.config import dump, load
 from fedquilt.config.data import federation_of
 from fedquilt.errors import ConfigError, FrameError, InputError
 from fedquilt.pieces import etf
+from fedquilt.records.compact import MAGIC
 from fedquilt.records.limits import upload_limits
 from fedquilt.records.record import unpack
 
@@ -43,7 +44,8 @@ def test_large_headers_are_refused_at_once():
     """They took a processor for seconds, whatever their limits."""
     for frame in fuzz_frames._headers():
         began = time.process_time()
-        with pytest.raises(FrameError, match=r"not a compact frame|more than 131,072 values|late"):
+        reason = "more than 131,072 values|late" if frame[:2] == MAGIC else "not a compact frame"
+        with pytest.raises(FrameError, match=reason):
             unpack(frame, limits=upload_limits(0, None, 0.5))
         assert time.process_time() - began < 1
 

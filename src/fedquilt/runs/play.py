@@ -197,7 +197,7 @@ class Run:
             self.progress["missing"] = joined(self.progress.get("missing", {}), self.folder.missing)
         self.energy.restore(self.progress["energy"], self.done)
         self.meters.restore(self.energy.meter.spent, self.progress["virtual_seconds"])
-        self.callbacks.restore(self.progress.get("callbacks", {}))
+        self.callbacks.restore(self.progress.pop("callbacks", {}))
 
     def _finish(self) -> None:
         if self.folder is None and not self.callbacks.given:
