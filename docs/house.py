@@ -38,9 +38,10 @@ COLOURS = {
     "#fbe8c8": ("methods", "pieces", "data", "models", "metrics"),
     "#eee2f3": ("core", "records", "kernels"),
 }
-HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {high}" role="img" aria-labelledby="title about">
+HEAD = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {high}" role="img"
+  aria-labelledby="title about">
   <title id="title">The rooms of fedquilt</title>
-  <desc id="about">Layers: each room may import only from those below it; rooms side by side do not see each other.</desc>
+  <desc id="about">A room may import only from those below it; rooms side by side do not see each other.</desc>
   <style>
     text {{ fill: #1c2530; font-family: system-ui, sans-serif; text-anchor: middle; }}
     .room {{ font-size: 15px; font-weight: 600; }}
