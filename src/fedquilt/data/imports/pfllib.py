@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-import pickle
+import pickle  # noqa: TID251 -- restricted below: no name is ever imported
 import re
 import zipfile
 from collections.abc import Callable
