@@ -1,4 +1,7 @@
-"""Merging saved models, one tensor of each at a time."""
+"""Merging saved models, one tensor of each at a time.
+
+The greedy soup of saved models, scored on a recipe's validation rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands about long tails. Heavy libraries are imported by those that need them."""
+"""Commands about what runs learned: long tails, streams, answers. Heavy libraries are imported by those that need them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """``python -m fedquilt.compat.pfllib``: experiments in PFLlib's words.
 
 It reads PFLlib's dataset folders, takes its arguments, and writes its .h5 results; what runs is fedquilt.
+
+PFLlib's dataset folders, found by name in any case.
 """
 
 from __future__ import annotations

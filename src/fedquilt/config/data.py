@@ -1,4 +1,7 @@
-"""From checked settings to clients and their data."""
+"""From checked settings to clients and their data.
+
+Rows set aside for pretraining, so that no client ever holds an image that the backbone was trained on.
+"""
 
 from __future__ import annotations
 

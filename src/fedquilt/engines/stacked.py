@@ -1,4 +1,7 @@
-"""Several trainings at once: parameters stacked along a first axis, ``torch.func.vmap`` over the objective."""
+"""Several trainings at once: parameters stacked along a first axis, ``torch.func.vmap`` over the objective.
+
+The batches of several clients as one: lane i is row i of every column.
+"""
 
 from __future__ import annotations
 

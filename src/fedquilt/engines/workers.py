@@ -1,4 +1,7 @@
-"""The default engine on a machine with several cores: persistent processes, bit-identical to ``local``."""
+"""The default engine on a machine with several cores: persistent processes, bit-identical to ``local``.
+
+How many visits or exams go to a worker in one message: enough to be worth it, few enough to end together.
+"""
 
 from __future__ import annotations
 

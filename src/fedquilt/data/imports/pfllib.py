@@ -2,6 +2,12 @@
 
 Each file holds ``data``, a pickled dict of x and y (dataset/utils/dataset_utils.py in github.com/TsingZ0/PFLlib); it is
 read without running anything. Files with plain arrays x and y are read as well.
+
+Arrays out of pickled objects without running anything: the one reader of pickles here.
+
+A pickle is a program: it may call whatever it can name. This reader lets it name four things of numpy, and even for
+these it gives stand-ins that only take notes: the arrays are made afterwards, from the notes, once shapes and lengths
+are checked. Every other name is refused before anything is done with it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 ``divide(source, classes)`` makes one as the recipe's data section says: of another data set when a source is given, of
 the rows of some classes when those are given.
+
+Streams in which every client has a list of data sets of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Streams: federations whose data change from round to round. The tasks are federations; a clock says which is on."""
+"""Streams: federations whose data change from round to round. The tasks are federations; a clock says which is on.
+
+Several federations on common columns, and a federation cut down to some classes: what streams are made of.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Centralised training: what one could reach if the data could be moved."""
+"""Centralised training: what one could reach if the data could be moved.
+
+Training in the first round, and no more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""FedLoGe: features for one fixed sparse frame; beside it a global head for all and a local head at each client."""
+"""FedLoGe: features for one fixed sparse frame; beside it a global head for all and a local head at each client.
+
+The network of FedLoGe: one body under a fixed frame, a global head and a local head.
+"""
 
 from __future__ import annotations
 

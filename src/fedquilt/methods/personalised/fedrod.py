@@ -1,4 +1,7 @@
-"""FedRoD: one body, a generic head for everyone, and at each client a head of its own on top."""
+"""FedRoD: one body, a generic head for everyone, and at each client a head of its own on top.
+
+FedRoD with a hypernetwork: a client's own head is made from its class shares by a layer that all share.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Start from weights that were trained before."""
+"""Start from weights that were trained before.
+
+Names of vision transformers elsewhere, turned into the names of ``ViT``: timm's, and those of transformers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Agglomerative clustering of clients by a vector of each."""
+"""Agglomerative clustering of clients by a vector of each.
+
+Would other clients have given the same clusters? The cut repeated on parts of the clients.
+"""
 
 from __future__ import annotations
 

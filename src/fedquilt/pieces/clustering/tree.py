@@ -1,4 +1,10 @@
-"""The tree of merges of clients by their distances, and where to cut it."""
+"""The tree of merges of clients by their distances, and where to cut it.
+
+Measures of a clustering from condensed distances (scipy's pdist), without the square matrix that libraries ask for.
+
+For thousands of clients the square and copies of it would be most of the memory, and one silhouette for each of many
+cuts of a tree most of the time; the distances need to be summed only once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A few bits per entry."""
+"""A few bits per entry.
+
+Sixteen bits per entry.
+
+One bit per entry and one scale.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Localising: which of a model's changes have a say."""
+"""Localising: which of a model's changes have a say.
+
+How much is kept, round by round.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The runs, how their settings differ, and what they share."""
+"""The runs, how their settings differ, and what they share.
+
+Who has which labels, and how much.
+"""
 
 from __future__ import annotations
 

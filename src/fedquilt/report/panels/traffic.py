@@ -1,4 +1,7 @@
-"""What travelled, by exchange, direction and part."""
+"""What travelled, by exchange, direction and part.
+
+Replies that were left out, and why.
+"""
 
 from __future__ import annotations
 

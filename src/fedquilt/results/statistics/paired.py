@@ -1,4 +1,7 @@
-"""Is one method better than another for the same clients? Paired differences and their test."""
+"""Is one method better than another for the same clients? Paired differences and their test.
+
+How large a difference is, apart from whether it can be told from chance.
+"""
 
 from __future__ import annotations
 
