@@ -193,7 +193,9 @@ class Finder(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """The spec of an alias."""
-        return ModuleSpec(name, self) if name in MODULES else None
+        if name not in MODULES:
+            return None
+        return ModuleSpec(name, self, is_package=any(other.startswith(f"{name}.") for other in MODULES))
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The alias; nothing else is imported for it yet."""
