@@ -50,6 +50,7 @@ runs.sweeping > studies: points sweep
 runs.watch > watch: board clients find follow page server tail
 """  # from which folder to which: modules that kept their names
 _RENAMED = {  # modules that did not
+    "runs.sweeping": "studies",
     "commands.benching": "commands.catalogues",
     "commands.continual": "commands.afterwards",
     "commands.merging": "commands.models",

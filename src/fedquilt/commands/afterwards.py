@@ -1,4 +1,4 @@
-"""Commands about what runs learned: long tails, streams, answers. Heavy libraries are imported by those that need them."""
+"""Commands about what runs learned: long tails, streams, answers. Heavy libraries are imported when they are needed."""
 
 from __future__ import annotations
 
