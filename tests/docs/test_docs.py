@@ -129,4 +129,5 @@ def test_make_targets_exist() -> None:
 def test_links_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            place = ROOT / target[1:] if target.startswith("/") else page.parent / target
+            assert place.exists(), f"{page.name}: {target}"
