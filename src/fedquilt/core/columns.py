@@ -11,7 +11,6 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
-from typing import Any
 
 import numpy as np
 import torch
@@ -256,7 +255,7 @@ def without_numbers(agreed: PerColumn) -> PerColumn:
     )
 
 
-def check_sums(blank: PerColumn, told: Any) -> None:
+def check_sums(blank: PerColumn, told: object) -> None:
     """Raise unless this can be what a client tells of such columns."""
     count, named = len(blank.columns), sum(c.category for c in blank.columns)
     if not isinstance(told, ColumnSums) or type(told.rows) is not int or told.rows < 1:

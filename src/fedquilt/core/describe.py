@@ -49,7 +49,7 @@ _FILES = tuple(
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor)
 
 
-def describe(value: Any, path: str = "method") -> Any:
+def describe(value: object, path: str = "method") -> Any:
     """The description of an object; raises with the path of the part that has none."""
     if isinstance(value, _PLAIN):
         return value

@@ -88,7 +88,7 @@ class Net:
             raise InputError(f"Net's capture is 'auto', True or False, got {self.capture!r}.")
 
     @staticmethod
-    def of(build: Callable[..., nn.Module], /, *args: Any, **kwargs: Any) -> Net:
+    def of(build: Callable[..., nn.Module], /, *args: object, **kwargs: object) -> Net:
         """A net of ``build(*args, **kwargs)``."""
         return Net(partial(build, *args, **kwargs))
 
@@ -307,11 +307,11 @@ class Net:
         return (self.build,), {n: getattr(self, n) for n in names}
 
 
-def _keep_input(seen: Params, name: str, layer: nn.Module, given: tuple[Tensor, ...], out: Any) -> None:
+def _keep_input(seen: Params, name: str, layer: nn.Module, given: tuple[Tensor, ...], out: object) -> None:
     seen[name] = given[0].detach()
 
 
-def logits_of(out: Any) -> Tensor:
+def logits_of(out: object) -> Tensor:
     """The class scores in what a network returned: the tensor itself, its ``logits``, or its first item."""
     if isinstance(out, Tensor):
         return out

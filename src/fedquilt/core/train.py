@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.allowance import ask
 from fedquilt.core.device import carried, elsewhere, moved
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import C, D, Turn, U
 from fedquilt.core.objective import Loss
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
@@ -97,8 +97,8 @@ class Descent:
     turn: Turn
 
 
-Visited = tuple[Any, Any, Job, Trained]  # the client's new state, the upload, and both ends of the training
-Play = Generator[Descent, Trained, Visited]
+Visited = tuple[C, U, Job, Trained]  # the client's new state, the upload, and both ends of the training
+Play = Generator[Descent, Trained, Visited[C, U]]
 
 
 def labelled(site: Site) -> Table:
@@ -112,7 +112,7 @@ def constant(round: int) -> float:
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Generic[D, C, U]):
     """Local training. Calling it is its definition; engines may only make it faster.
 
     Args:
@@ -131,9 +131,9 @@ class Train:
         rows: ``site -> table``, what is trained on.
     """
 
-    start: Callable[[Any, Any, Site, Turn], Job]
+    start: Callable[[D, C, Site, Turn], Job]
     objective: Loss
-    finish: Callable[[Job, Trained, Any, Site, Turn], tuple[Any, Any]]
+    finish: Callable[[Job, Trained, C, Site, Turn], tuple[C, U]]
     optimizer: Optimizer
     epochs: int = 1
     steps: int | None = None
@@ -149,15 +149,15 @@ class Train:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def __call__(self, download: D, client: C, site: Site, turn: Turn) -> tuple[C, U]:
         client, upload, _, _ = self.run(download, client, site, turn)
         return client, upload
 
-    def run(self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None) -> Visited:
+    def run(self, download: D, client: C, site: Site, turn: Turn, device: torch.device | None = None) -> Visited[C, U]:
         """As calling it, and also what it began with and what it left behind, for engines that measure."""
         return _played(self.play(download, client, site, turn), device)
 
-    def play(self, download: Any, client: Any, site: Site, turn: Turn) -> Play:
+    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
         """The same with the descent left to whoever plays it: what is yielded is to be descended, and sent back."""
         with _stage("start"):
             job = self.start(download, client, site, turn)
@@ -238,37 +238,36 @@ class Train:
 
 
 @dataclass(frozen=True)
-class InTurn:
+class InTurn(Generic[D, C, U]):
     """Several trainings in one visit: each sees the client's state as the one before left it; one of them uploads.
 
     The first has the visit's own seed, so that it does exactly what it would do alone.
     """
 
-    works: tuple[Train, ...]
+    works: tuple[Train[D, C, U | None], ...]
 
-    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def __call__(self, download: D, client: C, site: Site, turn: Turn) -> tuple[C, U]:
         client, upload, _, _ = self.run(download, client, site, turn)
         return client, upload
 
-    def run(self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None) -> Visited:
+    def run(self, download: D, client: C, site: Site, turn: Turn, device: torch.device | None = None) -> Visited[C, U]:
         """As :meth:`Train.run`, with the job of the training that uploads."""
         return _played(self.play(download, client, site, turn), device)
 
-    def play(self, download: Any, client: Any, site: Site, turn: Turn) -> Play:
+    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
         """As :meth:`Train.play`."""
-        found = []
+        found: list[tuple[U, Job, Trained]] = []
         for i, work in enumerate(self.works):
             here = turn if i == 0 else replace(turn, seed=turn.seed.fold("then", i))
-            client, *rest = yield from work.play(download, client, site, here)
-            if rest[0] is not None:
-                found.append(rest)
+            client, upload, job, trained = yield from work.play(download, client, site, here)
+            if upload is not None:
+                found.append((upload, job, trained))
         if len(found) != 1:
             raise InputError(f"Of the trainings in turn exactly one must upload something, but {len(found)} did.")
-        ((upload, job, trained),) = found
-        return client, upload, job, trained
+        return client, *found[0]
 
 
-def _played(play: Play, device: torch.device | None) -> Visited:
+def _played(play: Play[C, U], device: torch.device | None) -> Visited[C, U]:
     """Play it here, one descent after another."""
     try:
         descent = next(play)
@@ -277,7 +276,7 @@ def _played(play: Play, device: torch.device | None) -> Visited:
                 trained = descent.train.descend(descent, device)
             descent = play.send(trained)
     except StopIteration as end:
-        found: Visited = end.value
+        found: Visited[C, U] = end.value
         return found
 
 

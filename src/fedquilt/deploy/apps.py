@@ -66,7 +66,7 @@ def server_app(recipe: Path) -> Server:
     return Server(start)
 
 
-def play(grid: Any, config: Config, folder: Path) -> None:
+def play(grid: object, config: Config, folder: Path) -> None:
     """Play a run on a federation. What ends it early is written down for the command that follows the run."""
     from fedquilt.deploy.processes import write_down
     from fedquilt.engines.flower.engine import Flower, Patience

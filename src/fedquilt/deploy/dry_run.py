@@ -108,7 +108,7 @@ def _contents(frame: bytes, least: int) -> dict[str, Any]:
     return {"tensors": parts, "numbers": numbers, "bytes in all": len(frame), "at least": least}
 
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _walk(value: object, path: str) -> Iterator[tuple[str, Any]]:
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _walk(getattr(value, field.name), f"{path}.{field.name}".lstrip("."))

@@ -18,7 +18,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.stacked import REMEDY, alike, descend
 from fedquilt.errors import InputError
 from fedquilt.rounds.client import ClientSide, Outcome, Score, Task, Visit
-from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.engine import Facts, Lost
 
 WINDOW = 4  # so many times the width of clients are sorted by size, that lanes may have like lengths
 TUNE_STEPS = 3
@@ -176,7 +176,7 @@ class Lanes(Local):
             self.width = best_width(self.side, [task(c) for c in clients[: WIDTHS[-1]]])
         return self.width
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """One process, and the width."""
         return {**super().facts(), "width": self.width}
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -78,7 +77,7 @@ AGREES = 1e-4  # relative; how well a padded batch must give the loss of the bar
 
 def alike(descents: Mapping[int, Descent]) -> list[list[int]]:
     """The numbers of those that can go side by side: one training, one shape of everything, one learning rate."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for number, d in descents.items():
         memory = d.job.memory or Memory()
         shapes = tuple((n, t.shape, t.dtype) for n, t in d.job.params.items())

@@ -158,7 +158,7 @@ class _Source:
             f"        return ({', '.join(results)},)\n    return play\n  return bind\n"
         )
 
-    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def _call(self, func: object, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> None:
         if not isinstance(func, torch._ops.OpOverload):
             raise CannotRecord(f"{func} is not one kernel")
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
@@ -195,7 +195,7 @@ class _Source:
             self.until[self.storages.get(name, 0)] = len(self.lines)
         self.lines.append([line])
 
-    def _fixes(self, func: Any, out: Any) -> bool:
+    def _fixes(self, func: object, out: object) -> bool:
         """Whether what a kernel makes has a place of its own in the memory of the thread."""
         made = out if isinstance(out, tuple) else (out,)
         return (func in INTO or func is _aten.empty.memory_format) and all(
@@ -210,7 +210,7 @@ class _Source:
             for t in made
         )
 
-    def _fix(self, func: Any, out: Any, given: list[str]) -> str:
+    def _fix(self, func: object, out: object, given: list[str]) -> str:
         made = out if isinstance(out, tuple) else (out,)
         names = []
         for tensor in made:
@@ -259,7 +259,7 @@ class _Source:
                 if writes and isinstance(tensor, Tensor) and self._name(tensor) not in self.owned:
                     raise CannotRecord(f"{func} writes into a tensor from outside")
 
-    def _text(self, value: Any, used: list[str]) -> str:
+    def _text(self, value: object, used: list[str]) -> str:
         if isinstance(value, Tensor):
             used.append(self._name(value))
             return used[-1]
@@ -281,12 +281,12 @@ class _Source:
         self.names[id(tensor)] = name
         return name
 
-    def _value(self, value: Any) -> str:
+    def _value(self, value: object) -> str:
         name = f"c{len(self.values)}"
         self.values[name] = value
         return name
 
-    def _target(self, out: Any, once: bool, own: bool) -> str:
+    def _target(self, out: object, once: bool, own: bool) -> str:
         if isinstance(out, tuple | list) and out:
             return "".join(f"{self._target(o, once, own)}, " for o in out).rstrip()
         if not isinstance(out, Tensor) or id(out) in self.names:  # or it was written in place
@@ -318,7 +318,7 @@ class _Source:
                 line.append(f"del {name}")
 
 
-def _reshapes(func: Any) -> bool:
+def _reshapes(func: object) -> bool:
     """Whether it changes the form of a tensor in place: then what was made had another form than it has now."""
     return isinstance(func, torch._ops.OpOverload) and torch.Tag.inplace_view in func.tags
 

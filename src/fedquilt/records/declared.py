@@ -50,12 +50,12 @@ class Between:
 Count = Annotated[int, Between(0, 10**12)]
 
 
-def check_declared(value: Any, kind: Any = Any, what: str = "upload") -> None:
+def check_declared(value: object, kind: object = Any, what: str = "upload") -> None:
     """Raise unless a value is what an annotation declares; records inside it are what their own fields declare."""
     _check_of(kind)(value, what)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value in an error's few words; its text may come from anybody."""
     if isinstance(value, Tensor):
         return f"a tensor {tuple(value.shape)} {value.dtype}"
@@ -68,7 +68,7 @@ def shown(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _check_of(kind: Any) -> Check:
+def _check_of(kind: object) -> Check:
     try:
         return _made(kind)
     except TypeError:  # an annotation that cannot be hashed
@@ -76,7 +76,7 @@ def _check_of(kind: Any) -> Check:
 
 
 @cache
-def _made(kind: Any) -> Check:
+def _made(kind: object) -> Check:
     """The check of an annotation; one that is no type of what records hold allows everything."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is None or kind is NoneType:
@@ -101,18 +101,18 @@ def _made(kind: Any) -> Check:
 
 
 def _only(fits: Callable[[Any], bool], words: str) -> Check:
-    def check(value: Any, what: str) -> None:
+    def check(value: object, what: str) -> None:
         if not fits(value):
             raise InputError(f"{what} should be {words}, got {shown(value)}.")
 
     return check
 
 
-def _whole(value: Any) -> bool:
+def _whole(value: object) -> bool:
     return type(value) is int and abs(value) < LARGEST
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     return (type(value) is float and math.isfinite(value)) or _whole(value)
 
 
@@ -137,8 +137,8 @@ def _narrowed(check: Check, rules: Sequence[Any]) -> Check:
     return narrowed
 
 
-def _either(checks: Sequence[Check], kind: Any) -> Check:
-    def either(value: Any, what: str) -> None:
+def _either(checks: Sequence[Check], kind: object) -> Check:
+    def either(value: object, what: str) -> None:
         problems = []
         for check in checks:
             try:
@@ -151,7 +151,7 @@ def _either(checks: Sequence[Check], kind: Any) -> Check:
 
 
 def _mapping(keys: Check, values: Check) -> Check:
-    def check(value: Any, what: str) -> None:
+    def check(value: object, what: str) -> None:
         if not isinstance(value, dict):
             raise InputError(f"{what} should be a dict, got {shown(value)}.")
         for key, inner in value.items():
@@ -177,7 +177,7 @@ def _row(kind: Any, args: tuple[Any, ...]) -> Check:
 
 
 def _of_type(kind: type) -> Check:
-    def check(value: Any, what: str) -> None:
+    def check(value: object, what: str) -> None:
         if not isinstance(value, kind):
             raise InputError(f"{what} should be a {kind.__name__}, got {shown(value)}.")
         _record(value, what)
@@ -185,7 +185,7 @@ def _of_type(kind: type) -> Check:
     return check
 
 
-def _record(value: Any, what: str) -> None:
+def _record(value: object, what: str) -> None:
     kind: type = type(value)
     for name, check in _fields(kind):
         check(getattr(value, name), f"{what}.{name}")
@@ -200,7 +200,7 @@ def _fields(kind: type) -> tuple[tuple[str, Check], ...]:
     return tuple((name, _check_of(hints.get(name, Any))) for name in names(kind))
 
 
-def _anything(value: Any, what: str) -> None:
+def _anything(value: object, what: str) -> None:
     """Of what nothing is declared: numbers are numbers, and records are what they declare."""
     if isinstance(value, Tensor):
         return

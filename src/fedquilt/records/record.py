@@ -34,7 +34,7 @@ _SUMMED, _UNSUMMED = b'{"__metadata__":{"crc32":"', b'{"__metadata__":{"fedquilt
 _DIGITS = slice(8 + len(_SUMMED), 16 + len(_SUMMED))  # where the checksum of a safetensors frame stands
 
 
-def pack(value: Any, compact: bool = False, lift: Lift | None = None, checksum: bool = True) -> bytes:
+def pack(value: object, compact: bool = False, lift: Lift | None = None, checksum: bool = True) -> bytes:
     """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels; in the latter,
     what ``lift`` gives for bytes stands in their place. Without ``checksum``: a safetensors frame for hashing, or for
     storing under its hash."""
@@ -70,7 +70,7 @@ def _crc(pieces: Iterable[Frame]) -> int:
     return total
 
 
-def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None = None) -> bytearray | memoryview:
+def pack_into(value: object, room: Callable[[int], bytearray | memoryview] | None = None) -> bytearray | memoryview:
     """A compact frame that :func:`unpack` takes over instead of copying it, in the memory that ``room`` has for it."""
     header, tensors = _pieces(value)
     size = len(header) + sum(t.numel() * t.element_size() for t in tensors) + _SUM_BYTES
@@ -89,13 +89,13 @@ def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None =
     return frame
 
 
-def _pieces(value: Any, lift: Lift | None = None) -> tuple[bytes, list[Tensor]]:
+def _pieces(value: object, lift: Lift | None = None) -> tuple[bytes, list[Tensor]]:
     """The header of a compact frame, and the tensors that follow it."""
     writer = _written(value, lift)
     return writer.header(), sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
 
 
-def frame_bytes(value: Any, compact: bool = False) -> int:
+def frame_bytes(value: object, compact: bool = False) -> int:
     """How long the frame of a record is; compact frames are not made for it."""
     if not compact:
         return len(pack(value))
@@ -103,7 +103,7 @@ def frame_bytes(value: Any, compact: bool = False) -> int:
     return len(writer.header()) + sum(t.numel() * t.element_size() for t in writer.tensors) + _SUM_BYTES
 
 
-def _written(value: Any, lift: Lift | None = None) -> Writer:
+def _written(value: object, lift: Lift | None = None) -> Writer:
     """The header of a compact frame, and the tensors that follow it."""
     writer = Writer(lift)
     try:
@@ -123,7 +123,7 @@ def _bytes_of(tensor: Tensor) -> memoryview | bytes:
     return memoryview(cast(Any, flat.view(torch.uint8).numpy()))
 
 
-def _key(name: Any) -> str:
+def _key(name: object) -> str:
     """A dict key as one step of a path: never empty, and no two keys of a dict alike (1 and '1' are two)."""
     return escaped(name) if isinstance(name, str) else "%" + escaped(repr(name))
 
@@ -132,7 +132,7 @@ def _name(key: str) -> str:
     return "" if key == "%" else key.replace("%2F", "/").replace("%25", "%")
 
 
-def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _write(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(value, float):
@@ -303,7 +303,7 @@ class _Reader:
                 self.count.node()
                 yield _name(name.rpartition("/")[2]), self.tensor(name)
 
-    def read(self, node: Any) -> Any:
+    def read(self, node: object) -> Any:
         self.count.node()
         if not isinstance(node, dict):
             if isinstance(node, list):
@@ -357,12 +357,12 @@ class _Reader:
             raise FrameError(f"tensors {list(self.unread)[:3]} belong to nothing in the tree.")
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Whether two records are made of the very same tensors and equal scalars, so that one frame serves both."""
     return _alike(a, b, lambda one, other: False)
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: object, b: object) -> bool:
     """Whether two records are equal, so that their frames are."""
     return _alike(a, b, _equal_tensors)
 
@@ -387,7 +387,7 @@ def _alike(a: Any, b: Any, tensors: Callable[[Tensor, Tensor], bool]) -> bool:
     return bool(a == b)
 
 
-def finite_scalars(value: Any) -> bool:
+def finite_scalars(value: object) -> bool:
     """Whether every float of a record, tensors apart, is finite."""
     if isinstance(value, Tensor):
         return True
@@ -396,7 +396,7 @@ def finite_scalars(value: Any) -> bool:
     return all(map(finite_scalars, _inside(value)))
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: object) -> Iterator[Tensor]:
     """Every tensor of a record."""
     if isinstance(value, Tensor):
         yield value
@@ -408,7 +408,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
                 yield from tensors_in(part)
 
 
-def parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
+def parts_of(value: object) -> Iterator[tuple[Any, Any]]:
     """The parts of a record, or of what is in it, with their names, keys or places."""
     if isinstance(value, dict):
         yield from value.items()
@@ -418,7 +418,7 @@ def parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from ((name, getattr(value, name)) for name in names(type(value)))
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _inside(value: object) -> Iterable[Any]:
     """The parts of a record or of what is in it."""
     kind = type(value)
     if kind in MARKS:

@@ -25,8 +25,8 @@ class Visit:
     examples: int
     steps: int | None = None
     loss: float | None = None
-    before: Any = None
-    after: Any = None
+    before: object = None
+    after: object = None
     trip: int = 0
 
     @property

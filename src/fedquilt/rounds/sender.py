@@ -11,13 +11,13 @@ from fedquilt.core.table import ClientId
 from fedquilt.records.record import pack, same
 from fedquilt.rounds.traffic import Load, load_of
 
-Carry = Callable[..., tuple[Any, Any]]
+Carry = Callable[..., tuple[object, object]]
 
 
 class Sent(NamedTuple):
     """A download: as the client sees it, its frame, and what that is made of."""
 
-    seen: Any
+    seen: object
     frame: bytes
     load: Load
 
@@ -32,13 +32,13 @@ class Sender:
 
     def __init__(
         self,
-        down: Callable[[ClientId], Any],
+        down: Callable[[ClientId], object],
         carry: Carry,
         failed: Callable[[ClientId, Exception], Exception],
-        uncoded: Callable[[Any], Any] = as_it_is,
+        uncoded: Callable[[Any], object] = as_it_is,
     ) -> None:
         self._down, self._carry, self._failed, self._uncoded = down, carry, failed, uncoded
-        self._kept: deque[tuple[Any, Sent]] = deque(maxlen=self.recent)
+        self._kept: deque[tuple[object, Sent]] = deque(maxlen=self.recent)
         self._under_way: dict[ClientId, Sent] = {}
 
     def send(self, client: ClientId) -> Sent:
@@ -57,7 +57,7 @@ class Sender:
         del self._under_way[client]
         return sent
 
-    def _packed(self, record: Any) -> Sent:
+    def _packed(self, record: object) -> Sent:
         known = next((kept for kept in reversed(self._kept) if same(kept[0], record)), None)
         if known is None:
             seen, wire = self._carry(record)

@@ -25,7 +25,9 @@ class Load:
     parts: Sizes = field(default_factory=dict)
 
 
-def load_of(plain: Any, coded: Any, frame: Frame, wrap: Callable[[Any], Any] = lambda message: message) -> Load:
+def load_of(
+    plain: object, coded: object, frame: Frame, wrap: Callable[[Any], object] = lambda message: message
+) -> Load:
     """The load of a message: what it means, what travelled, its frame, and the record around it."""
     raw = len(frame) if coded is plain else frame_bytes(wrap(plain), compact=True)
     parts: Sizes = {}
@@ -37,7 +39,7 @@ def load_of(plain: Any, coded: Any, frame: Frame, wrap: Callable[[Any], Any] = l
     return Load(raw, len(frame), {**parts, FRAME: rest})
 
 
-def _compared(plain: Any, coded: Any, path: str) -> Iterator[tuple[str, int, int]]:
+def _compared(plain: object, coded: object, path: str) -> Iterator[tuple[str, int, int]]:
     if isinstance(plain, Tensor | bytes):
         yield path or "tensor", _weight(plain), _weight(coded)
     elif is_dataclass(plain) and not isinstance(plain, type) and type(plain) is type(coded):
@@ -60,7 +62,7 @@ def _compared(plain: Any, coded: Any, path: str) -> Iterator[tuple[str, int, int
         yield path or "record", _weight(plain), _weight(coded)
 
 
-def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
+def _sizes(value: object, path: str) -> Iterator[tuple[str, int]]:
     """The same for a message that travels as it is."""
     if isinstance(value, Tensor | bytes | bytearray):
         yield path or "tensor", _weight(value)
@@ -79,7 +81,7 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _weight(value: Any) -> int:
+def _weight(value: object) -> int:
     """The bytes of all tensors and bytes of a tree."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()

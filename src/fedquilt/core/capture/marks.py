@@ -74,7 +74,7 @@ class Marker:
         self.full = False
         self.count = 0
 
-    def mark(self, value: Any) -> Any:
+    def mark(self, value: object) -> Any:
         """The mark of a value."""
         self.count += 1
         if self.count > _MOST:
@@ -92,7 +92,7 @@ class Marker:
         self.kept.append(value)
         return self._whole(value)
 
-    def _whole(self, value: Any) -> Any:
+    def _whole(self, value: object) -> Any:
         if isinstance(value, Tensor):
             return _tensor(value)
         if isinstance(value, np.ndarray):
@@ -117,7 +117,7 @@ class Marker:
             return id(value)
         return self._object(value)
 
-    def _object(self, value: Any) -> Any:
+    def _object(self, value: object) -> Any:
         if belongs(type(value), "fedquilt"):  # nothing of this library's changes by being called, but for what it holds
             held = fields(value) if is_dataclass(value) and type(value).__name__ != "Net" else ()
             return id(value), tuple((f.name, self.mark(getattr(value, f.name, None))) for f in held)
@@ -126,7 +126,7 @@ class Marker:
             return id(value)
         return id(value), self._own(value)
 
-    def _own(self, value: Any) -> Any:
+    def _own(self, value: object) -> Any:
         """What an object has beside what it holds as a list or a dict: its attributes."""
         held = {**getattr(value, "__dict__", {}), **{n: getattr(value, n) for n in _slots(value) if hasattr(value, n)}}
         return tuple((n, self.mark(v)) for n, v in held.items())
@@ -139,13 +139,13 @@ class Marker:
                 yield name, self.mark(value)
 
 
-def belongs(thing: Any, *packages: str) -> bool:
+def belongs(thing: object, *packages: str) -> bool:
     """Whether a function or class is defined in one of these packages."""
     place = getattr(thing, "__module__", None)
     return isinstance(place, str) and place.split(".")[0] in packages
 
 
-def _slots(value: Any) -> list[str]:
+def _slots(value: object) -> list[str]:
     found = [n for kind in type(value).__mro__ for n in _listed(vars(kind).get("__slots__", ()))]
     return [n for n in found if n not in ("__dict__", "__weakref__")]
 
@@ -162,7 +162,7 @@ def _tensor(value: Tensor) -> Any:
         return about
 
 
-def _digest(array: Any) -> bytes:
+def _digest(array: object) -> bytes:
     flat = np.ascontiguousarray(array).reshape(-1)
     step = max(1, flat.nbytes // _WHOLE)
     return hashlib.blake2b(flat[::step].tobytes(), digest_size=16).digest()

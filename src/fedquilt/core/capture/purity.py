@@ -157,7 +157,7 @@ class Watched:
     hooks: Hooks
 
     @staticmethod
-    def of(owner: Any, resident: Resident | None, strict: bool) -> Watched:
+    def of(owner: object, resident: Resident | None, strict: bool) -> Watched:
         """An objective with a network, and with those that it calls beside it."""
         if resident is None:
             return Watched(owner, None, Hooks([]))
@@ -168,7 +168,7 @@ class Watched:
         return Watched(owner, watch, Hooks(r.module for r in residents))
 
     @staticmethod
-    def building(build: Any, module: nn.Module, strict: bool) -> Watched:
+    def building(build: object, module: nn.Module, strict: bool) -> Watched:
         """The building of such a network."""
         reach = Reach.of_building(build, module)
         return Watched(build, Watch([], [reach], strict) if reach.foreign or not own(module) else None, Hooks([]))

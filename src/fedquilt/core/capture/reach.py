@@ -112,7 +112,7 @@ class Reach:
         return reach._settled(held)
 
     @staticmethod
-    def of_building(build: Any, module: nn.Module) -> Reach:
+    def of_building(build: object, module: nn.Module) -> Reach:
         """What is done when such a network is built."""
         reach = Reach(("__init__", "__new__", "__post_init__"), building=True)
         for part in module.modules():
@@ -120,7 +120,7 @@ class Reach:
         return reach._settled([(getattr(build, "__name__", "build"), build)])
 
     @staticmethod
-    def of_loss(loss: Any) -> Reach:
+    def of_loss(loss: object) -> Reach:
         """What a loss does: functions, objects that are called, and whatever they hold."""
         return Reach()._settled([(type(loss).__name__, loss)])
 
@@ -150,7 +150,7 @@ class Reach:
 
     # Values
 
-    def _value(self, name: str, value: Any) -> None:
+    def _value(self, name: str, value: object) -> None:
         """Follow a value that the code holds or names."""
         if value is None or isinstance(value, bool | int | float | str | bytes | Tensor) or id(value) in self._done:
             return
@@ -181,7 +181,7 @@ class Reach:
         else:
             self._object(name, value)
 
-    def _object(self, name: str, value: Any) -> None:
+    def _object(self, name: str, value: object) -> None:
         kind = type(value)
         if self._world(name, kind):
             return
@@ -214,7 +214,7 @@ class Reach:
                     if not name.startswith("__") and not callable(value) and not hasattr(value, "__get__"):
                         self._globals[f"{each.__name__}.{name}"] = vars(each), name
 
-    def _world(self, name: str, thing: Any) -> bool:
+    def _world(self, name: str, thing: object) -> bool:
         """Whether something belongs to what changes by itself, or is seen outside."""
         place = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
         top = place.split(".")[0] if isinstance(place, str) else ""

@@ -71,7 +71,7 @@ class Tapes:
     _watches: dict[int, Watched] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
-    def visit(self, owner: object, stable: Sequence[Tensor], more: Any = (), fresh: int | None = None) -> Visit:
+    def visit(self, owner: object, stable: Sequence[Tensor], more: object = (), fresh: int | None = None) -> Visit:
         """A visit with these tensors; ``owner`` is the objective, and ``more`` whatever else its steps depend on.
 
         ``fresh``: so many results of a step are new tensors; a next step may overwrite the others. None: all are.
@@ -96,7 +96,7 @@ class Tapes:
         finally:
             self.wanted = before
 
-    def of(self, key: Any, owner: object) -> _Known:
+    def of(self, key: object, owner: object) -> _Known:
         """What is known of steps of this form."""
         found = self.known.get(key)
         if found is None:
@@ -161,7 +161,7 @@ class Visit:
         with torch._C._AutoDispatchBelowAutograd():
             return list(found[0](*given))
 
-    def _first(self, form: Any, moving: list[Tensor], eager: Eager) -> list[Tensor]:
+    def _first(self, form: object, moving: list[Tensor], eager: Eager) -> list[Tensor]:
         """A step of a form that this visit has not played yet."""
         known = self.tapes.of((self.key, form), self.owner)
         known.seen += 1

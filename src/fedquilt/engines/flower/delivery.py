@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedquilt.core.table import ClientId
 from fedquilt.engines.flower.errand import HEAD_SECONDS, Answer, Errand, Frames, Parcel, Refused, read
@@ -16,7 +15,8 @@ from fedquilt.errors import FedquiltError, FrameError
 from fedquilt.rounds.engine import Lost
 
 _LATE = 5.0  # seconds to read an answer that came just in time
-JobFor = Callable[[ClientId, Parcel], Any]
+JobFor = Callable[[ClientId, Parcel], object]
+Answered = Lost | tuple[object, Frames]  # why there is no result, or a result and the frames that came with it
 
 
 @dataclass(eq=False)
@@ -52,14 +52,14 @@ class Delivery:
     oldest: int
     job: JobFor
     what: str = "an exchange"
-    answers: dict[ClientId, Any] = field(default_factory=dict)
+    answers: dict[ClientId, Answered] = field(default_factory=dict)
     waited: dict[ClientId, float] = field(default_factory=dict)
     _under_way: list[_Sent] = field(default_factory=list)
     _homeless: list[ClientId] = field(default_factory=list)
     _began: float = 0.0
     _until: float = 0.0  # when the waiting ends, in seconds since 1970
 
-    def run(self, clients: Sequence[ClientId]) -> dict[ClientId, Any]:
+    def run(self, clients: Sequence[ClientId]) -> dict[ClientId, Answered]:
         """Send everything and wait for the answers."""
         patience = self.post.patience
         self._homeless = list(clients)
