@@ -110,6 +110,8 @@ MODULES = {
 }
 NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.core.exchange:OnBase": "fedquilt.methods.on_base:OnBase",
+    "fedquilt.engines.log:Visit": "fedquilt.rounds.log:ClientUpdate",
+    "fedquilt.engines.rounds:Visit": "fedquilt.rounds.log:ClientUpdate",
     "fedquilt.methods.apfl:apfl": "fedquilt.methods.personalised.apfl:APFL",
     "fedquilt.methods.cfl:cfl": "fedquilt.methods.clustered.cfl:CFL",
     "fedquilt.methods.cgpfl:cgpfl": "fedquilt.methods.clustered.cgpfl:CGPFL",

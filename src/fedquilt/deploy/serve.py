@@ -44,7 +44,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Server:
+class FederationServer:
     """Where and how a run is served.
 
     Args:
@@ -285,7 +285,7 @@ def _answer(told: str) -> dict[str, Any]:
 class _Link:
     """The SuperLink, ours or one that runs already."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: FederationServer) -> None:
         self.server = server
         self.process: subprocess.Popen[bytes] | None = None
         self.front: Front | None = None

@@ -18,7 +18,7 @@ _DAY = 86400.0
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRun:
     """The states of one run: how many clients, the newest round, bytes, and how many days they have not changed."""
 
     run: str
@@ -28,7 +28,7 @@ class Kept:
     days: float
 
 
-def kept(state: Path) -> list[Kept]:
+def kept(state: Path) -> list[KeptRun]:
     """The runs of a state folder, the newest first."""
     if not state.is_dir():
         raise InputError(f"There is no folder '{state}'. Give the one that 'fedquilt join --state' was given.")
@@ -36,7 +36,7 @@ def kept(state: Path) -> list[Kept]:
     return sorted((one for one in found if one is not None), key=lambda one: one.days)
 
 
-def _one(place: Path) -> Kept | None:
+def _one(place: Path) -> KeptRun | None:
     files = list(place.glob(f"*{OnDisk.suffix}"))
     if not files:
         return None
@@ -45,10 +45,10 @@ def _one(place: Path) -> Kept | None:
     days = (time.time() - max(fact.st_mtime for fact in facts)) / _DAY
     newest = max(version.round for version in versions)
     size = sum(fact.st_size for fact in facts)
-    return Kept(place.name, len({version.client for version in versions}), newest, size, round(max(days, 0.0), 3))
+    return KeptRun(place.name, len({version.client for version in versions}), newest, size, round(max(days, 0.0), 3))
 
 
-def forget(state: Path, runs: list[str], older: float | None) -> list[Kept]:
+def forget(state: Path, runs: list[str], older: float | None) -> list[KeptRun]:
     """Delete the states of these runs, and of all that have not changed for so many days; what was deleted."""
     if older is not None and not 0 < older < 1e6:
         raise InputError(f"--older takes days, more than 0, got {older:g}.")
@@ -63,7 +63,7 @@ def forget(state: Path, runs: list[str], older: float | None) -> list[Kept]:
     return gone
 
 
-def table(found: list[Kept]) -> str:
+def table(found: list[KeptRun]) -> str:
     """For people."""
     if not found:
         return "No states of any run."
@@ -72,6 +72,6 @@ def table(found: list[Kept]) -> str:
     return "\n".join(lines)
 
 
-def rows(found: list[Kept]) -> list[dict[str, Any]]:
+def rows(found: list[KeptRun]) -> list[dict[str, Any]]:
     """For programs."""
     return [asdict(one) for one in found]

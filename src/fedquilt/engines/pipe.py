@@ -35,7 +35,7 @@ _AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if i
 
 
 @record(name="fedquilt.engines.pipe:Following")
-class Following:
+class FollowingBytes:
     """Stands in a record for bytes that follow it; ``taken``: whoever gets them may have the memory they are in."""
 
     place: int
@@ -250,7 +250,7 @@ def _packed(message: object, after: list[Frame]) -> bytes:
         if len(part) < _LONG:
             return part
         after.append(part)
-        return Following(len(after) - 1, isinstance(part, memoryview))
+        return FollowingBytes(len(after) - 1, isinstance(part, memoryview))
 
     return pack(message, compact=True, lift=lift)
 
@@ -260,11 +260,11 @@ def _unpacked(frame: Frame, after: list[Frame]) -> Any:
 
     left = dict(enumerate(after))
 
-    def lower(stands: Following) -> Frame:
+    def lower(stands: FollowingBytes) -> Frame:
         found = left.pop(stands.place)  # each once: it may be written into
         return found if stands.taken or isinstance(found, bytes) else bytes(found)
 
-    message = unpack(frame, (Following, lower))
+    message = unpack(frame, (FollowingBytes, lower))
     if left:
         raise FrameError(f"out of step: {len(left)} parts that belong to nothing.")
     return message

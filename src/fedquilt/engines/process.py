@@ -22,7 +22,7 @@ import torch
 
 from fedquilt.engines.kept_memory import keep_memory, settings
 from fedquilt.engines.pipe import Pipe
-from fedquilt.engines.worker import Begin, Job, Several, Work, main
+from fedquilt.engines.worker import Begin, Several, Work, WorkerJob, main
 from fedquilt.rounds.client import Exam
 
 
@@ -216,13 +216,13 @@ class Worker:
         self.process.wait()
         self.jobs.clear()
 
-    def _job(self, number: int, what: Work) -> tuple[Job, bytes | None, bytes | None]:
+    def _job(self, number: int, what: Work) -> tuple[WorkerJob, bytes | None, bytes | None]:
         """The message, and the parts that the worker has after it."""
         down, whole = what.down, self.whole
         if isinstance(what, Exam | Several) and what.whole is not None:
             whole = what.whole
             what = replace(what, whole=b"") if whole is self.whole else what
-        return Job(number, replace(what, down=None) if down is self.down else what), down, whole
+        return WorkerJob(number, replace(what, down=None) if down is self.down else what), down, whole
 
     def end(self) -> None:
         """Wait for its end; its socket is closed."""

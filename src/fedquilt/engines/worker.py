@@ -64,7 +64,7 @@ def begin_of(method: Method, source: Any, seed: Seed, score: Score | None, index
 
 
 @record(name="fedquilt.engines.worker:Job")
-class Job:
+class WorkerJob:
     """A task or an exam, numbered. A download equal to the last one is left out; so is a global model (b"")."""
 
     number: int
@@ -99,7 +99,7 @@ class Done:
 
 
 @record(name="fedquilt.engines.worker:Failed")
-class Failed:
+class JobFailed:
     """A job that raised: where, and what it said."""
 
     number: int
@@ -150,10 +150,10 @@ def serve(pipe: Pipe) -> None:
                 side, down, whole = _begin(message, descriptor), None, None
                 side.room = pipe.room
             except Exception as error:
-                pipe.send(Failed(READY, "begin", f"{type(error).__name__}: {error}", traceback.format_exc(), True))
+                pipe.send(JobFailed(READY, "begin", f"{type(error).__name__}: {error}", traceback.format_exc(), True))
                 continue
             pipe.send(Done(READY, None))
-        elif isinstance(message, Job) and side is not None:
+        elif isinstance(message, WorkerJob) and side is not None:
             what = message.what
             down = what.down if what.down is not None else down
             whole = (what.whole or whole) if isinstance(what, Exam | Several) else whole
@@ -180,7 +180,7 @@ def _adopt_main(path: str) -> None:
     module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
 
 
-def answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) -> Done | Failed:
+def answer(side: ClientSide, job: WorkerJob, down: bytes | None, whole: bytes | None) -> Done | JobFailed:
     """The result of a job whose frames were left out of it."""
     what, began = job.what, time.perf_counter()
     parts = what.parts if isinstance(what, Several) else (what,)
@@ -190,11 +190,11 @@ def answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) 
             results.append(_result(side, part, down, whole))
         except ExchangeError as error:
             client = getattr(part, "client", error.client)
-            return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False, client)
+            return JobFailed(job.number, error.stage, error.reason, traceback.format_exc(), False, client)
         except Exception as error:
             told, client = isinstance(error, FedquiltError), getattr(part, "client", None)
             text = str(error) if told else f"{type(error).__name__}: {error}"
-            return Failed(job.number, "evaluation", text, traceback.format_exc(), told, client)
+            return JobFailed(job.number, "evaluation", text, traceback.format_exc(), told, client)
     return Done(job.number, tuple(results) if isinstance(what, Several) else results[0], time.perf_counter() - began)
 
 

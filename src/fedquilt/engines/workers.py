@@ -20,7 +20,7 @@ from fedquilt.engines.kept_memory import keep_memory
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
 from fedquilt.engines.pipe import SharedTensors
 from fedquilt.engines.process import Worker
-from fedquilt.engines.worker import READY, Begin, Done, Failed, Work, begin_of, several, together
+from fedquilt.engines.worker import READY, Begin, Done, JobFailed, Work, begin_of, several, together
 from fedquilt.errors import ExchangeError, FedquiltError, FrameError, InputError, WorkerError
 from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Scores, Task
 from fedquilt.rounds.engine import Facts, Lost
@@ -78,7 +78,7 @@ class _Jobs:
             heapq.heappush(self.waiting, (-size(number), number))
         self.opened = max(self.opened, end)
 
-    def answered(self, number: int, answer: Done | Failed) -> None:
+    def answered(self, number: int, answer: Done | JobFailed) -> None:
         """A job is done, or failed."""
         self.results[number] = answer.result if isinstance(answer, Done) else answer
         if self.pace is not None and isinstance(answer, Done):
@@ -197,7 +197,7 @@ class Workers:
         if answer.number != READY:
             self.close()
             raise WorkerError(f"A worker answered out of turn (number {answer.number}). Start the run again.")
-        if isinstance(answer, Failed):
+        if isinstance(answer, JobFailed):
             self.close()
             raise WorkerError(f"A worker could not rebuild the run: {answer.reason}\n\n{answer.trace}")
 
@@ -210,7 +210,7 @@ class Workers:
             return
         if clients:
             for client, result in self._several(clients, task, self._size, task(clients[0]).exchange):
-                if isinstance(result, Failed):
+                if isinstance(result, JobFailed):
                     raise self._error(result, task(client))
                 yield client, result
 
@@ -253,13 +253,13 @@ class Workers:
             groups = list(by_size(window, here.source, self.width))
             found: dict[ClientId, Outcome | Lost] = {}
             for group, result in self._jobs(groups, lambda g: together([task(c) for c in g]), lambda g: 0):
-                if isinstance(result, Failed):
+                if isinstance(result, JobFailed):
                     raise self._error(result, task(group[0]))
                 each = [result] * len(group) if isinstance(result, Lost) else result
                 found.update(zip(group, each, strict=True))
             yield from ((client, found[client]) for client in window)
 
-    def _error(self, failed: Failed, asked: Task) -> ExchangeError:
+    def _error(self, failed: JobFailed, asked: Task) -> ExchangeError:
         client = asked.client if failed.client is None else failed.client
         return ExchangeError(
             self._method.__name__, asked.exchange, failed.stage, client, asked.round, failed.reason, failed.trace
@@ -268,7 +268,7 @@ class Workers:
     def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
         """Exams by all workers; results in the order of ``clients``."""
         for client, result in self._several(clients, exam, _no_size, ""):
-            if isinstance(result, Failed):
+            if isinstance(result, JobFailed):
                 raise (FedquiltError if result.told else WorkerError)(f"client {client!r}: {result.reason}")
             if isinstance(result, Lost):
                 raise WorkerError(f"client {client!r} could not be examined: {result.reason}")
@@ -353,7 +353,7 @@ class Workers:
     def _size(self, client: ClientId) -> int:
         return self._source.size(client) if self._source is not None else 0
 
-    def _collect(self, worker: Worker) -> Done | Failed | None:
+    def _collect(self, worker: Worker) -> Done | JobFailed | None:
         """Its answer; None if it is gone or out of step."""
         number = worker.jobs[0] if worker.jobs else None
         try:
@@ -365,7 +365,7 @@ class Workers:
             raise
         if worker.jobs:
             worker.jobs.popleft()
-        return answer if isinstance(answer, Done | Failed) and answer.number == number else None
+        return answer if isinstance(answer, Done | JobFailed) and answer.number == number else None
 
     def _replace(self, dead: Worker) -> Worker:
         place = self._workers.index(dead)
@@ -413,7 +413,7 @@ def _no_size(client: ClientId) -> int:
 
 def _each(group: Sequence[ClientId], result: Any) -> Iterator[tuple[ClientId, Any]]:
     """What came of each client of a job."""
-    if isinstance(result, Failed):
+    if isinstance(result, JobFailed):
         yield result.client if result.client in group else group[0], result
     elif len(group) == 1:
         yield group[0], result

@@ -41,7 +41,7 @@ def _flat(view: memoryview) -> memoryview | bytes:
     return view if view.format == "B" and view.ndim == 1 and view.contiguous else view.tobytes()
 
 
-class Writer:
+class CompactWriter:
     """Writes the header of a record; ``tensors`` are those that follow it, in order. ``lift``, if given, is shown all
     bytes, and what it gives is written in their place."""
 

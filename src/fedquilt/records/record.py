@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.errors import FrameError, InputError
-from fedquilt.records.compact import MAGIC, Lift, Parser, Writer, escaped
+from fedquilt.records.compact import MAGIC, CompactWriter, Lift, Parser, escaped
 from fedquilt.records.limits import HEADER_BYTES, NO_LIMITS, SIDES, Count, Limits
 from fedquilt.records.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, needed, type_name
 from fedquilt.records.registered import record as record
@@ -103,9 +103,9 @@ def frame_bytes(value: object, compact: bool = False) -> int:
     return len(writer.header()) + sum(t.numel() * t.element_size() for t in writer.tensors) + _SUM_BYTES
 
 
-def _written(value: object, lift: Lift | None = None) -> Writer:
+def _written(value: object, lift: Lift | None = None) -> CompactWriter:
     """The header of a compact frame, and the tensors that follow it."""
-    writer = Writer(lift)
+    writer = CompactWriter(lift)
     try:
         writer.value(value)
     except LookupError as error:

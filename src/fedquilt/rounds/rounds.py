@@ -15,9 +15,9 @@ from fedquilt.records.record import pack
 from fedquilt.rounds.beside import Companion
 from fedquilt.rounds.client import Exam, Score, Scores, one_thread
 from fedquilt.rounds.engine import Engine
+from fedquilt.rounds.log import ClientUpdate as ClientUpdate
 from fedquilt.rounds.log import Quarantine as Quarantine
 from fedquilt.rounds.log import RoundLog as RoundLog
-from fedquilt.rounds.log import Visit as Visit
 from fedquilt.rounds.phases import PhaseMeter
 from fedquilt.rounds.scale import GROWTH, Scale, Unsound
 from fedquilt.rounds.sender import Carry, Sender
@@ -132,7 +132,7 @@ class Rounds:
     def _play_exchanges(self, plan: list[Exchange], log: RoundLog, meter: PhaseMeter, measure: bool) -> None:
         """One exchange leaves the state that the next begins from. Of a round that is void, those ``for_scores`` are
         still made: models are scored."""
-        void: list[Visit] = []
+        void: list[ClientUpdate] = []
         for place, exchange in enumerate(plan):
             if log.void is not None and not exchange.for_scores:
                 continue

@@ -17,10 +17,10 @@ from fedquilt.records.record import finite_scalars, tensors_in, unpack
 from fedquilt.rounds.blame import Blame
 from fedquilt.rounds.client import Outcome, Task, Wire, again_folded
 from fedquilt.rounds.engine import Lost, Timed
-from fedquilt.rounds.log import Quarantine, RoundLog, Visit
+from fedquilt.rounds.log import ClientUpdate, Quarantine, RoundLog
 from fedquilt.rounds.phases import PhaseMeter
 from fedquilt.rounds.scale import Unsound
-from fedquilt.rounds.sender import Sender, Sent
+from fedquilt.rounds.sender import Sender, SentDownload
 from fedquilt.rounds.traffic import Load, load_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Trip:
         self.meter.to(*before)
         return Task(name, client, rounds.done, down, slot, self.measure, self.again)
 
-    def _receive(self, client: ClientId, sent: Sent, outcome: Outcome | Lost) -> Reply | None:
+    def _receive(self, client: ClientId, sent: SentDownload, outcome: Outcome | Lost) -> Reply | None:
         """The reply, once it has passed every check; only then does the client's new slot count."""
         rounds, exchange, log = self.rounds, self.exchange, self.log
         try:
@@ -141,7 +141,9 @@ class Trip:
             rounds.slots.put(client, outcome.slot)
         notes = (outcome.steps, outcome.loss, outcome.before, outcome.after)
         seconds, examples = outcome.seconds, wire.examples
-        log.visits.append(Visit(exchange.name, client, sent.load, load, seconds, examples, *notes, trip=self.place))
+        log.visits.append(
+            ClientUpdate(exchange.name, client, sent.load, load, seconds, examples, *notes, trip=self.place)
+        )
         return Reply(client, wire.examples, upload)
 
     # What the server makes of them

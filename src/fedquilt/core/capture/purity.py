@@ -83,7 +83,7 @@ class Reading(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Watch:
+class PurityWatch:
     """What may not change where a user's networks and loss are captured.
 
     Args:
@@ -145,7 +145,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedObjective:
     """How an objective is watched: by nothing but hooks if it and its networks are the library's own.
 
     Args:
@@ -153,22 +153,24 @@ class Watched:
     """
 
     owner: object
-    watch: Watch | None
+    watch: PurityWatch | None
     hooks: Hooks
 
     @staticmethod
-    def of(owner: object, resident: Resident | None, strict: bool) -> Watched:
+    def of(owner: object, resident: Resident | None, strict: bool) -> WatchedObjective:
         """An objective with a network, and with those that it calls beside it."""
         if resident is None:
-            return Watched(owner, None, Hooks([]))
+            return WatchedObjective(owner, None, Hooks([]))
         loss = Reach.of_loss(owner)
         residents = list({id(r): r for r in (resident, *(net.tapes.resident for net in loss.nets))}.values())
         reaches = [Reach.of_module(r.module) for r in residents if not own(r.module)]
-        watch = Watch(residents, [*reaches, loss], strict) if reaches or loss.foreign else None
-        return Watched(owner, watch, Hooks(r.module for r in residents))
+        watch = PurityWatch(residents, [*reaches, loss], strict) if reaches or loss.foreign else None
+        return WatchedObjective(owner, watch, Hooks(r.module for r in residents))
 
     @staticmethod
-    def building(build: object, module: nn.Module, strict: bool) -> Watched:
+    def building(build: object, module: nn.Module, strict: bool) -> WatchedObjective:
         """The building of such a network."""
         reach = Reach.of_building(build, module)
-        return Watched(build, Watch([], [reach], strict) if reach.foreign or not own(module) else None, Hooks([]))
+        return WatchedObjective(
+            build, PurityWatch([], [reach], strict) if reach.foreign or not own(module) else None, Hooks([])
+        )

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.capture.marks import generators
-from fedquilt.core.capture.purity import Reading, Watch, Watched
+from fedquilt.core.capture.purity import PurityWatch, Reading, WatchedObjective
 from fedquilt.core.resident import Resident
 from fedquilt.core.tree import forms
 from fedquilt.kernels import CannotRecord, Player, Recorder, Tape, enabled
@@ -68,10 +68,10 @@ class Tapes:
     known: dict[Any, _Known] = field(default_factory=dict)
     wanted: bool = field(default_factory=lambda: enabled() and os.environ.get("FEDQUILT_TAPES", "1") != "0")
     bound: int = 0  # how often steps of a form were put on tape for a visit
-    _watches: dict[int, Watched] = field(default_factory=dict)
+    _watches: dict[int, WatchedObjective] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
-    def visit(self, owner: object, stable: Sequence[Tensor], more: object = (), fresh: int | None = None) -> Visit:
+    def visit(self, owner: object, stable: Sequence[Tensor], more: object = (), fresh: int | None = None) -> VisitSteps:
         """A visit with these tensors; ``owner`` is the objective, and ``more`` whatever else its steps depend on.
 
         ``fresh``: so many results of a step are new tensors; a next step may overwrite the others. None: all are.
@@ -85,7 +85,7 @@ class Tapes:
                     key = (id(owner), forms(list(stable)), forms(more), _sharing(stable), fresh)
             except TypeError:
                 key = None
-        return Visit(self, owner, stable, key, fresh, watch)
+        return VisitSteps(self, owner, stable, key, fresh, watch)
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -113,7 +113,7 @@ class Tapes:
             what = "steps" if self.build is None else "first values"
             log.log(level, "%s: its %s are not captured but made plainly: %s.", type(module).__name__, what, why)
 
-    def _refuses(self, found: Watched) -> bool:
+    def _refuses(self, found: WatchedObjective) -> bool:
         """Whether nothing is captured now, which is said."""
         why = found.watch.ended or _debugged() if found.watch is not None else None
         why = why or (found.hooks.found() if self.capture == "auto" else None)
@@ -121,22 +121,22 @@ class Tapes:
             self.tell(why)
         return why is not None
 
-    def _watched(self, owner: object) -> Watched:
+    def _watched(self, owner: object) -> WatchedObjective:
         found = self._watches.get(id(owner))
         if found is None:
             if len(self._watches) >= MOST:
                 self._watches.pop(next(iter(self._watches)))
             strict = self.capture == "auto"
             if self.build is not None:
-                found = Watched.building(*self.build, strict)
+                found = WatchedObjective.building(*self.build, strict)
             else:
-                found = Watched.of(owner, self.resident, strict)
+                found = WatchedObjective.of(owner, self.resident, strict)
             self._watches[id(owner)] = found
         return found
 
 
 @dataclass
-class Visit:
+class VisitSteps:
     """The steps of one visit to a client."""
 
     tapes: Tapes
@@ -144,7 +144,7 @@ class Visit:
     stable: Sequence[Tensor]
     key: Any
     fresh: int | None = None
-    watch: Watch | None = None  # of a user's code
+    watch: PurityWatch | None = None  # of a user's code
     players: dict[Any, tuple[Player, _Known]] = field(default_factory=dict)  # by thread, whose memory it is, and form
 
     def step(self, moving: Mapping[str, Tensor | None], eager: Eager) -> list[Tensor]:

@@ -16,7 +16,7 @@ from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.flower.delivery import Answered, Delivery, JobFor
-from fedquilt.engines.flower.errand import Begin, ExamJob, Given, Here, Job, Marks, Parcel, frame_at
+from fedquilt.engines.flower.errand import ExamJob, Given, Here, Marks, Parcel, RunTerms, VisitJob, frame_at
 from fedquilt.engines.flower.post import EXAM, Post, told
 from fedquilt.engines.flower.post import Patience as Patience
 from fedquilt.engines.flower.roster import Roster
@@ -88,7 +88,7 @@ class Flower:
         if not isinstance(source, Elsewhere):
             raise InputError("The Flower engine needs the source that gather() gave.")
         method_, score_ = describe(method), describe(score, "score")
-        self._begin = pack(Begin(self.run, method_, score_, seed.value, prepare=source.prepare), compact=True)
+        self._begin = pack(RunTerms(self.run, method_, score_, seed.value, prepare=source.prepare), compact=True)
         self._kind = _returned(score)
         self._models = {"deployed", "global", *mode_scores(method).values()}
 
@@ -112,9 +112,9 @@ class Flower:
         tasks = {client: task(client) for client in clients}
         kind = f"train.{next(iter(tasks.values())).exchange}" if tasks else ""
 
-        def job(client: ClientId, parcel: Parcel) -> Job:
+        def job(client: ClientId, parcel: Parcel) -> VisitJob:
             t = tasks[client]
-            return Job(t.exchange, client, t.round, parcel.add(t.down or b""), t.slot, t.measure, t.again)
+            return VisitJob(t.exchange, client, t.round, parcel.add(t.down or b""), t.slot, t.measure, t.again)
 
         what = next((f"exchange '{t.exchange}' of round {t.round + 1}" for t in tasks.values()), "")
         answers = self._deliver(kind, clients, job, what)

@@ -23,8 +23,8 @@ Frames = Mapping[str, bytes]
 T = TypeVar("T")
 
 
-@record
-class Begin:
+@record(name="fedquilt.engines.flower.errand:Begin")
+class RunTerms:
     """Which run this is: its method and score as descriptions, and its seed. ``run`` keys what a node keeps.
     ``prepare`` says how tables are prepared, once the federation has agreed on that."""
 
@@ -36,8 +36,8 @@ class Begin:
     prepare: object = None
 
 
-@record
-class Job:
+@record(name="fedquilt.engines.flower.errand:Job")
+class VisitJob:
     """One visit, as :class:`fedquilt.rounds.client.Task`, but for the download's place among the frames.
 
     ``slot`` is the sha256 of the client's state that the server counts on; None before the client's first change.

@@ -20,16 +20,16 @@ from fedquilt.engines.flower.budget import Budget, TooLong
 from fedquilt.engines.flower.errand import (
     PROTOCOL,
     Answer,
-    Begin,
     Errand,
     ExamJob,
     Frames,
     Given,
     Here,
-    Job,
     Marks,
     Parcel,
     Refused,
+    RunTerms,
+    VisitJob,
     frame_at,
     read,
 )
@@ -129,7 +129,7 @@ class Node:
     def work(self, frames: Frames) -> Parcel:
         """Do all jobs of an errand, one after another; a job that fails is refused and the others go on."""
         errand: Errand = read(frames, "errand", Errand)
-        begin: Begin = read(frames, "begin", Begin)
+        begin: RunTerms = read(frames, "begin", RunTerms)
         parcel, seen = Parcel(), set()
         results: list[object] = []
         excess = self.budget.excess(errand.jobs)
@@ -156,7 +156,7 @@ class Node:
     def _job(
         self, side: ClientSide, keep: Keep, errand: Errand, job: object, frames: Frames, parcel: Parcel
     ) -> Given | Marks:
-        if not isinstance(job, Job | ExamJob):
+        if not isinstance(job, VisitJob | ExamJob):
             raise InputError(f"a {type(job).__name__} is no job")
         if job.client not in self._clients:
             raise InputError(f"client {job.client!r} is not at this site")
@@ -186,7 +186,7 @@ class Node:
             outcome.after,
         )
 
-    def _side(self, begin: Begin) -> ClientSide:
+    def _side(self, begin: RunTerms) -> ClientSide:
         if begin.protocol != PROTOCOL:
             raise InputError(f"the server speaks version {begin.protocol} of the protocol, this site {PROTOCOL}")
         key = pack(begin)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from fedquilt.core.columns import Column, PerColumn
 from fedquilt.core.table import ClientId
 from fedquilt.engines.flower.errand import PROTOCOL, Here, Parcel, read
-from fedquilt.engines.flower.post import Failed, Post, all_plain, clock, told
+from fedquilt.engines.flower.post import NoAnswer, Post, all_plain, clock, told
 from fedquilt.errors import FedquiltError, InputError
 
 _SAME = ("shape", "dtype", "prepare")
@@ -106,9 +106,9 @@ class Roster:
             if message is not None:
                 self._questions[message] = node
 
-    def _introduced(self, node: int, found: dict[str, bytes] | Failed) -> None:
+    def _introduced(self, node: int, found: dict[str, bytes] | NoAnswer) -> None:
         try:
-            if isinstance(found, Failed):
+            if isinstance(found, NoAnswer):
                 raise InputError(found.reason)
             site: Here = read(found, "here", Here)
             check(site)

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedquilt.core.describe import build, find
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.errand import frame_at, read
-from fedquilt.engines.worker import Begin, Failed, Job, answer
+from fedquilt.engines.worker import Begin, JobFailed, WorkerJob, answer
 from fedquilt.records.record import pack, record, unpack
 from fedquilt.rounds.client import ClientSide, Exam, Task, one_thread
 
@@ -29,11 +29,11 @@ Shapes = dict[str, tuple[list[int], Tensor]]  # of each its shape, and an empty 
 _kept: dict[str, Any] = {}  # of this process: the side that it serves, and what that was made of
 
 
-@record
-class Batch:
+@record(name="fedquilt.engines.flower.simulated:Batch")
+class JobBatch:
     """The jobs of one message, and where their downloads and global models are among its frames."""
 
-    jobs: list[Job]
+    jobs: list[WorkerJob]
     downs: list[int]
     wholes: list[int | None]
 
@@ -54,8 +54,8 @@ class Actor:
             side = self._side(frames["begin"])
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            return {"answers": pack([Failed(-1, "begin", reason, traceback.format_exc(), True)])}
-        batch: Batch = read(frames, "batch", Batch)
+            return {"answers": pack([JobFailed(-1, "begin", reason, traceback.format_exc(), True)])}
+        batch: JobBatch = read(frames, "batch", JobBatch)
         with one_thread():
             found = [
                 answer(side, job, frame_at(frames, down), None if whole is None else frame_at(frames, whole))
@@ -101,7 +101,7 @@ def tensors_of(arrays: Arrays, index: Shapes) -> dict[str, Tensor]:
     return found
 
 
-def stripped(number: int, what: Task | Exam) -> Job:
+def stripped(number: int, what: Task | Exam) -> WorkerJob:
     """A job without the frames that travel beside it; b"" stands for a global model that is asked for."""
     less = replace(what, down=None)
-    return Job(number, replace(less, whole=b"") if isinstance(less, Exam) and less.whole is not None else less)
+    return WorkerJob(number, replace(less, whole=b"") if isinstance(less, Exam) and less.whole is not None else less)

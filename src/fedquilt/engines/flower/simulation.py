@@ -21,11 +21,11 @@ from flwr.simulation import run_simulation
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.flower.apps import Client, Server, versions
+from fedquilt.engines.flower.apps import FlowerClient, FlowerServer, versions
 from fedquilt.engines.flower.content import from_content, to_content
 from fedquilt.engines.flower.errand import Parcel
-from fedquilt.engines.flower.simulated import Actor, Arrays, Batch, flat_arrays, stripped
-from fedquilt.engines.worker import Done, Failed, begin_of
+from fedquilt.engines.flower.simulated import Actor, Arrays, JobBatch, flat_arrays, stripped
+from fedquilt.engines.worker import Done, JobFailed, begin_of
 from fedquilt.engines.workers import cores
 from fedquilt.errors import ExchangeError, FedquiltError, InputError, WorkerError
 from fedquilt.records.record import pack, unpack
@@ -104,7 +104,7 @@ class FlowerSimulation:
         tasks = [task(client) for client in clients]
         kind = f"train.{tasks[0].exchange}" if tasks else ""
         for asked, result in zip(tasks, self._results(kind, tasks), strict=True):
-            if isinstance(result, Failed):
+            if isinstance(result, JobFailed):
                 raise ExchangeError(
                     self._method, asked.exchange, result.stage, asked.client, asked.round, result.reason, result.trace
                 )
@@ -114,7 +114,7 @@ class FlowerSimulation:
         """Exams by all actors; results in the order of ``clients``."""
         exams = [exam(client) for client in clients]
         for asked, result in zip(exams, self._results("evaluate.exam", exams), strict=True):
-            if isinstance(result, Failed):
+            if isinstance(result, JobFailed):
                 raise (FedquiltError if result.told else WorkerError)(f"client {asked.client!r}: {result.reason}")
             if isinstance(result, Lost):
                 raise WorkerError(f"client {asked.client!r} could not be examined: {result.reason}")
@@ -173,7 +173,7 @@ class FlowerSimulation:
                 failed.append((reply.error.reason or f"Flower's error {reply.error.code}", hand))
                 continue
             answers = unpack(from_content(reply.content)["answers"])
-            if answers and isinstance(answers[0], Failed) and answers[0].number == -1:
+            if answers and isinstance(answers[0], JobFailed) and answers[0].number == -1:
                 raise WorkerError(f"An actor could not rebuild the run: {answers[0].reason}\n\n{answers[0].trace}")
             found.update({a.number: a.result if isinstance(a, Done) else a for a in answers})
             if not set(hand) <= found.keys():
@@ -184,7 +184,7 @@ class FlowerSimulation:
         parcel = Parcel()
         downs = [parcel.add(asked[n].down or b"") for n in hand]
         wholes = [None if (w := getattr(asked[n], "whole", None)) is None else parcel.add(w) for n in hand]
-        parcel.head("batch", Batch([stripped(n, asked[n]) for n in hand], downs, wholes))
+        parcel.head("batch", JobBatch([stripped(n, asked[n]) for n in hand], downs, wholes))
         return {"begin": self._begin[0] if self._begin is not None else b"", **parcel.frames}
 
     def saved(self, oldest: int) -> None:
@@ -267,7 +267,7 @@ class _Runtime:
     def _run(self) -> None:
         try:
             resources: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-            run_simulation(Server(self._lend), Client(self.actor), self.nodes, backend_config=resources)
+            run_simulation(FlowerServer(self._lend), FlowerClient(self.actor), self.nodes, backend_config=resources)
         except BaseException as error:
             self._failure = error.__cause__ or error
 
