@@ -210,8 +210,7 @@ class Train(Generic[D, C, U]):
         one = torch.ones((), device=device)
         bare = [w.detach() for w in weights]  # the same memory, seen without autograd
         memory = job.memory or Memory()
-        slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
-        slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
+        slots = self._slots(memory, bare)
         lr = self.rate(job, turn)
         losses: list[Tensor] = []
         grads: list[Tensor] = []
@@ -229,12 +228,13 @@ class Train(Generic[D, C, U]):
                     _clip(grads, self.clip)
                 losses.append(loss)
                 self.optimizer.step(bare, grads, slots, lr, memory.steps + len(losses))
-        count = len(losses)
-        mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
-        home = {n: t.detach().cpu() for n, t in params.items()}
-        gradient = {n: g.cpu() for n, g in zip(names, grads, strict=False)}
-        kept = Memory(memory.steps + count, tuple(tuple(t.cpu() for t in s) for s in slots))
-        return Trained(home, gradient, count, mean_loss, lr, kept)
+        gradient = dict(zip(names, grads, strict=False))
+        return _left_behind(params, gradient, losses, lr, Memory(memory.steps + len(losses), tuple(map(tuple, slots))))
+
+    def _slots(self, memory: Memory, bare: list[Tensor]) -> tuple[list[Tensor], ...]:
+        """The optimiser's memory to go on with, beside the weights, for itself."""
+        slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
+        return tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, bare, strict=True)] for s in slots)
 
 
 @dataclass(frozen=True)
@@ -265,6 +265,15 @@ class InTurn(Generic[D, C, U]):
         if len(found) != 1:
             raise InputError(f"Of the trainings in turn exactly one must upload something, but {len(found)} did.")
         return client, *found[0]
+
+
+def _left_behind(params: Params, gradient: Params, losses: list[Tensor], lr: float, memory: Memory) -> Trained:
+    """The same on the CPU."""
+    mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
+    home = {n: t.detach().cpu() for n, t in params.items()}
+    slopes = {n: g.cpu() for n, g in gradient.items()}
+    kept = Memory(memory.steps, tuple(tuple(t.cpu() for t in s) for s in memory.slots))
+    return Trained(home, slopes, len(losses), mean_loss, lr, kept)
 
 
 def _played(play: Play[C, U], device: torch.device | None) -> Visited[C, U]:

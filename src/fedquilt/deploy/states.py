@@ -3,12 +3,12 @@ for personalised methods, a client's state is its model."""
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from fedquilt.engines.flower.keep import OnDisk, Version
 from fedquilt.errors import InputError
@@ -53,11 +53,12 @@ def forget(state: Path, runs: list[str], older: float | None) -> list[KeptRun]:
     if older is not None and not 0 < older < 1e6:
         raise InputError(f"--older takes days, more than 0, got {older:g}.")
     there = kept(state)
-    for run in runs:
-        if run not in {one.run for one in there}:
-            known = ", ".join(one.run for one in there[:5]) or "none"
-            raise InputError(f"'{state}' keeps nothing of a run {run!r}. Runs there: {known}.")
-    gone = [one for one in there if one.run in runs or (older is not None and one.days > older)]
+    unknown = [run for run in runs if run not in {one.run for one in there}]
+    if unknown:
+        known = ", ".join(one.run for one in there[:5]) or "none"
+        raise InputError(f"'{state}' keeps nothing of a run {unknown[0]!r}. Runs there: {known}.")
+    days = math.inf if older is None else older
+    gone = [one for one in there if one.run in runs or one.days > days]
     for one in gone:
         shutil.rmtree(state / one.run)
     return gone
@@ -72,6 +73,6 @@ def table(found: list[KeptRun]) -> str:
     return "\n".join(lines)
 
 
-def rows(found: list[KeptRun]) -> list[dict[str, Any]]:
+def rows(found: list[KeptRun]) -> list[dict[str, object]]:
     """For programs."""
     return [asdict(one) for one in found]

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedquilt.errors import InputError
 from fedquilt.records.registered import MARKS, names
 
-Check = Callable[[Any, str], None]
+Check = Callable[[object, str], None]
 LARGEST = 2**63
 
 
@@ -79,28 +79,25 @@ def _check_of(kind: object) -> Check:
 def _made(kind: object) -> Check:
     """The check of an annotation; one that is no type of what records hold allows everything."""
     origin, args = get_origin(kind), get_args(kind)
-    if kind is None or kind is NoneType:
-        return _only(lambda value: value is None, "None")
     if origin is Annotated:
         return _narrowed(_check_of(args[0]), args[1:])
     if origin in (Union, UnionType):
         return _either([_check_of(arg) for arg in args], kind)
     if origin is Literal:
         return _only(lambda value: any(type(value) is type(a) and value == a for a in args), f"one of {args}")
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    if kind is Tensor:
-        return _only(lambda value: isinstance(value, Tensor), "a tensor")
-    if kind in (dict, Mapping) or origin in (dict, Mapping):
+    if kind in _SINGLE:
+        return _SINGLE[kind]
+    whole = origin or kind
+    if whole in (dict, Mapping):
         return _mapping(*(map(_check_of, args) if len(args) == 2 else (_anything, _anything)))
-    if kind in (tuple, list, Sequence) or origin in (tuple, list, Sequence):
-        return _row(origin or kind, args)
+    if whole in (tuple, list, Sequence):
+        return _row(whole, args)
     if isinstance(kind, type) and kind in MARKS:
         return _of_type(kind)
     return _anything
 
 
-def _only(fits: Callable[[Any], bool], words: str) -> Check:
+def _only(fits: Callable[[object], bool], words: str) -> Check:
     def check(value: object, what: str) -> None:
         if not fits(value):
             raise InputError(f"{what} should be {words}, got {shown(value)}.")
@@ -116,16 +113,20 @@ def _finite(value: object) -> bool:
     return (type(value) is float and math.isfinite(value)) or _whole(value)
 
 
-_SCALARS: dict[Any, Check] = {
+_NOTHING = _only(lambda value: value is None, "None")
+_SINGLE: dict[object, Check] = {
+    None: _NOTHING,
+    NoneType: _NOTHING,
     bool: _only(lambda value: type(value) is bool, "True or False"),
     int: _only(_whole, "a whole number of at most 64 bits"),
     float: _only(_finite, "a finite number"),
     str: _only(lambda value: type(value) is str, "a text"),
     bytes: _only(lambda value: isinstance(value, bytes), "bytes"),
+    Tensor: _only(lambda value: isinstance(value, Tensor), "a tensor"),
 }
 
 
-def _narrowed(check: Check, rules: Sequence[Any]) -> Check:
+def _narrowed(check: Check, rules: Sequence[object]) -> Check:
     def narrowed(value: Any, what: str) -> None:
         check(value, what)
         for rule in rules:
@@ -205,7 +206,7 @@ def _anything(value: object, what: str) -> None:
     if isinstance(value, Tensor):
         return
     if isinstance(value, float | int) and not isinstance(value, bool):
-        _SCALARS[float](value, what)
+        _SINGLE[float](value, what)
     elif type(value) in MARKS or (is_dataclass(value) and not isinstance(value, type)):
         _record(value, what)
     elif isinstance(value, dict):

@@ -82,13 +82,14 @@ class Blame(Generic[S]):
         """Several may not go with the others: most of the replies must go, one by one, with one of them."""
         for first in rest[:ANCHORS]:
             most = [r for r in rest if r is first or self._why([first, r]) is None]
-            if len(rest) < 2 * len(most) < 2 * len(rest) and self.enough(len(most)):
-                try:
-                    found = self.aggregate(iter(most))
-                except Exception:
-                    continue
-                odd = {r.client for r in rest} - {r.client for r in most}
-                return found, {**guilty, **{r.client: _odd(error) for r in rest if r.client in odd}}
+            if not (len(rest) < 2 * len(most) < 2 * len(rest) and self.enough(len(most))):
+                continue
+            try:
+                found = self.aggregate(iter(most))
+            except Exception:
+                continue
+            kept = {r.client for r in most}
+            return found, {**guilty, **{r.client: _odd(error) for r in rest if r.client not in kept}}
         raise error
 
     def _why(self, replies: Sequence[Reply]) -> str | None:

@@ -270,24 +270,21 @@ class ClientSide:
         if self._last is not None and self._last[0] is exam.down and same(self._last[1], slot):
             return self._last[2]
         try:
-            state = unpack(slot).state if isinstance(slot, bytes) else slot.state
-            shown = self._shown(_given(exam.down))
-            selected = selected_model(self.method, shown, state, partial(self._own_site, exam))
-            model = self.method.personal_model(shown, state) if selected is None else selected
+            model, selected = self._used(exam, unpack(slot).state if isinstance(slot, bytes) else slot.state)
         except FedquiltError:
             raise
         except Exception as error:
-            raise ExchangeError(
-                type(self.method).__name__,
-                "evaluation",
-                "personal_model",
-                exam.client,
-                -1,
-                f"{type(error).__name__}: {error}",
-            ) from error
+            name, reason = type(self.method).__name__, f"{type(error).__name__}: {error}"
+            raise ExchangeError(name, "evaluation", "personal_model", exam.client, -1, reason) from error
         rowless = self._training is not None and exam.client not in self._training  # others may have rows to select by
-        self._last = (exam.down, slot, model) if selected is None and not rowless else None
+        self._last = None if selected or rowless else (exam.down, slot, model)
         return model
+
+    def _used(self, exam: Exam, state: object) -> tuple[Params, bool]:
+        """The model that the client would use now, and whether it selected it."""
+        shown = self._shown(_given(exam.down))
+        found = selected_model(self.method, shown, state, partial(self._own_site, exam))
+        return (self.method.personal_model(shown, state), False) if found is None else (found, True)
 
     def _own_site(self, exam: Exam) -> Site | None:
         """The training rows of an examined client, if it has any."""

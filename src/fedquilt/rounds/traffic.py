@@ -49,17 +49,20 @@ def _compared(plain: object, coded: object, path: str) -> Iterator[tuple[str, in
         for before, after in zip(plain, coded, strict=True):
             yield from _compared(before, after, path)
     elif isinstance(plain, dict):
-        if isinstance(coded, dict) and plain.keys() == coded.keys():
-            inside = list(coded.values())
-        else:
-            inside = list(getattr(coded, "parts", ()))
-        if len(inside) == len(plain):
-            for (name, before), after in zip(plain.items(), inside, strict=True):
-                yield from _compared(before, after, _below(path, str(name)))
-        else:
-            yield path or "tensors", _weight(plain), _weight(coded)
+        yield from _compared_dicts(plain, coded, path)
     elif _weight(plain) or _weight(coded):
         yield path or "record", _weight(plain), _weight(coded)
+
+
+def _compared_dicts(plain: dict[object, object], coded: object, path: str) -> Iterator[tuple[str, int, int]]:
+    """Name by name, if what travels has a part for each."""
+    alike = isinstance(coded, dict) and plain.keys() == coded.keys()
+    inside = list(coded.values()) if isinstance(coded, dict) and alike else list(getattr(coded, "parts", ()))
+    if len(inside) != len(plain):
+        yield path or "tensors", _weight(plain), _weight(coded)
+        return
+    for (name, before), after in zip(plain.items(), inside, strict=True):
+        yield from _compared(before, after, _below(path, str(name)))
 
 
 def _sizes(value: object, path: str) -> Iterator[tuple[str, int]]:

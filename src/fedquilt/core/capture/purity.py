@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 
-from fedquilt.core.capture.marks import Marker, belongs
+from fedquilt.core.capture.marks import Mark, Marker, belongs
 from fedquilt.core.capture.reach import LIBRARY, Reach
 from fedquilt.core.resident import Resident
 
@@ -100,7 +100,7 @@ class PurityWatch:
         self.ended = next((r.refusal for r in reaches if r.refusal), None) if strict else None
         self.places = {(id(h), leaf) for r in residents for places in r.slots.values() for h, leaf in places}
 
-    def look(self) -> dict[str, Any]:
+    def look(self) -> dict[str, Mark]:
         """Marks by name. What cannot be looked into, on a module, ends it all."""
         if not self.strict:
             return {}
@@ -120,19 +120,23 @@ class PurityWatch:
             self.ended = self.ended or "it can reach more than is worth looking at"
         return found
 
-    def _marks(self, marker: Marker, parts: list[tuple[str, nn.Module]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _marks(self, marker: Marker, parts: list[tuple[str, nn.Module]]) -> dict[str, Mark]:
+        found: dict[str, Mark] = {}
         for number, (path, part) in enumerate(parts):
             for name, mark in marker.module(part):
                 found[f"{path}.{name}"] = mark
-            held = [(h, n, t) for h in (part._parameters, part._buffers) for n, t in h.items()]
-            tensors = [(n, None if (id(h), n) in self.places else id(t)) for h, n, t in held]  # others are bound anew
-            found[f"a part of {path} ({number})"] = [id(m) for m in part._modules.values()], tensors
+            found[f"a part of {path} ({number})"] = self._inside(part)
         if marker.opaque:
             self.ended = self.ended or f"its module holds {marker.opaque}"
         for reach in self.reaches:
             found.update(reach.look(marker))
         return found
+
+    def _inside(self, part: nn.Module) -> Mark:
+        """The modules and tensors of a part; but tensors that are bound anew for every client."""
+        held = [(h, n, t) for h in (part._parameters, part._buffers) for n, t in h.items()]
+        tensors = [(n, None if (id(h), n) in self.places else id(t)) for h, n, t in held]
+        return [id(m) for m in part._modules.values()], tensors
 
     def replaced(self) -> str | None:
         """The name of a tensor of a module that is not the one that was bound there."""

@@ -14,16 +14,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedquilt.core.capture.marks import generators
+from fedquilt.core.capture.marks import Mark, generators
 from fedquilt.core.capture.purity import PurityWatch, Reading, WatchedObjective
 from fedquilt.core.resident import Resident
 from fedquilt.core.tree import forms
@@ -49,7 +49,7 @@ class _Known:
     played: int = 0
     refused: bool = False
     tape: Tape | None = None
-    marks: dict[str, Any] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
+    marks: dict[str, Mark] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
 
 
 @dataclass
@@ -64,8 +64,8 @@ class Tapes:
 
     resident: Resident | None = None
     capture: Capture = "auto"
-    build: tuple[Any, Any] | None = None
-    known: dict[Any, _Known] = field(default_factory=dict)
+    build: tuple[object, nn.Module] | None = None
+    known: dict[Hashable, _Known] = field(default_factory=dict)
     wanted: bool = field(default_factory=lambda: enabled() and os.environ.get("FEDQUILT_TAPES", "1") != "0")
     bound: int = 0  # how often steps of a form were put on tape for a visit
     _watches: dict[int, WatchedObjective] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Tapes:
         finally:
             self.wanted = before
 
-    def of(self, key: object, owner: object) -> _Known:
+    def of(self, key: Hashable, owner: object) -> _Known:
         """What is known of steps of this form."""
         found = self.known.get(key)
         if found is None:
@@ -142,10 +142,12 @@ class VisitSteps:
     tapes: Tapes
     owner: object
     stable: Sequence[Tensor]
-    key: Any
+    key: Hashable
     fresh: int | None = None
     watch: PurityWatch | None = None  # of a user's code
-    players: dict[Any, tuple[Player, _Known]] = field(default_factory=dict)  # by thread, whose memory it is, and form
+    players: dict[Hashable, tuple[Player, _Known]] = field(
+        default_factory=dict
+    )  # by thread, whose memory it is, and form
 
     def step(self, moving: Mapping[str, Tensor | None], eager: Eager) -> list[Tensor]:
         """What ``eager`` gives, which must depend on the stable tensors and on these alone."""
@@ -161,7 +163,7 @@ class VisitSteps:
         with torch._C._AutoDispatchBelowAutograd():
             return list(found[0](*given))
 
-    def _first(self, form: object, moving: list[Tensor], eager: Eager) -> list[Tensor]:
+    def _first(self, form: Hashable, moving: list[Tensor], eager: Eager) -> list[Tensor]:
         """A step of a form that this visit has not played yet."""
         known = self.tapes.of((self.key, form), self.owner)
         known.seen += 1
@@ -282,7 +284,7 @@ def _debugged() -> str | None:
     return "a debugger, or another trace function, is set, and may stop in them"
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+def _changed(before: Mapping[str, Mark], after: Mapping[str, Mark]) -> str | None:
     """The name of a mark that is not what it was."""
     if before == after:
         return None

@@ -203,9 +203,12 @@ def _check_numbers(given: Given) -> None:
         raise FrameError("malformed answer: the state's digest is not 32 bytes")
     if not (isinstance(given.seconds, float) and 0 <= given.seconds < 1e9 and isinstance(given.sound, bool)):
         raise FrameError("malformed answer: its time, or whether the state is sound")
-    steps = given.steps is None or (type(given.steps) is int and 0 <= given.steps < 2**63)
-    if not steps or not isinstance(given.loss, float | None):
+    if not _count(given.steps) or not isinstance(given.loss, float | None):
         raise FrameError("malformed answer: its steps or its loss")
+
+
+def _count(steps: object) -> bool:
+    return steps is None or (type(steps) is int and 0 <= steps < 2**63)
 
 
 def _returned(score: Score | None) -> type | None:

@@ -172,10 +172,7 @@ class FlowerSimulation:
             if reply.has_error():
                 failed.append((reply.error.reason or f"Flower's error {reply.error.code}", hand))
                 continue
-            answers = unpack(from_content(reply.content)["answers"])
-            if answers and isinstance(answers[0], JobFailed) and answers[0].number == -1:
-                raise WorkerError(f"An actor could not rebuild the run: {answers[0].reason}\n\n{answers[0].trace}")
-            found.update({a.number: a.result if isinstance(a, Done) else a for a in answers})
+            found.update(_results_in(reply))
             if not set(hand) <= found.keys():
                 failed.append(("not all jobs were answered", hand))
         return failed
@@ -304,6 +301,14 @@ class _Runtime:
         self.ray.shutdown()
         self._quiet.end()
         self._only.release()
+
+
+def _results_in(reply: Message) -> dict[int, Any]:
+    """The results of a node's jobs, by their numbers."""
+    answers = unpack(from_content(reply.content)["answers"])
+    if answers and isinstance(answers[0], JobFailed) and answers[0].number == -1:
+        raise WorkerError(f"An actor could not rebuild the run: {answers[0].reason}\n\n{answers[0].trace}")
+    return {a.number: a.result if isinstance(a, Done) else a for a in answers}
 
 
 def _start_ray(ray: Any, processes: int | None) -> None:
