@@ -53,15 +53,20 @@ def forget(state: Path, runs: list[str], older: float | None) -> list[KeptRun]:
     if older is not None and not 0 < older < 1e6:
         raise InputError(f"--older takes days, more than 0, got {older:g}.")
     there = kept(state)
-    unknown = [run for run in runs if run not in {one.run for one in there}]
-    if unknown:
-        known = ", ".join(one.run for one in there[:5]) or "none"
-        raise InputError(f"'{state}' keeps nothing of a run {unknown[0]!r}. Runs there: {known}.")
+    _check_known(state, runs, there)
     days = math.inf if older is None else older
     gone = [one for one in there if one.run in runs or one.days > days]
     for one in gone:
         shutil.rmtree(state / one.run)
     return gone
+
+
+def _check_known(state: Path, runs: list[str], there: list[KeptRun]) -> None:
+    known = [one.run for one in there]
+    for run in runs:
+        if run not in known:
+            told = ", ".join(known[:5]) or "none"
+            raise InputError(f"'{state}' keeps nothing of a run {run!r}. Runs there: {told}.")
 
 
 def table(found: list[KeptRun]) -> str:

@@ -122,12 +122,7 @@ class _Lanes:
         self.params = {n: self._stack([d.job.params[n].detach() for d in descents]) for n in first.job.params}
         self.bare = [self.params[n] for n in self.names]
         memory = first.job.memory or Memory()
-        kept = [d.job.memory.slots if d.job.memory else () for d in descents]
-        self.slots: tuple[list[Tensor], ...] = (
-            tuple([self._stack(list(t)) for t in zip(*s, strict=True)] for s in zip(*kept, strict=True))
-            if memory.slots
-            else tuple(self.train.optimizer.init(self.bare))
-        )
+        self.slots = self._slots(descents) if memory.slots else tuple(self.train.optimizer.init(self.bare))
         self.done, self.before, self.lr = 0, memory.steps, self.train.rate(first.job, first.turn)
         kinds = [leaves(d.job.fixed) for d in descents]
         self.rebuild = first.job.fixed
@@ -140,6 +135,11 @@ class _Lanes:
 
     def _stack(self, tensors: list[Tensor]) -> Tensor:
         return torch.stack(tensors).to(self.device) if self.device else torch.stack(tensors)
+
+    def _slots(self, descents: Sequence[Descent]) -> tuple[list[Tensor], ...]:
+        """The optimisers' memories side by side."""
+        kept = [d.job.memory.slots if d.job.memory else () for d in descents]
+        return tuple([self._stack(list(t)) for t in zip(*s, strict=True)] for s in zip(*kept, strict=True))
 
     def _one_or_stack(self, tensors: list[Tensor]) -> tuple[Tensor, int | None]:
         """What all lanes share stays one tensor."""

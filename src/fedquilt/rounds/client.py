@@ -276,9 +276,12 @@ class ClientSide:
         except Exception as error:
             name, reason = type(self.method).__name__, f"{type(error).__name__}: {error}"
             raise ExchangeError(name, "evaluation", "personal_model", exam.client, -1, reason) from error
-        rowless = self._training is not None and exam.client not in self._training  # others may have rows to select by
-        self._last = None if selected or rowless else (exam.down, slot, model)
+        self._last = None if selected or self._rowless(exam.client) else (exam.down, slot, model)
         return model
+
+    def _rowless(self, client: ClientId) -> bool:
+        """Whether a client is known to have no training rows; others may have some to select a model by."""
+        return self._training is not None and client not in self._training
 
     def _used(self, exam: Exam, state: object) -> tuple[Params, bool]:
         """The model that the client would use now, and whether it selected it."""
