@@ -60,7 +60,7 @@ _RENAMED = {  # modules that did not
     "core.conv_pool": "kernels.pooling",
     "core.kernels": "kernels.calls",
     "core.pool_first": "kernels.pooling",
-    "core.slopes": "kernels.gradient",
+    "core.slopes": "kernels",
     "data.client_streams": "data.streams.kinds",
     "data.imports.unpickle": "data.imports.pfllib",
     "data.joining": "data.streams.streams",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -111,8 +112,24 @@ def constant(round: int) -> float:
     return 1.0
 
 
+class TrainingWork(ABC, Generic[D, C, U]):
+    """Work that trains. Calling it is its definition; engines may only make it faster."""
+
+    @abstractmethod
+    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
+        """What is yielded is to be descended, and sent back."""
+
+    def __call__(self, download: D, client: C, site: Site, turn: Turn) -> tuple[C, U]:
+        client, upload, _, _ = self.run(download, client, site, turn)
+        return client, upload
+
+    def run(self, download: D, client: C, site: Site, turn: Turn, device: torch.device | None = None) -> Visited[C, U]:
+        """As calling it, and also what it began with and what it left behind, for engines that measure."""
+        return _played(self.play(download, client, site, turn), device)
+
+
 @dataclass(frozen=True)
-class Train(Generic[D, C, U]):
+class Train(TrainingWork[D, C, U]):
     """Local training. Calling it is its definition; engines may only make it faster.
 
     Args:
@@ -149,16 +166,8 @@ class Train(Generic[D, C, U]):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    def __call__(self, download: D, client: C, site: Site, turn: Turn) -> tuple[C, U]:
-        client, upload, _, _ = self.run(download, client, site, turn)
-        return client, upload
-
-    def run(self, download: D, client: C, site: Site, turn: Turn, device: torch.device | None = None) -> Visited[C, U]:
-        """As calling it, and also what it began with and what it left behind, for engines that measure."""
-        return _played(self.play(download, client, site, turn), device)
-
     def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
-        """The same with the descent left to whoever plays it: what is yielded is to be descended, and sent back."""
+        """The visit with its descent left to whoever plays it: what is yielded is to be descended, and sent back."""
         with _stage("start"):
             job = self.start(download, client, site, turn)
         trained = yield Descent(self, job, site, turn)
@@ -238,7 +247,7 @@ class Train(Generic[D, C, U]):
 
 
 @dataclass(frozen=True)
-class InTurn(Generic[D, C, U]):
+class InTurn(TrainingWork[D, C, U]):
     """Several trainings in one visit: each sees the client's state as the one before left it; one of them uploads.
 
     The first has the visit's own seed, so that it does exactly what it would do alone.
@@ -246,16 +255,8 @@ class InTurn(Generic[D, C, U]):
 
     works: tuple[Train[D, C, U | None], ...]
 
-    def __call__(self, download: D, client: C, site: Site, turn: Turn) -> tuple[C, U]:
-        client, upload, _, _ = self.run(download, client, site, turn)
-        return client, upload
-
-    def run(self, download: D, client: C, site: Site, turn: Turn, device: torch.device | None = None) -> Visited[C, U]:
-        """As :meth:`Train.run`, with the job of the training that uploads."""
-        return _played(self.play(download, client, site, turn), device)
-
     def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
-        """As :meth:`Train.play`."""
+        """As :meth:`Train.play`; the job is that of the training that uploads."""
         found: list[tuple[U, Job, Trained]] = []
         for i, work in enumerate(self.works):
             here = turn if i == 0 else replace(turn, seed=turn.seed.fold("then", i))
