@@ -186,7 +186,7 @@ def ours(folder: Path, data: dict[str, Path], rounds: int) -> dict[str, Any]:
     from fedquilt.config.config import parse
     from fedquilt.deploy.flower_command import Address, free_port
     from fedquilt.deploy.keys import Keys, make
-    from fedquilt.deploy.serve import Server
+    from fedquilt.deploy.serve import FederationServer
 
     make(folder / "keys", ["localhost"], NODES)
     keys, address = Keys(folder / "keys"), Address("127.0.0.1", free_port())
@@ -235,7 +235,7 @@ def ours(folder: Path, data: dict[str, Path], rounds: int) -> dict[str, Any]:
     ]
     times: list[float] = []
     try:
-        result = Server(folder / "run", address, keys).follow(
+        result = FederationServer(folder / "run", address, keys).follow(
             config, lambda number, row: times.append(row["train_seconds"]), lambda text: None
         )
     finally:

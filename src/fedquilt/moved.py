@@ -61,7 +61,7 @@ _RENAMED = {  # modules that did not
     "core.conv_pool": "kernels.pooling",
     "core.kernels": "kernels.calls",
     "core.pool_first": "kernels.pooling",
-    "core.slopes": "kernels.gradient",
+    "core.slopes": "kernels",
     "data.client_streams": "data.streams.kinds",
     "data.imports.unpickle": "data.imports.pfllib",
     "data.joining": "data.streams.streams",
@@ -111,6 +111,8 @@ MODULES = {
 }
 NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.core.exchange:OnBase": "fedquilt.methods.on_base:OnBase",
+    "fedquilt.engines.log:Visit": "fedquilt.rounds.log:ClientUpdate",
+    "fedquilt.engines.rounds:Visit": "fedquilt.rounds.log:ClientUpdate",
     "fedquilt.methods.apfl:apfl": "fedquilt.methods.personalised.apfl:APFL",
     "fedquilt.methods.cfl:cfl": "fedquilt.methods.clustered.cfl:CFL",
     "fedquilt.methods.cgpfl:cgpfl": "fedquilt.methods.clustered.cgpfl:CGPFL",

@@ -20,7 +20,7 @@ from fedquilt.deploy import serve
 from fedquilt.deploy.flower_command import Address, free_port
 from fedquilt.deploy.front import Front
 from fedquilt.deploy.keys import Keys, make
-from fedquilt.deploy.serve import Server
+from fedquilt.deploy.serve import FederationServer
 from fedquilt.errors import InputError
 
 Calls = list[tuple[str, str, dict[str, str], bytes]]
@@ -221,8 +221,8 @@ def test_keys_must_be_valid_on_this_machine_too(tmp_path: Path, monkeypatch: pyt
     make(tmp_path / "keys", ["server.example.org"], [])
     keys, address = Keys(tmp_path / "keys"), Address("127.0.0.1", 8000)
     with pytest.raises(InputError, match="must also be valid for the address"):
-        Server(tmp_path / "run", address, keys)
-    Server(tmp_path / "run", address, keys, attach=True)  # a SuperLink of others is where they say
+        FederationServer(tmp_path / "run", address, keys)
+    FederationServer(tmp_path / "run", address, keys, attach=True)  # a SuperLink of others is where they say
 
 
 def test_a_front_that_cannot_listen_leaves_no_superlink(
@@ -236,7 +236,7 @@ def test_a_front_that_cannot_listen_leaves_no_superlink(
 
     monkeypatch.setattr(serve, "start", start)
     monkeypatch.setattr(serve, "wait_for", lambda *arguments: None)
-    server = Server(tmp_path / "run", front.address, keys)
+    server = FederationServer(tmp_path / "run", front.address, keys)
     with pytest.raises(InputError, match="cannot listen"), server._superlink():
         pass
     assert started[0].poll() is not None

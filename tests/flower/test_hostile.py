@@ -18,7 +18,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
-from fedquilt.engines.flower.apps import Client
+from fedquilt.engines.flower.apps import FlowerClient
 from fedquilt.engines.flower.engine import Flower, Patience
 from fedquilt.engines.flower.errand import Answer, Parcel, Refused, read
 from fedquilt.engines.local import Local
@@ -164,10 +164,10 @@ def test_an_answer_of_an_earlier_round_is_refused():
     assert [q.reason for q in rounds.play().quarantined] == ["replayed: an answer to another errand"]
 
 
-class Broken(Client):
+class Broken(FlowerClient):
     """A node that fails in its own way when it is to train."""
 
-    def __init__(self, honest: Client, how: Any) -> None:
+    def __init__(self, honest: FlowerClient, how: Any) -> None:
         super().__init__(honest.serve)
         self.how, self.count = how, 0
 
@@ -351,7 +351,7 @@ def test_what_a_site_says_of_a_failure_does_not_quote_its_data():
     def leaking(kind: str, frames: Any, context: Any) -> Any:
         raise KeyError("patient 4711")
 
-    over.nodes[12] = Client(leaking)
+    over.nodes[12] = FlowerClient(leaking)
     with pytest.raises(InputError, match=r"Node 12 did not introduce itself: .*failed \(KeyError\)") as found:
         flower(over).gather(2, wait=0.05)
     assert "4711" not in str(found.value)
@@ -367,7 +367,7 @@ def test_unpacked_answers_hold_no_more_than_was_asked(without):
         seen.extend([frames["errand"]] if "errand" in frames else [])
         return honest(kind, frames, context)
 
-    over.nodes[12] = Client(spy)
+    over.nodes[12] = FlowerClient(spy)
     engine = flower(over)
     Rounds(METHOD, engine.gather(2), engine, Seed(0)).play()
     assert [[job.client for job in unpack(errand).jobs] for errand in seen] == [[1]]

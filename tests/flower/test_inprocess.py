@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 
 from conformance.cases import CASES, Case
 from fedquilt.core.seed import Seed
-from fedquilt.engines.flower.errand import Begin, Errand, ExamJob, read
+from fedquilt.engines.flower.errand import Errand, ExamJob, RunTerms, read
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
@@ -58,7 +58,7 @@ def check_the_view_of_sites(seen: Seen, noted: dict[Key, tuple[bytes | None, byt
             assert frames.keys() <= {"run", "number"}
             continue
         named = {"errand", "begin"}
-        assert not list(tensors_in(read(frames, "begin", Begin)))
+        assert not list(tensors_in(read(frames, "begin", RunTerms)))
         for job in read(frames, "errand", Errand).jobs:
             jobs += 1
             assert job.client in {*part.ids, *part.examined}

@@ -86,7 +86,9 @@ def test_kills(method, victims, tmp_path, monkeypatch):
         for site in SITES:
             sites.join(site)
         killer.start()
-        result = serve.Server(tmp_path / "run", address, keys, restarts=20).follow(config, nobody, notes.append)
+        result = serve.FederationServer(tmp_path / "run", address, keys, restarts=20).follow(
+            config, nobody, notes.append
+        )
     finally:
         sites.close()
     assert killer.error is None

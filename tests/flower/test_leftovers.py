@@ -23,7 +23,7 @@ from fedquilt.deploy.apps import play
 from fedquilt.deploy.flower_command import Address, free_port
 from fedquilt.deploy.join import Membership
 from fedquilt.deploy.processes import alive, clear, held, wait_gone, write_down
-from fedquilt.deploy.serve import Server
+from fedquilt.deploy.serve import FederationServer
 from fedquilt.deploy.site import SiteSettings
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError
@@ -107,7 +107,7 @@ def test_a_state_folder_is_one_nodes_and_a_run_one_servers(member, tmp_path):
         pytest.fail("two at once")
     with member.alone():
         pass
-    server = Server(tmp_path / "run", Address("127.0.0.1", 1))
+    server = FederationServer(tmp_path / "run", Address("127.0.0.1", 1))
     with held(server.home / ".lock", ""), pytest.raises(InputError, match="Another 'fedquilt serve' plays the run in"):
         server.follow(config(1), nobody, print)
 

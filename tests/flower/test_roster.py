@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from conformance.cases import CASES
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Pixels
-from fedquilt.engines.flower.apps import Client
+from fedquilt.engines.flower.apps import FlowerClient
 from fedquilt.engines.flower.inprocess import InProcess
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError
@@ -34,7 +34,7 @@ def lying(over: InProcess, node: int, **facts: Any) -> InProcess:
         found = honest(kind, frames, context)
         return {"here": pack(replace(unpack(found["here"]), **facts), compact=True)} if kind == "query.here" else found
 
-    over.nodes[node] = Client(serve)
+    over.nodes[node] = FlowerClient(serve)
     return over
 
 

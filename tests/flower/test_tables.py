@@ -15,7 +15,7 @@ from fedquilt.core.columns import Column, ColumnSums, PerColumn, check_sums
 from fedquilt.data import Federation, imports
 from fedquilt.deploy.dry_run import leaving
 from fedquilt.deploy.site import settings_of, source_of
-from fedquilt.engines.flower.errand import Begin
+from fedquilt.engines.flower.errand import RunTerms
 from fedquilt.engines.flower.inprocess import InProcess
 from fedquilt.engines.local import Local
 from fedquilt.errors import FedquiltError, InputError
@@ -128,7 +128,7 @@ def test_every_message_says_how_rows_are_prepared(tmp_path: Path):
         for m in seen
         if m.metadata.message_type.startswith(("train.", "evaluate."))
     }
-    assert all(isinstance(begin, Begin) for begin in begins.values())
+    assert all(isinstance(begin, RunTerms) for begin in begins.values())
     assert begins["train.columns"].prepare is None
     assert isinstance(begins["train.train"].prepare, PerColumn)
 

@@ -20,7 +20,7 @@ from fedquilt.core.exchange import Method
 from fedquilt.data import Federation
 from fedquilt.deploy.flower_command import Address, call, free_port
 from fedquilt.deploy.keys import Keys, make
-from fedquilt.deploy.serve import CONNECTION, Server, _Link
+from fedquilt.deploy.serve import CONNECTION, FederationServer, _Link
 from fedquilt.engines.local import Local
 from fedquilt.rounds.client import one_thread
 from fedquilt.runs.build import method_of
@@ -189,7 +189,7 @@ class Standing:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.address, self.keys = ready(folder)
-        first = Server(folder / "link", self.address, self.keys)
+        first = FederationServer(folder / "link", self.address, self.keys)
         first._connection()
         self.link = _Link(first)
         self.link.revive()
@@ -202,7 +202,7 @@ class Standing:
     def run(self, name: str, config: Config) -> dict[str, Any]:
         """The result of one more run."""
         link = self.link.server.link  # behind the front
-        return Server(self.folder / name, link, self.known, attach=True).follow(config, nobody, print)
+        return FederationServer(self.folder / name, link, self.known, attach=True).follow(config, nobody, print)
 
     def run_exported(self, name: str, config: Config) -> dict[str, Any]:
         """The same by Flower's own command, on the app folder that ``fedquilt export`` writes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquilt.core.table import ClientId, Site, Table
-from fedquilt.engines.flower.apps import Client, keeper, versions
+from fedquilt.engines.flower.apps import FlowerClient, keeper, versions
 from fedquilt.engines.flower.engine import Flower, Patience
 from fedquilt.engines.flower.inprocess import InProcess
 from fedquilt.engines.flower.keep import InMemory, Keep
@@ -65,7 +65,9 @@ def grid(
     """A grid of so many nodes; ``seen`` gets all that they get."""
     apps = {}
     for number, part in enumerate(parts(federation, nodes), start=11):
-        apps[number] = Client(_Serving(part, None if folder is None else folder / f"node-{number}", trusted, seen))
+        apps[number] = FlowerClient(
+            _Serving(part, None if folder is None else folder / f"node-{number}", trusted, seen)
+        )
     return InProcess(apps)
 
 
@@ -83,9 +85,9 @@ class _Serving:
         return self.node.answer(kind, frames, versions())
 
 
-def site(source: Any, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",)) -> Client:
+def site(source: Any, folder: Path | None = None, trusted: tuple[str, ...] = ("helpers",)) -> FlowerClient:
     """The client app of one site."""
-    return Client(_Serving(source, folder, trusted))
+    return FlowerClient(_Serving(source, folder, trusted))
 
 
 def flower(over: InProcess, deadline: float = 20, **settings: Any) -> Flower:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedquilt.engines.flower.apps import Client
+from fedquilt.engines.flower.apps import FlowerClient
 from fedquilt.engines.flower.errand import Answer
 from fedquilt.engines.flower.inprocess import InProcess
 from fedquilt.records.record import pack, unpack
@@ -27,7 +27,7 @@ def tampered(federation: Any, node: int, tamper: Tamper, kind: str = "train.", *
         answer = honest(asked, frames, context)
         return tamper(answer) if asked.startswith(kind) else answer
 
-    over.nodes[node] = Client(serve)
+    over.nodes[node] = FlowerClient(serve)
     return over
 
 

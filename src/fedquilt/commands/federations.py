@@ -65,7 +65,7 @@ def serve(
     from fedquilt.config.config import load
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
-    from fedquilt.deploy.serve import Server
+    from fedquilt.deploy.serve import FederationServer
     from fedquilt.show.progress import Progress
     from fedquilt.show.show import result_table
     from fedquilt.storage.finished import result_of
@@ -76,7 +76,9 @@ def serve(
     result = result_of(folder)
     if result is None:
         address = Address(host, port) if superlink is None else Address.of(superlink)
-        server = Server(folder, address, None if key_folder is None else Keys(key_folder.absolute()), bool(superlink))
+        server = FederationServer(
+            folder, address, None if key_folder is None else Keys(key_folder.absolute()), bool(superlink)
+        )
         with stops_on_sigterm(), Progress(quiet=as_json) as progress:  # so that the SuperLink ends too
             bar = progress.bar(folder.name, config.rounds)
             progress.note(f"waiting for {config.flower.nodes} nodes at {address}")

@@ -11,7 +11,6 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
-from typing import Any
 
 import numpy as np
 import torch
@@ -138,17 +137,24 @@ class PerColumn:
 
     def told(self) -> str:
         """What is done to the rows, in a sentence."""
-        numbers = [c for c in self.columns if not c.category]
-        whose = {"federation": "all clients' training rows", "clients": "each client's own training rows"}
-        done = f"standardised by {whose[self.scope]}" if self.scope in whose else "as they are"
-        parts = [f"{_many(len(numbers), 'number column', 's')}, {done}"] if numbers else []
+        parts = self._numbers_told()
         named = [f"{c.name} ({len(c.levels)} levels)" for c in self.columns if c.category]
         parts += [f"{_many(len(named), 'categor', 'ies', 'y')} as 0/1 columns: {_few(named)}"] if named else []
         holes = [c.name for c in self.columns if c.flagged]
         parts += [f"missing cells filled in and flagged: {_few(holes)}"] if holes else []
-        still = [c.name for c in numbers if self.scope == "federation" and c.std == 1.0 and c.mean != 0.0]
+        still = [c.name for c in self.columns if self._constant(c)]
         parts += [f"constant: {_few(still)}"] if still else []
         return "; ".join(parts) + f"; {self.width} inputs in all"
+
+    def _numbers_told(self) -> list[str]:
+        count = sum(not c.category for c in self.columns)
+        whose = {"federation": "all clients' training rows", "clients": "each client's own training rows"}
+        done = f"standardised by {whose[self.scope]}" if self.scope in whose else "as they are"
+        return [f"{_many(count, 'number column', 's')}, {done}"] if count else []
+
+    def _constant(self, column: Column) -> bool:
+        """Whether a number is known never to change."""
+        return self.scope == "federation" and not column.category and column.std == 1.0 and column.mean != 0.0
 
 
 def blank_of(count: int, scope: str, names: Sequence[str] = ()) -> PerColumn:
@@ -256,11 +262,19 @@ def without_numbers(agreed: PerColumn) -> PerColumn:
     )
 
 
-def check_sums(blank: PerColumn, told: Any) -> None:
+def check_sums(blank: PerColumn, told: object) -> None:
     """Raise unless this can be what a client tells of such columns."""
     count, named = len(blank.columns), sum(c.category for c in blank.columns)
     if not isinstance(told, ColumnSums) or type(told.rows) is not int or told.rows < 1:
         raise ValueError("not the sums of a table's columns")
+    _check_numbers(told, count)
+    if not isinstance(told.levels, tuple) or len(told.levels) != named:
+        raise ValueError(f"levels of other than {named} categories")
+    for found in told.levels:
+        _check_levels(found, told.rows)
+
+
+def _check_numbers(told: ColumnSums, count: int) -> None:
     kinds = ((told.present, torch.int64), (told.mean, torch.float64), (told.squares, torch.float64))
     if any(not isinstance(t, Tensor) or t.dtype != kind or t.shape != (count,) for t, kind in kinds):
         raise ValueError(f"the sums are not of {count} columns")
@@ -268,16 +282,20 @@ def check_sums(blank: PerColumn, told: Any) -> None:
         raise ValueError("counts or squares that no rows can have")
     if not float(told.mean.abs().max()) <= LARGEST or not float(told.squares.max()) <= told.rows * (2 * LARGEST) ** 2:
         raise ValueError("means or squares of numbers that no network can hold")
-    if not isinstance(told.levels, tuple) or len(told.levels) != named:
-        raise ValueError(f"levels of other than {named} categories")
-    for found in told.levels:
-        if not isinstance(found, Tensor) or found.dtype != torch.int64 or found.dim() != 2 or len(found) != 2:
-            raise ValueError("levels that are no codes and counts")
-        codes, counts = found.tolist()
-        if len(codes) > TOLD or len(set(codes)) < len(codes) or any(not 0 <= code < 2**48 for code in codes):
-            raise ValueError(f"more than {TOLD} levels, or levels that are no codes")
-        if any(not 0 < many <= told.rows for many in counts):
-            raise ValueError("a level in more rows than there are")
+
+
+def _check_levels(found: object, rows: int) -> None:
+    if not isinstance(found, Tensor) or found.dtype != torch.int64 or found.dim() != 2 or len(found) != 2:
+        raise ValueError("levels that are no codes and counts")
+    codes, counts = found.tolist()
+    if len(codes) > TOLD or len(set(codes)) < len(codes) or not _between(codes, 0, 2**48 - 1):
+        raise ValueError(f"more than {TOLD} levels, or levels that are no codes")
+    if not _between(counts, 1, rows):
+        raise ValueError("a level in more rows than there are")
+
+
+def _between(numbers: Sequence[int], low: int, high: int) -> bool:
+    return all(low <= number <= high for number in numbers)
 
 
 def _many(count: int, word: str, several: str, one: str = "") -> str:

@@ -20,13 +20,13 @@ def first_state(method: Any, seed: Seed, client: ClientId) -> Any:
     return method.init_client(seed.fold("server") if shared else seed.fold("client", client))
 
 
-def mode_scores(method: Any) -> dict[str, str]:
+def mode_scores(method: object) -> dict[str, str]:
     """For a method whose global model could be any of several ``modes(held)``: under which name exams tell the scores
     of each mode. Empty for all other methods."""
     return {mode: f"global.{mode}" for mode in getattr(method, "mode_names", ())}
 
 
-def selected_model(method: Any, download: Any, client: Any, site: Callable[[], Site | None]) -> Params | None:
+def selected_model(method: object, download: object, client: object, site: Callable[[], Site | None]) -> Params | None:
     """The model that a client selects by its own training rows, or None where there is nothing to select.
 
     Where a method has several models and has not placed a client yet, the client takes the one of lowest loss on its

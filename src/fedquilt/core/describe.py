@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import ModuleType
@@ -49,23 +49,26 @@ _FILES = tuple(
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor)
 
 
-def describe(value: Any, path: str = "method") -> Any:
+def describe(value: object, path: str = "method") -> Any:
     """The description of an object; raises with the path of the part that has none."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, tuple | list):
-        items = [describe(v, f"{path}[{i}]") for i, v in enumerate(value)]
-        return {"tuple": items} if isinstance(value, tuple) else {"list": items}
+        return {"tuple" if isinstance(value, tuple) else "list": _described(value, path)}
     if isinstance(value, dict):
         return {"dict": [[describe(k, path), describe(v, f"{path}[{k!r}]")] for k, v in value.items()]}
     if isinstance(value, partial):
-        inner = {k: describe(v, f"{path}.{k}") for k, v in value.keywords.items()}
-        given = [describe(a, f"{path}[{i}]") for i, a in enumerate(value.args)]
-        return {"partial": describe(value.func, path), "args": given, "kwargs": inner}
+        given, named = _described(value.args, path), _by_name(value.keywords, path)
+        return {"partial": describe(value.func, path), "args": given, "kwargs": named}
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
         return {"name": _name(value, path)}
+    return _made_by(value, path)
+
+
+def _made_by(value: object, path: str) -> dict[str, object]:
+    """The call that makes an object."""
     maker = getattr(type(value), "__describe__", None)
-    args: Sequence[Any] = ()
+    args: Sequence[object] = ()
     if maker is not None:
         args, kwargs = maker(value)
     elif is_dataclass(value):
@@ -75,11 +78,15 @@ def describe(value: Any, path: str = "method") -> Any:
             f"{path} is a {type(value).__name__}, which another process cannot rebuild. Make it a frozen dataclass "
             "or a module-level function, or use engine='local'."
         )
-    return {
-        "make": _name(type(value), path),
-        "args": [describe(a, f"{path}[{i}]") for i, a in enumerate(args)],
-        "kwargs": {k: describe(v, f"{path}.{k}") for k, v in kwargs.items()},
-    }
+    return {"make": _name(type(value), path), "args": _described(args, path), "kwargs": _by_name(kwargs, path)}
+
+
+def _described(values: Sequence[object], path: str) -> list[object]:
+    return [describe(value, f"{path}[{place}]") for place, value in enumerate(values)]
+
+
+def _by_name(values: Mapping[str, object], path: str) -> dict[str, object]:
+    return {name: describe(value, f"{path}.{name}") for name, value in values.items()}
 
 
 def build(description: Any, trusted: Sequence[str] | None = None) -> Any:
@@ -103,10 +110,15 @@ def build(description: Any, trusted: Sequence[str] | None = None) -> Any:
         return {inner(k): inner(v) for k, v in description["dict"]}
     if "name" in description:
         return _allowed(description["name"], trusted)
-    args = [inner(a) for a in description["args"]]
-    kwargs = {k: inner(v) for k, v in description["kwargs"].items()}
+    return _called(description, trusted)
+
+
+def _called(description: Any, trusted: Sequence[str] | None) -> Any:
+    """What a described call gives; of a partial one, the function that waits for the rest."""
+    args = [build(a, trusted) for a in description["args"]]
+    kwargs = {k: build(v, trusted) for k, v in description["kwargs"].items()}
     if "partial" in description:
-        return partial(inner(description["partial"]), *args, **kwargs)
+        return partial(build(description["partial"], trusted), *args, **kwargs)
     return _allowed(description["make"], trusted)(*args, **kwargs)
 
 

@@ -46,7 +46,7 @@ def in_bfloat16(device: torch.device) -> Iterator[None]:
         yield
 
 
-def moved(value: Any, device: torch.device) -> Any:
+def moved(value: object, device: torch.device) -> Any:
     """The same tree with its tensors on the device; from pinned memory to CUDA, so that the copy waits for nobody."""
     if isinstance(value, Tensor):
         if device.type == "cuda" and value.device.type == "cpu":

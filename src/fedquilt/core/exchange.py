@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from torch import Tensor
 
@@ -17,7 +17,17 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, in_order
 from fedquilt.errors import InputError
 
-U = TypeVar("U")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", default=Any)  # the server's state
+    D = TypeVar("D", default=Any)  # a download, as the client sees it
+    C = TypeVar("C", default=Any)  # a client's state
+    U = TypeVar("U", default=Any)  # an upload, as the server sees it
+else:
+    from typing import TypeVar
+
+    S, D, C, U = TypeVar("S"), TypeVar("D"), TypeVar("C"), TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ plain = Plain()
 Cohort = Callable[[Any, Sequence[ClientId], Seed], Sequence[ClientId]]
 
 
-def everyone(state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+def everyone(state: object, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
     """Ask every client."""
     return ids
 
@@ -97,7 +107,7 @@ class fraction:
         if not 0 < self.share <= 1:
             raise InputError(f"fraction needs a share in (0, 1], got {self.share}.")
 
-    def __call__(self, state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+    def __call__(self, state: object, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
         return at_random(max(1, int(self.share * len(ids))))(state, ids, seed)
 
 
@@ -111,29 +121,29 @@ class at_random:
         if self.count < 1:
             raise InputError(f"at_random needs a count of at least 1, got {self.count}.")
 
-    def __call__(self, state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+    def __call__(self, state: object, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
         if self.count >= len(ids):
             return ids
         chosen = seed.numpy().choice(len(ids), size=self.count, replace=False)
         return in_order([ids[i] for i in chosen])
 
 
-def anything(state: Any, upload: Any) -> None:
+def anything(state: object, upload: object) -> None:
     """Accept every upload; see ``Exchange.check``."""
 
 
-def unmoved(state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+def unmoved(state: S, replies: Iterable[Reply[U]], turn: Turn) -> S:
     """The ``up`` of a trip that only brings clients something: the server stays as it is."""
     return state
 
 
-def as_it_is(message: Any) -> Any:
+def as_it_is(message: U) -> U:
     """The message; see ``Exchange.uncoded``."""
     return message
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(Generic[S, D, C, U]):
     """One trip.
 
     Args:
@@ -160,12 +170,12 @@ class Exchange:
     """
 
     name: str
-    down: Callable[[Any, ClientId], Any]
-    work: Callable[[Any, Any, Site, Turn], tuple[Any, Any]]
-    up: Callable[[Any, Iterable[Reply[Any]], Turn], Any]
+    down: Callable[[S, ClientId], D]
+    work: Callable[[D, C, Site, Turn], tuple[C, U]]
+    up: Callable[[S, Iterable[Reply[U]], Turn], S]
     codec: Codec = plain
     cohort: Cohort = everyone
-    check: Callable[[Any, Any], None] = anything
+    check: Callable[[S, U], None] = anything
     download: Codec = plain
     upload: Any = Any
     most_bytes: int | None = None
@@ -181,14 +191,14 @@ class Exchange:
                 "Use it for uploads, and a codec without memory for downloads."
             )
 
-    def carried(self, download: Any, seed: Seed) -> tuple[Any, Any]:
+    def carried(self, download: D, seed: Seed) -> tuple[D, object]:
         """(what a client sees of a download, what travels)."""
         if self.download == plain:
             return download, download
         wire, _ = self.download.encode(download, None, None, seed)
         return self.download.decode(wire, None), wire
 
-    def downloaded(self, state: Any, client: ClientId, round: int, seed: Seed) -> Any:
+    def downloaded(self, state: S, client: ClientId, round: int, seed: Seed) -> D:
         """The download as a client would see it after so many rounds of the run with this seed."""
         return self.carried(self.down(state, client), self.download_seed(round, seed))[0]
 
@@ -196,20 +206,20 @@ class Exchange:
         """For the randomness of the download's codec: equal downloads of one round are coded alike."""
         return seed.fold("download", self.name, round)
 
-    def training(self, **changes: Any) -> Exchange:
+    def training(self, **changes: object) -> Exchange[S, D, C, U]:
         """The same trip with changes of its local training: ``start``, ``objective``, ``finish``, ``only``, ..."""
         work: Any = self.work
         return replace(self, work=replace(work, **changes))
 
 
-class Method(Protocol):
+class Method(Protocol[S, C]):
     """What an engine asks of a method. All answers are pure functions of the arguments."""
 
-    def init_server(self, seed: Seed) -> Any:
+    def init_server(self, seed: Seed) -> S:
         """The server's state before the first round: a record."""
         ...
 
-    def init_client(self, seed: Seed) -> Any:
+    def init_client(self, seed: Seed) -> C:
         """A client's state before its first visit: a record."""
         ...
 
@@ -217,7 +227,7 @@ class Method(Protocol):
         """Every trip this method ever makes."""
         ...
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: S, round: int) -> tuple[str, ...]:
         """The names of the trips of this round (from 0), in order.
 
         It is also asked about the round after the last one: a client's model is scored with the download that the
@@ -225,15 +235,15 @@ class Method(Protocol):
         """
         ...
 
-    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+    def observe(self, state: S, metrics: Mapping[str, float]) -> S:
         """Hear the last evaluation; returns the server's state."""
         ...
 
-    def global_model(self, state: Any) -> Params | None:
+    def global_model(self, state: S) -> Params | None:
         """What a stranger would be given, or None when there is no such model."""
         ...
 
-    def personal_model(self, download: Any, client: Any) -> Params:
+    def personal_model(self, download: Any, client: C) -> Params:
         """What this client would use now."""
         ...
 

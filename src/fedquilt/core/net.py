@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt.core.capture.purity import own
-from fedquilt.core.capture.steps import Capture, Tapes, Visit
+from fedquilt.core.capture.steps import Capture, Tapes, VisitSteps
 from fedquilt.core.device import in_bfloat16
 from fedquilt.core.params import Names, Params, nothing, under
 from fedquilt.core.resident import Resident, slots_of
@@ -27,7 +27,7 @@ _SMALL = 2**20  # numbers of a network whose first values are drawn from a tape
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
 
-class Scored(NamedTuple):
+class ScoresAndFeatures(NamedTuple):
     """What a network made of a batch: class scores, and the feature vectors its head made them from."""
 
     logits: Tensor
@@ -88,7 +88,7 @@ class Net:
             raise InputError(f"Net's capture is 'auto', True or False, got {self.capture!r}.")
 
     @staticmethod
-    def of(build: Callable[..., nn.Module], /, *args: Any, **kwargs: Any) -> Net:
+    def of(build: Callable[..., nn.Module], /, *args: object, **kwargs: object) -> Net:
         """A net of ``build(*args, **kwargs)``."""
         return Net(partial(build, *args, **kwargs))
 
@@ -174,12 +174,12 @@ class Net:
         slots = slots_of(self._make())
         return [slots[n][0][0][slots[n][0][1]].detach().clone() for n in self.names]
 
-    def _births(self) -> Visit:
+    def _births(self) -> VisitSteps:
         """Drawing fresh values is recorded, too: with many clients, building a module for each takes longer."""
         if "births" not in self._cell:
             tapes = Tapes(capture=self.capture, build=(self.build, self._resident().module))
             self._cell["births"] = tapes.visit(self.build, [])
-        found: Visit = self._cell["births"]
+        found: VisitSteps = self._cell["births"]
         return found if found.watch is None else found.tapes.visit(self.build, [])  # a user's code is looked at anew
 
     def full(self, params: Mapping[str, Tensor]) -> Params:
@@ -222,7 +222,7 @@ class Net:
         with self._precise(params):
             return method(*tensors)
 
-    def split(self, params: Params, batch: Batch, train: bool = False) -> Scored:
+    def split(self, params: Params, batch: Batch, train: bool = False) -> ScoresAndFeatures:
         """As calling it, and also the features: for modules with the parts ``features`` and ``head``."""
         module, columns = self._ready(params, batch, train)
         parts = getattr(module, "features", None), getattr(module, "head", None)
@@ -233,7 +233,7 @@ class Net:
             )
         with self._precise(params):
             found = module.features(*columns)
-            return Scored(module.head(found), found)
+            return ScoresAndFeatures(module.head(found), found)
 
     def linear_inputs(self, params: Params, batch: Batch) -> Params:
         """What enters each linear layer, under the name of its weight, when this batch is scored."""
@@ -307,11 +307,11 @@ class Net:
         return (self.build,), {n: getattr(self, n) for n in names}
 
 
-def _keep_input(seen: Params, name: str, layer: nn.Module, given: tuple[Tensor, ...], out: Any) -> None:
+def _keep_input(seen: Params, name: str, layer: nn.Module, given: tuple[Tensor, ...], out: object) -> None:
     seen[name] = given[0].detach()
 
 
-def logits_of(out: Any) -> Tensor:
+def logits_of(out: object) -> Tensor:
     """The class scores in what a network returned: the tensor itself, its ``logits``, or its first item."""
     if isinstance(out, Tensor):
         return out

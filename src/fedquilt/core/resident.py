@@ -12,7 +12,8 @@ from fedquilt.core.params import Names, Params
 from fedquilt.errors import InputError
 from fedquilt.kernels import accelerate
 
-Slot = tuple[dict[str, Any], str]
+Tensors = dict[str, Any]  # the parameters or the buffers of a module: torch types them differently
+Slot = tuple[Tensors, str]
 
 
 def slots_of(module: nn.Module) -> dict[str, list[Slot]]:
@@ -41,37 +42,34 @@ class Resident:
         self.channels_last = channels_last if channels_last is not None else _convolves(module)
         accelerate(module, fast=fast and self.channels_last)  # which is the layout that fast kernels give
         slots = slots_of(module)
-        parameters = {id(p) for p in module.parameters() if p.requires_grad}
-        holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}
-        saved = module.state_dict(keep_vars=True).items()
-        self.aliases = {n: holds[id(t)] for n, t in saved if n not in slots and id(t) in holds}  # of tied tensors
-        self.size = sum(t.numel() for _, t in saved)
+        first = {name: holder[leaf] for name, ((holder, leaf), *_) in slots.items()}
+        saved = module.state_dict(keep_vars=True)
+        self.aliases = _aliases(saved, slots)
+        self.size = sum(t.numel() for t in saved.values())
         held = _held(module, slots, frozen)
         self.names = tuple(n for n in slots if n not in held)
-        self.trainable = tuple(n for n in self.names if id(slots[n][0][0][slots[n][0][1]]) in parameters)
+        parameters = {id(p) for p in module.parameters() if p.requires_grad}
+        self.trainable = tuple(n for n in self.names if id(first[n]) in parameters)
+        self.images = [n for n in self.names if first[n].dim() == 4]
         self.slots = {n: slots[n] for n in self.names}
-        self.frozen: Params = {}
-        for name in slots.keys() - self.slots.keys():
-            for holder, leaf in slots[name]:
-                holder[leaf] = self.frozen.setdefault(name, holder[leaf].detach())
+        self.frozen = _let_go({n: places for n, places in slots.items() if n in held})
         self._kept = [(n, *place) for n in self.frozen for place in slots[n]]
         self._as_built = self._marks()
-        self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
-        self.still = _still(module, {id(h) for n in self.frozen for h, _ in slots[n]}, self.slots)
-        batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
-        self.norms = tuple(batch_norms)
-        self.normalises = any(m not in self.still for m in batch_norms.values())
-        self.transient = [
-            (m._buffers, leaf, buffer.clone())
-            for m in module.modules()
-            for leaf, buffer in m._buffers.items()
-            if buffer is not None and leaf in m._non_persistent_buffers_set
-        ]
-        self.images = [n for n in self.names if slots[n][0][0][slots[n][0][1]].dim() == 4]
+        self._look_at_parts()
         self._laid: tuple[Params, tuple[int, ...], Params] | None = None
         self.bound: Params | None = None
         self.training: bool | None = None
         self.device = torch.device("cpu")
+
+    def _look_at_parts(self) -> None:
+        """Which parts need care: those that stay in evaluation mode, those that count rows, those with memory."""
+        module = self.module
+        self.recurrent = [m for m in module.modules() if isinstance(m, nn.RNNBase)]
+        self.still = _still(module, {id(h) for _, h, _ in self._kept}, self.slots)
+        batch_norms = {n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+        self.norms = tuple(batch_norms)
+        self.normalises = any(m not in self.still for m in batch_norms.values())
+        self.transient = _transient(module)
 
     def bind(self, params: Params) -> None:
         if params is self.bound:
@@ -100,11 +98,11 @@ class Resident:
             self._laid = (params, versions, {**params, **kernels})
         return self._laid[2]
 
-    def held(self) -> list[tuple[dict[str, Any], str, Any]]:
+    def held(self) -> list[tuple[Tensors, str, torch.Tensor]]:
         """Which values are in which places."""
         return [(holder, leaf, holder[leaf]) for places in self.slots.values() for holder, leaf in places]
 
-    def hold(self, values: list[tuple[dict[str, Any], str, Any]]) -> None:
+    def hold(self, values: list[tuple[Tensors, str, torch.Tensor]]) -> None:
         """Put these values back; nothing counts as bound."""
         for holder, leaf, value in values:
             holder[leaf] = value
@@ -115,7 +113,7 @@ class Resident:
     def _follow(self, params: Params) -> None:
         device = next((t.device for t in params.values()), self.device)
         if device != self.device:
-            holders: list[dict[str, Any]] = [h for m in self.module.modules() for h in (m._parameters, m._buffers)]
+            holders: list[Tensors] = [h for m in self.module.modules() for h in (m._parameters, m._buffers)]
             for holder in holders:
                 for leaf, tensor in holder.items():
                     if tensor is not None and tensor.device != device:
@@ -156,6 +154,31 @@ class Resident:
             for module in self.still:
                 module.training = False
             self.training = train
+
+
+def _aliases(saved: Mapping[str, torch.Tensor], slots: Mapping[str, list[Slot]]) -> dict[str, str]:
+    """The further names of tied tensors, and under which name they have their slots."""
+    holds = {id(holder[leaf]): n for n, places in slots.items() for holder, leaf in places}
+    return {n: holds[id(t)] for n, t in saved.items() if n not in slots and id(t) in holds}
+
+
+def _let_go(slots: Mapping[str, list[Slot]]) -> Params:
+    """What is frozen, in its places without autograd."""
+    frozen: Params = {}
+    for name, places in slots.items():
+        for holder, leaf in places:
+            holder[leaf] = frozen.setdefault(name, holder[leaf].detach())
+    return frozen
+
+
+def _transient(module: nn.Module) -> list[tuple[Tensors, str, torch.Tensor]]:
+    """The buffers that no model holds: where they are, and their first values."""
+    return [
+        (m._buffers, leaf, buffer.clone())
+        for m in module.modules()
+        for leaf, buffer in m._buffers.items()
+        if buffer is not None and leaf in m._non_persistent_buffers_set
+    ]
 
 
 def _held(module: nn.Module, slots: Mapping[str, list[Slot]], frozen: Names) -> set[str]:

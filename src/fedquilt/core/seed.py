@@ -37,7 +37,7 @@ class Seed:
         if self.value < 0:
             raise InputError(f"A seed must be 0 or larger, got {self.value}.")
 
-    def fold(self, *keys: Any) -> Seed:
+    def fold(self, *keys: object) -> Seed:
         """A new seed from this one and any keys (ints, strings, tuples of them)."""
         text = repr((self.value, *map(_plain, keys))).encode()
         found = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") & _MASK
@@ -74,7 +74,7 @@ class Seed:
                 torch.cuda.set_rng_state(state, device)
 
 
-def _plain(key: Any) -> Any:
+def _plain(key: object) -> Any:
     """A key whose text is the same for equal keys: numpy's numbers become Python's."""
     if type(key) is int or type(key) is str:
         return key

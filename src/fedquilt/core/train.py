@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.allowance import ask
 from fedquilt.core.device import carried, elsewhere, moved
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import C, D, Turn, U
 from fedquilt.core.objective import Loss
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
@@ -97,8 +98,8 @@ class Descent:
     turn: Turn
 
 
-Visited = tuple[Any, Any, Job, Trained]  # the client's new state, the upload, and both ends of the training
-Play = Generator[Descent, Trained, Visited]
+Visited = tuple[C, U, Job, Trained]  # the client's new state, the upload, and both ends of the training
+Play = Generator[Descent, Trained, Visited[C, U]]
 
 
 def labelled(site: Site) -> Table:
@@ -111,8 +112,24 @@ def constant(round: int) -> float:
     return 1.0
 
 
+class TrainingWork(ABC, Generic[D, C, U]):
+    """Work that trains. Calling it is its definition; engines may only make it faster."""
+
+    @abstractmethod
+    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
+        """What is yielded is to be descended, and sent back."""
+
+    def __call__(self, download: D, client: C, site: Site, turn: Turn) -> tuple[C, U]:
+        client, upload, _, _ = self.run(download, client, site, turn)
+        return client, upload
+
+    def run(self, download: D, client: C, site: Site, turn: Turn, device: torch.device | None = None) -> Visited[C, U]:
+        """As calling it, and also what it began with and what it left behind, for engines that measure."""
+        return _played(self.play(download, client, site, turn), device)
+
+
 @dataclass(frozen=True)
-class Train:
+class Train(TrainingWork[D, C, U]):
     """Local training. Calling it is its definition; engines may only make it faster.
 
     Args:
@@ -131,9 +148,9 @@ class Train:
         rows: ``site -> table``, what is trained on.
     """
 
-    start: Callable[[Any, Any, Site, Turn], Job]
+    start: Callable[[D, C, Site, Turn], Job]
     objective: Loss
-    finish: Callable[[Job, Trained, Any, Site, Turn], tuple[Any, Any]]
+    finish: Callable[[Job, Trained, C, Site, Turn], tuple[C, U]]
     optimizer: Optimizer
     epochs: int = 1
     steps: int | None = None
@@ -149,16 +166,8 @@ class Train:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
-        client, upload, _, _ = self.run(download, client, site, turn)
-        return client, upload
-
-    def run(self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None) -> Visited:
-        """As calling it, and also what it began with and what it left behind, for engines that measure."""
-        return _played(self.play(download, client, site, turn), device)
-
-    def play(self, download: Any, client: Any, site: Site, turn: Turn) -> Play:
-        """The same with the descent left to whoever plays it: what is yielded is to be descended, and sent back."""
+    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
+        """The visit with its descent left to whoever plays it: what is yielded is to be descended, and sent back."""
         with _stage("start"):
             job = self.start(download, client, site, turn)
         trained = yield Descent(self, job, site, turn)
@@ -210,8 +219,7 @@ class Train:
         one = torch.ones((), device=device)
         bare = [w.detach() for w in weights]  # the same memory, seen without autograd
         memory = job.memory or Memory()
-        slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
-        slots = tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, weights, strict=True)] for s in slots)
+        slots = self._slots(memory, bare)
         lr = self.rate(job, turn)
         losses: list[Tensor] = []
         grads: list[Tensor] = []
@@ -229,46 +237,47 @@ class Train:
                     _clip(grads, self.clip)
                 losses.append(loss)
                 self.optimizer.step(bare, grads, slots, lr, memory.steps + len(losses))
-        count = len(losses)
-        mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
-        home = {n: t.detach().cpu() for n, t in params.items()}
-        gradient = {n: g.cpu() for n, g in zip(names, grads, strict=False)}
-        kept = Memory(memory.steps + count, tuple(tuple(t.cpu() for t in s) for s in slots))
-        return Trained(home, gradient, count, mean_loss, lr, kept)
+        gradient = dict(zip(names, grads, strict=False))
+        return _left_behind(params, gradient, losses, lr, Memory(memory.steps + len(losses), tuple(map(tuple, slots))))
+
+    def _slots(self, memory: Memory, bare: list[Tensor]) -> tuple[list[Tensor], ...]:
+        """The optimiser's memory to go on with, beside the weights, for itself."""
+        slots = tuple(list(s) for s in memory.slots) or self.optimizer.init(bare)
+        return tuple([t.detach().to(w.device, copy=True) for t, w in zip(s, bare, strict=True)] for s in slots)
 
 
 @dataclass(frozen=True)
-class InTurn:
+class InTurn(TrainingWork[D, C, U]):
     """Several trainings in one visit: each sees the client's state as the one before left it; one of them uploads.
 
     The first has the visit's own seed, so that it does exactly what it would do alone.
     """
 
-    works: tuple[Train, ...]
+    works: tuple[Train[D, C, U | None], ...]
 
-    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
-        client, upload, _, _ = self.run(download, client, site, turn)
-        return client, upload
-
-    def run(self, download: Any, client: Any, site: Site, turn: Turn, device: torch.device | None = None) -> Visited:
-        """As :meth:`Train.run`, with the job of the training that uploads."""
-        return _played(self.play(download, client, site, turn), device)
-
-    def play(self, download: Any, client: Any, site: Site, turn: Turn) -> Play:
-        """As :meth:`Train.play`."""
-        found = []
+    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
+        """As :meth:`Train.play`; the job is that of the training that uploads."""
+        found: list[tuple[U, Job, Trained]] = []
         for i, work in enumerate(self.works):
             here = turn if i == 0 else replace(turn, seed=turn.seed.fold("then", i))
-            client, *rest = yield from work.play(download, client, site, here)
-            if rest[0] is not None:
-                found.append(rest)
+            client, upload, job, trained = yield from work.play(download, client, site, here)
+            if upload is not None:
+                found.append((upload, job, trained))
         if len(found) != 1:
             raise InputError(f"Of the trainings in turn exactly one must upload something, but {len(found)} did.")
-        ((upload, job, trained),) = found
-        return client, upload, job, trained
+        return client, *found[0]
 
 
-def _played(play: Play, device: torch.device | None) -> Visited:
+def _left_behind(params: Params, gradient: Params, losses: list[Tensor], lr: float, memory: Memory) -> Trained:
+    """The same on the CPU."""
+    mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
+    home = {n: t.detach().cpu() for n, t in params.items()}
+    slopes = {n: g.cpu() for n, g in gradient.items()}
+    kept = Memory(memory.steps, tuple(tuple(t.cpu() for t in s) for s in memory.slots))
+    return Trained(home, slopes, len(losses), mean_loss, lr, kept)
+
+
+def _played(play: Play[C, U], device: torch.device | None) -> Visited[C, U]:
     """Play it here, one descent after another."""
     try:
         descent = next(play)
@@ -277,7 +286,7 @@ def _played(play: Play, device: torch.device | None) -> Visited:
                 trained = descent.train.descend(descent, device)
             descent = play.send(trained)
     except StopIteration as end:
-        found: Visited = end.value
+        found: Visited[C, U] = end.value
         return found
 
 

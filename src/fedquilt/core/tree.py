@@ -11,7 +11,7 @@ from torch import Tensor
 _PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
 
 
-def leaves(value: Any) -> list[Tensor]:
+def leaves(value: object) -> list[Tensor]:
     """The tensors of a tree, in order."""
     if isinstance(value, Tensor):
         return [value]
@@ -22,7 +22,7 @@ def leaves(value: Any) -> list[Tensor]:
     return []
 
 
-def filled(value: Any, tensors: Iterator[Tensor]) -> Any:
+def filled(value: object, tensors: Iterator[Tensor]) -> Any:
     """The same tree with these tensors in their place."""
     if isinstance(value, Tensor):
         return next(tensors)
@@ -35,7 +35,7 @@ def filled(value: Any, tensors: Iterator[Tensor]) -> Any:
     return value
 
 
-def shape(value: Any) -> Any:
+def shape(value: object) -> Any:
     """What two trees must have in common to be stacked."""
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype
@@ -51,7 +51,7 @@ def form(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
 
-def forms(value: Any) -> Any:
+def forms(value: object) -> Any:
     """The same for a tree: equal for trees that differ in the values of tensors only. Raises TypeError for a tree with
     leaves whose values cannot be seen, which might hide a tensor."""
     if isinstance(value, Tensor):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.deploy.told import NODES, write
-from fedquilt.engines.flower.apps import Client, Server, versions
+from fedquilt.engines.flower.apps import FlowerClient, FlowerServer, versions
 from fedquilt.engines.flower.resident import ask
 from fedquilt.errors import FedquiltError, InputError
 from fedquilt.storage.files import write_atomic
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedquilt")
 
 
-def client_app() -> Client:
+def client_app() -> FlowerClient:
     """The app of a node. The site's resident answers; without one this process loads the data and answers itself."""
 
     def serve(kind: str, frames: dict[str, bytes], context: Any) -> dict[str, bytes]:
@@ -35,7 +35,7 @@ def client_app() -> Client:
         answer = ask(file.parent, kind, frames)
         return answer if answer is not None else answering(file)(kind, frames)
 
-    return Client(serve)
+    return FlowerClient(serve)
 
 
 def answering(file: Path) -> Callable[[str, dict[str, bytes]], dict[str, bytes]]:
@@ -55,7 +55,7 @@ def answering(file: Path) -> Callable[[str, dict[str, bytes]], dict[str, bytes]]
     return lambda kind, frames: node.answer(kind, frames, versions())
 
 
-def server_app(recipe: Path) -> Server:
+def server_app(recipe: Path) -> FlowerServer:
     """The app of the server: it plays the recipe and keeps the run in the folder that the app's settings name."""
 
     def start(grid: Any, context: Any) -> None:
@@ -63,10 +63,10 @@ def server_app(recipe: Path) -> Server:
 
         play(grid, load(recipe), Path(str(context.run_config["folder"])))
 
-    return Server(start)
+    return FlowerServer(start)
 
 
-def play(grid: Any, config: Config, folder: Path) -> None:
+def play(grid: object, config: Config, folder: Path) -> None:
     """Play a run on a federation. What ends it early is written down for the command that follows the run."""
     from fedquilt.deploy.processes import write_down
     from fedquilt.engines.flower.engine import Flower, Patience

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -18,9 +18,12 @@ from fedquilt.engines.flower.node import prepared
 from fedquilt.engines.local import Local
 from fedquilt.metrics.scoring import score_of
 from fedquilt.records.record import unpack
-from fedquilt.rounds.client import Outcome, Task
-from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.client import Outcome, Scores, Task
+from fedquilt.rounds.engine import Engine, Lost
 from fedquilt.rounds.rounds import Rounds
+
+if TYPE_CHECKING:
+    from fedquilt.config.config import Config
 
 
 class _Listening(Local):
@@ -51,17 +54,12 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     """
     from fedquilt.config.config import load
     from fedquilt.runs.build import method_of
-    from fedquilt.runs.preparation import survey
 
     config = load(recipe)
     if settings.classes is None:  # the server would say so
         settings = settings.model_copy(update={"classes": config.flower.classes})
-    source: Any = source_of(settings)
     engine = _Listening()
-    scope = scope_of(config.data.standardise)
-    if isinstance(source.prepare, PerColumn) and scope is not None:  # before the first round, tables are surveyed
-        kinds = replace(source.prepare.blank(), scope=scope)
-        source = source.prepared(survey(source, engine, kinds, Seed(config.seed)).prepare)
+    source = _surveyed(source_of(settings), engine, config)
     method = method_of(config, source)
     played = Rounds(method, source, engine, Seed(config.seed), score=score_of(method))
     last = min(most, config.rounds)
@@ -70,17 +68,7 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     unseen = [name for name in played.exchanges if name not in engine.uploads]
     scores = played.examine(list(source.examined)[:1])
     return {
-        "introduction": {
-            "clients": [repr(c) for c in source.ids],
-            "clients that are scored": [repr(c) for c in source.examined],
-            "rows of each client": [source.size(c) for c in source.ids],
-            "shape of a row": list(source.site(source.ids[0], 0).train.whole().x.shape[1:]),
-            "how rows are prepared": prepared(getattr(source, "preparation", None) or getattr(source, "prepare", None)),
-            "type of a row": str(source.site(source.ids[0], 0).train.whole().x.dtype).removeprefix("torch."),
-            "classes": source.classes,
-            "a salted hash of the data": "64 characters",
-            "versions": "of fedquilt, torch and flwr",
-        },
+        "introduction": _introduction(source),
         "with each upload": [
             "seconds",
             "steps",
@@ -96,7 +84,34 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     }
 
 
-def _contents(frame: bytes, least: int) -> dict[str, Any]:
+def _surveyed(source: Any, engine: Engine, config: Config) -> Any:
+    """The site's clients; before the first round, tables are surveyed."""
+    from fedquilt.runs.preparation import survey
+
+    scope = scope_of(config.data.standardise)
+    if not isinstance(source.prepare, PerColumn) or scope is None:
+        return source
+    kinds = replace(source.prepare.blank(), scope=scope)
+    return source.prepared(survey(source, engine, kinds, Seed(config.seed)).prepare)
+
+
+def _introduction(source: Any) -> dict[str, object]:
+    """What the site says of itself when it joins."""
+    rows = source.site(source.ids[0], 0).train.whole().x
+    return {
+        "clients": [repr(c) for c in source.ids],
+        "clients that are scored": [repr(c) for c in source.examined],
+        "rows of each client": [source.size(c) for c in source.ids],
+        "shape of a row": list(rows.shape[1:]),
+        "how rows are prepared": prepared(getattr(source, "preparation", None) or getattr(source, "prepare", None)),
+        "type of a row": str(rows.dtype).removeprefix("torch."),
+        "classes": source.classes,
+        "a salted hash of the data": "64 characters",
+        "versions": "of fedquilt, torch and flwr",
+    }
+
+
+def _contents(frame: bytes, least: int) -> dict[str, object]:
     parts = [
         {"name": name, "shape": list(t.shape), "type": str(t.dtype).removeprefix("torch."), "bytes": t.nbytes}
         if isinstance(t, Tensor)
@@ -108,7 +123,7 @@ def _contents(frame: bytes, least: int) -> dict[str, Any]:
     return {"tensors": parts, "numbers": numbers, "bytes in all": len(frame), "at least": least}
 
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _walk(value: object, path: str) -> Iterator[tuple[str, object]]:
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _walk(getattr(value, field.name), f"{path}.{field.name}".lstrip("."))
@@ -122,7 +137,7 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _scores(scores: Mapping[str, Any]) -> list[str]:
+def _scores(scores: Scores) -> list[str]:
     return sorted(
         {f"{split}: {name}" for part in scores.values() for split, s in part.items() for name, _ in _walk(s, "")}
     )

@@ -123,14 +123,7 @@ def check_date(certificate: Path) -> None:
 def make(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 365, renew: bool = False) -> list[Path]:
     """Make what is missing of a key folder, and return the new files. Nothing is ever overwritten but with ``renew``,
     which makes a new server certificate from the same CA."""
-    if not 1 <= days <= 36500:
-        raise InputError(f"A certificate is valid for 1 to 36500 days, got {days}.")
-    for host in hosts:
-        if not is_host(host):
-            raise InputError(f"A host is a name like server.example.org or an address like 10.0.0.5, got {host!r}.")
-    for name in nodes:
-        if not re.fullmatch(r"[\w-]{1,100}", name):
-            raise InputError(f"A node's name is made of at most 100 letters, digits, - and _, got {name!r}.")
+    _check_wanted(hosts, nodes, days)
     keys, made = Keys(folder), list[Path]()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -150,6 +143,17 @@ def make(folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 3
         if not keys.node(name).exists() and not keys.node(f"{name}.pub").exists():  # it may have gone to its site
             made += _make_node(keys.node(name))
     return made
+
+
+def _check_wanted(hosts: Sequence[str], nodes: Sequence[str], days: int) -> None:
+    if not 1 <= days <= 36500:
+        raise InputError(f"A certificate is valid for 1 to 36500 days, got {days}.")
+    for host in hosts:
+        if not is_host(host):
+            raise InputError(f"A host is a name like server.example.org or an address like 10.0.0.5, got {host!r}.")
+    for name in nodes:
+        if not re.fullmatch(r"[\w-]{1,100}", name):
+            raise InputError(f"A node's name is made of at most 100 letters, digits, - and _, got {name!r}.")
 
 
 def _make_ca(keys: Keys, days: int) -> list[Path]:

@@ -44,7 +44,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Server:
+class FederationServer:
     """Where and how a run is served.
 
     Args:
@@ -249,19 +249,23 @@ class Server:
                 yield int(row["round"]), row
             if result_of(self.folder) is not None and not running:
                 return
-            if running is None and time.monotonic() - began > _START:
-                raise FlowerError(
-                    f"The server app did not start within {_START:.0f} seconds. See {self.home}/superlink.log; a "
-                    "SuperLink that others run must be on this machine, and use the same installation of fedquilt."
-                )
-            if running is None and time.monotonic() - asked > _ASK:
-                if self._gave_up(submitted) and alive(self.server_process) is None:
-                    return
-                asked = time.monotonic()
+            if running is None:
+                self._check_start(began)
+                if time.monotonic() - asked > _ASK:
+                    if self._gave_up(submitted) and alive(self.server_process) is None:
+                        return
+                    asked = time.monotonic()
             if running is False or not link.alive():
                 wait_gone(self.server_process)
                 return
             time.sleep(0.3)
+
+    def _check_start(self, began: float) -> None:
+        if time.monotonic() - began > _START:
+            raise FlowerError(
+                f"The server app did not start within {_START:.0f} seconds. See {self.home}/superlink.log; a "
+                "SuperLink that others run must be on this machine, and use the same installation of fedquilt."
+            )
 
     def _rows(self) -> list[dict[str, Any]]:
         return read(self.folder, ROUNDS)
@@ -285,7 +289,7 @@ def _answer(told: str) -> dict[str, Any]:
 class _Link:
     """The SuperLink, ours or one that runs already."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: FederationServer) -> None:
         self.server = server
         self.process: subprocess.Popen[bytes] | None = None
         self.front: Front | None = None

@@ -3,12 +3,12 @@ for personalised methods, a client's state is its model."""
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from fedquilt.engines.flower.keep import OnDisk, Version
 from fedquilt.errors import InputError
@@ -18,7 +18,7 @@ _DAY = 86400.0
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRun:
     """The states of one run: how many clients, the newest round, bytes, and how many days they have not changed."""
 
     run: str
@@ -28,7 +28,7 @@ class Kept:
     days: float
 
 
-def kept(state: Path) -> list[Kept]:
+def kept(state: Path) -> list[KeptRun]:
     """The runs of a state folder, the newest first."""
     if not state.is_dir():
         raise InputError(f"There is no folder '{state}'. Give the one that 'fedquilt join --state' was given.")
@@ -36,7 +36,7 @@ def kept(state: Path) -> list[Kept]:
     return sorted((one for one in found if one is not None), key=lambda one: one.days)
 
 
-def _one(place: Path) -> Kept | None:
+def _one(place: Path) -> KeptRun | None:
     files = list(place.glob(f"*{OnDisk.suffix}"))
     if not files:
         return None
@@ -45,25 +45,31 @@ def _one(place: Path) -> Kept | None:
     days = (time.time() - max(fact.st_mtime for fact in facts)) / _DAY
     newest = max(version.round for version in versions)
     size = sum(fact.st_size for fact in facts)
-    return Kept(place.name, len({version.client for version in versions}), newest, size, round(max(days, 0.0), 3))
+    return KeptRun(place.name, len({version.client for version in versions}), newest, size, round(max(days, 0.0), 3))
 
 
-def forget(state: Path, runs: list[str], older: float | None) -> list[Kept]:
+def forget(state: Path, runs: list[str], older: float | None) -> list[KeptRun]:
     """Delete the states of these runs, and of all that have not changed for so many days; what was deleted."""
     if older is not None and not 0 < older < 1e6:
         raise InputError(f"--older takes days, more than 0, got {older:g}.")
     there = kept(state)
-    for run in runs:
-        if run not in {one.run for one in there}:
-            known = ", ".join(one.run for one in there[:5]) or "none"
-            raise InputError(f"'{state}' keeps nothing of a run {run!r}. Runs there: {known}.")
-    gone = [one for one in there if one.run in runs or (older is not None and one.days > older)]
+    _check_known(state, runs, there)
+    days = math.inf if older is None else older
+    gone = [one for one in there if one.run in runs or one.days > days]
     for one in gone:
         shutil.rmtree(state / one.run)
     return gone
 
 
-def table(found: list[Kept]) -> str:
+def _check_known(state: Path, runs: list[str], there: list[KeptRun]) -> None:
+    known = [one.run for one in there]
+    for run in runs:
+        if run not in known:
+            told = ", ".join(known[:5]) or "none"
+            raise InputError(f"'{state}' keeps nothing of a run {run!r}. Runs there: {told}.")
+
+
+def table(found: list[KeptRun]) -> str:
     """For people."""
     if not found:
         return "No states of any run."
@@ -72,6 +78,6 @@ def table(found: list[Kept]) -> str:
     return "\n".join(lines)
 
 
-def rows(found: list[Kept]) -> list[dict[str, Any]]:
+def rows(found: list[KeptRun]) -> list[dict[str, object]]:
     """For programs."""
     return [asdict(one) for one in found]

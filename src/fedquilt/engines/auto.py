@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
@@ -13,8 +12,8 @@ from fedquilt.engines.lanes import Lanes, trains
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers, cores, refuse_in_worker
 from fedquilt.errors import FedquiltError, InputError, WorkerError
-from fedquilt.rounds.client import Exam, Outcome, Score, Task
-from fedquilt.rounds.engine import Engine, Lost
+from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.engine import Engine, Facts, Lost
 
 WORTH_SECONDS = 10.0
 LOOK_SECONDS = 2.0
@@ -93,16 +92,14 @@ class Auto:
                 self._one_by_one()
         return self._inner.visits(clients, task)
 
-    def exams(
-        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
-    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
         """As the engine in use."""
         return self._inner.exams(clients, exam)
 
     def saved(self, oldest: int) -> None:
         """Clients' states are in the run's folder, which looks after itself."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """As the engine in use."""
         return self._inner.facts()
 

@@ -18,7 +18,7 @@ from fedquilt.engines.local import Local
 from fedquilt.engines.stacked import REMEDY, alike, descend
 from fedquilt.errors import InputError
 from fedquilt.rounds.client import ClientSide, Outcome, Score, Task, Visit
-from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.engine import Facts, Lost
 
 WINDOW = 4  # so many times the width of clients are sorted by size, that lanes may have like lengths
 TUNE_STEPS = 3
@@ -87,12 +87,7 @@ def visit_together(side: ClientSide, tasks: Sequence[Task]) -> list[Outcome]:
 
 def best_width(side: ClientSide, tasks: Sequence[Task]) -> int:
     """The width at which a step costs least per client, by making a few steps that nobody keeps."""
-    descents: dict[int, Descent] = {}
-    for number, task in enumerate(tasks):
-        with side.at("work", task):
-            descent = _Lane(side.open(task)).go_on(None)
-        if descent is not None:
-            descents[number] = descent
+    descents = _begun(side, tasks)
     if not descents:
         return 1
     group = max(alike(descents), key=len)
@@ -105,6 +100,17 @@ def best_width(side: ClientSide, tasks: Sequence[Task]) -> int:
         if worse == 2:
             break
     return best if least < WORTH * alone else 1
+
+
+def _begun(side: ClientSide, tasks: Sequence[Task]) -> dict[int, Descent]:
+    """The first descents of these visits, by their places; not of those that train nothing."""
+    found: dict[int, Descent] = {}
+    for number, task in enumerate(tasks):
+        with side.at("work", task):
+            descent = _Lane(side.open(task)).go_on(None)
+        if descent is not None:
+            found[number] = descent
+    return found
 
 
 def _seconds(descents: Sequence[Descent], device: torch.device | None) -> float:
@@ -176,7 +182,7 @@ class Lanes(Local):
             self.width = best_width(self.side, [task(c) for c in clients[: WIDTHS[-1]]])
         return self.width
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """One process, and the width."""
         return {**super().facts(), "width": self.width}
 

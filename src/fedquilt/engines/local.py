@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -11,8 +10,8 @@ from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.kept_memory import keep_memory
-from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Task
-from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.engine import Facts, Lost
 
 
 class Local:
@@ -48,9 +47,7 @@ class Local:
         for client in clients:
             yield client, self.side.visit(task(client))
 
-    def exams(
-        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
-    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
         """One after another."""
         for client in clients:
             yield client, self.side.exam(exam(client))
@@ -58,7 +55,7 @@ class Local:
     def saved(self, oldest: int) -> None:
         """Clients' states are in the run's folder, which looks after itself."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """One process, this one."""
         return {"engine": self.name, "processes": 1, "device": str(self.device or "cpu")}
 

@@ -20,6 +20,7 @@ from fedquilt.errors import FrameError
 from fedquilt.records.record import Frame, pack, record, unpack
 
 Array = npt.NDArray[np.uint8]
+Index = dict[str, tuple[int, list[int], Tensor]]  # of each: its place, its shape, an empty one of its type
 
 _ALIGN = 64
 _MOST = 2**20  # parts of a message
@@ -34,7 +35,7 @@ _AT_ONCE = 2**15  # bytes that a socket takes though nobody reads them yet, if i
 
 
 @record(name="fedquilt.engines.pipe:Following")
-class Following:
+class FollowingBytes:
     """Stands in a record for bytes that follow it; ``taken``: whoever gets them may have the memory they are in."""
 
     place: int
@@ -150,11 +151,11 @@ class Pipe:
     def _taken(self, size: int) -> Array | None:
         return self._lender.take(size) if self._lender is not None and size <= _APART else None
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         """Send one record. Long frames inside it follow it and are not copied into another one."""
         self._send(*self._ready(message))
 
-    def send_ahead(self, message: Any) -> bool:
+    def send_ahead(self, message: object) -> bool:
         """Send one record to a side that is busy, unless that would mean waiting for it; whether it was sent."""
         frame, after = self._ready(message)
         room = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
@@ -166,7 +167,7 @@ class Pipe:
     def _holds(self, part: Frame) -> bool:
         return self._lender is not None and self._lender.holds(part)
 
-    def _ready(self, message: Any) -> tuple[bytes, list[Frame]]:
+    def _ready(self, message: object) -> tuple[bytes, list[Frame]]:
         """The frame, and what follows it, in blocks where there are some."""
         after: list[Frame] = []
         frame = _packed(message, after)
@@ -242,14 +243,14 @@ class Pipe:
         self._lender = self._borrower = None  # the memory is there as long as somebody has bytes of it
 
 
-def _packed(message: Any, after: list[Frame]) -> bytes:
+def _packed(message: object, after: list[Frame]) -> bytes:
     """The frame of a message, whose long bytes are set aside."""
 
     def lift(part: Frame) -> Any:
         if len(part) < _LONG:
             return part
         after.append(part)
-        return Following(len(after) - 1, isinstance(part, memoryview))
+        return FollowingBytes(len(after) - 1, isinstance(part, memoryview))
 
     return pack(message, compact=True, lift=lift)
 
@@ -259,11 +260,11 @@ def _unpacked(frame: Frame, after: list[Frame]) -> Any:
 
     left = dict(enumerate(after))
 
-    def lower(stands: Following) -> Frame:
+    def lower(stands: FollowingBytes) -> Frame:
         found = left.pop(stands.place)  # each once: it may be written into
         return found if stands.taken or isinstance(found, bytes) else bytes(found)
 
-    message = unpack(frame, (Following, lower))
+    message = unpack(frame, (FollowingBytes, lower))
     if left:
         raise FrameError(f"out of step: {len(left)} parts that belong to nothing.")
     return message
@@ -277,7 +278,7 @@ class SharedTensors:
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.descriptor = -1
-        self.index: dict[str, Any] = {}
+        self.index: Index = {}
         end = 0
         for name, tensor in tensors.items():
             self.index[name] = (end, list(tensor.shape), tensor.new_empty(0))
@@ -309,7 +310,7 @@ def _anonymous() -> int:
         return os.dup(file.fileno())
 
 
-def mapped(descriptor: int, index: dict[str, Any]) -> dict[str, Tensor]:
+def mapped(descriptor: int, index: Index) -> dict[str, Tensor]:
     """The tensors of a shared file: no copy, and a write here would stay here."""
     place = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
     os.close(descriptor)

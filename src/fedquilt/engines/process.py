@@ -22,8 +22,8 @@ import torch
 
 from fedquilt.engines.kept_memory import keep_memory, settings
 from fedquilt.engines.pipe import Pipe
-from fedquilt.engines.worker import Begin, Job, Several, Together, main
-from fedquilt.rounds.client import Exam, Task
+from fedquilt.engines.worker import Begin, Several, Work, WorkerJob, main
+from fedquilt.rounds.client import Exam
 
 
 class Forked:
@@ -182,7 +182,7 @@ class Worker:
         self.down = self.whole = None
         self.jobs.clear()
 
-    def give(self, number: int, what: Task | Exam | Several | Together) -> None:
+    def give(self, number: int, what: Work) -> None:
         """Send a job, leaving out the parts this worker already has. If it is dead, its socket will report that."""
         job, down, whole = self._job(number, what)
         with self._sent_or_ended(), suppress(ConnectionError):
@@ -190,7 +190,7 @@ class Worker:
         self.jobs.append(number)
         self.down, self.whole, self.patient = down, whole, False
 
-    def give_ahead(self, number: int, what: Task | Exam | Several | Together) -> bool:
+    def give_ahead(self, number: int, what: Work) -> bool:
         """The same while it still works on another one, unless that would mean waiting for it; whether it was given."""
         job, down, whole = self._job(number, what)
         self.patient = True
@@ -216,13 +216,13 @@ class Worker:
         self.process.wait()
         self.jobs.clear()
 
-    def _job(self, number: int, what: Task | Exam | Several | Together) -> tuple[Job, bytes | None, bytes | None]:
+    def _job(self, number: int, what: Work) -> tuple[WorkerJob, bytes | None, bytes | None]:
         """The message, and the parts that the worker has after it."""
         down, whole = what.down, self.whole
         if isinstance(what, Exam | Several) and what.whole is not None:
             whole = what.whole
             what = replace(what, whole=b"") if whole is self.whole else what
-        return Job(number, replace(what, down=None) if down is self.down else what), down, whole
+        return WorkerJob(number, replace(what, down=None) if down is self.down else what), down, whole
 
     def end(self) -> None:
         """Wait for its end; its socket is closed."""

@@ -5,8 +5,7 @@ The batches of several clients as one: lane i is row i of every column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -81,7 +80,7 @@ AGREES = 1e-4  # relative; how well a padded batch must give the loss of the bar
 
 def alike(descents: Mapping[int, Descent]) -> list[list[int]]:
     """The numbers of those that can go side by side: one training, one shape of everything, one learning rate."""
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for number, d in descents.items():
         memory = d.job.memory or Memory()
         shapes = tuple((n, t.shape, t.dtype) for n, t in d.job.params.items())
@@ -126,12 +125,7 @@ class _Lanes:
         self.params = {n: self._stack([d.job.params[n].detach() for d in descents]) for n in first.job.params}
         self.bare = [self.params[n] for n in self.names]
         memory = first.job.memory or Memory()
-        kept = [d.job.memory.slots if d.job.memory else () for d in descents]
-        self.slots: tuple[list[Tensor], ...] = (
-            tuple([self._stack(list(t)) for t in zip(*s, strict=True)] for s in zip(*kept, strict=True))
-            if memory.slots
-            else tuple(self.train.optimizer.init(self.bare))
-        )
+        self.slots = self._slots(descents) if memory.slots else tuple(self.train.optimizer.init(self.bare))
         self.done, self.before, self.lr = 0, memory.steps, self.train.rate(first.job, first.turn)
         kinds = [leaves(d.job.fixed) for d in descents]
         self.rebuild = first.job.fixed
@@ -144,6 +138,11 @@ class _Lanes:
 
     def _stack(self, tensors: list[Tensor]) -> Tensor:
         return torch.stack(tensors).to(self.device) if self.device else torch.stack(tensors)
+
+    def _slots(self, descents: Sequence[Descent]) -> tuple[list[Tensor], ...]:
+        """The optimisers' memories side by side."""
+        kept = [d.job.memory.slots if d.job.memory else () for d in descents]
+        return tuple([self._stack(list(t)) for t in zip(*s, strict=True)] for s in zip(*kept, strict=True))
 
     def _one_or_stack(self, tensors: list[Tensor]) -> tuple[Tensor, int | None]:
         """What all lanes share stays one tensor."""

@@ -17,13 +17,15 @@ from typing import Any
 
 import torch
 
-from fedquilt.core.describe import build, find
+from fedquilt.core.describe import build, describe, find
+from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
+from fedquilt.core.table import ClientId
 from fedquilt.engines.lanes import visit_together
 from fedquilt.engines.pipe import Pipe, mapped
 from fedquilt.errors import ExchangeError, FedquiltError
 from fedquilt.records.record import record
-from fedquilt.rounds.client import ClientSide, Exam, Task
+from fedquilt.rounds.client import ClientSide, Exam, Score, Task
 from fedquilt.rounds.phases import peak_bytes
 
 READY = -1  # the number of the answer to Begin
@@ -33,24 +35,40 @@ READY = -1  # the number of the answer to Begin
 class Begin:
     """A run begins: what to build here, and where the data are."""
 
-    method: Any
+    method: object
     source: str
-    prepare: Any
-    layout: Any
+    prepare: object
+    layout: object
     index: Any
-    score: Any
+    score: object
     seed: int
     main: str | None
     path: list[str]
     device: str | None
 
 
+def begin_of(method: Method, source: Any, seed: Seed, score: Score | None, index: object) -> Begin:
+    """What processes are told that build a run of importable things; ``index`` says where the data are."""
+    return Begin(
+        method=describe(method),
+        source=f"{type(source).__module__}:{type(source).__qualname__}",
+        prepare=describe(source.prepare, "prepare"),
+        layout=source.layout(),
+        index=index,
+        score=describe(score, "score"),
+        seed=seed.value,
+        main=None,
+        path=[],
+        device=None,
+    )
+
+
 @record(name="fedquilt.engines.worker:Job")
-class Job:
+class WorkerJob:
     """A task or an exam, numbered. A download equal to the last one is left out; so is a global model (b"")."""
 
     number: int
-    what: Any
+    what: Task | Exam | Several | Together
 
 
 @record(name="fedquilt.engines.worker:Together")
@@ -68,7 +86,7 @@ class Several:
 
     down: bytes | None
     whole: bytes | None
-    parts: tuple[Any, ...]
+    parts: tuple[Task | Exam, ...]
 
 
 @record(name="fedquilt.engines.worker:Done")
@@ -76,12 +94,12 @@ class Done:
     """The result of a job, and how long it took."""
 
     number: int
-    result: Any
+    result: object
     seconds: float = 0.0
 
 
 @record(name="fedquilt.engines.worker:Failed")
-class Failed:
+class JobFailed:
     """A job that raised: where, and what it said."""
 
     number: int
@@ -89,7 +107,10 @@ class Failed:
     reason: str
     trace: str
     told: bool
-    client: Any = None
+    client: ClientId = None
+
+
+Work = Task | Exam | Several | Together
 
 
 def together(tasks: Sequence[Task]) -> Together:
@@ -129,10 +150,10 @@ def serve(pipe: Pipe) -> None:
                 side, down, whole = _begin(message, descriptor), None, None
                 side.room = pipe.room
             except Exception as error:
-                pipe.send(Failed(READY, "begin", f"{type(error).__name__}: {error}", traceback.format_exc(), True))
+                pipe.send(JobFailed(READY, "begin", f"{type(error).__name__}: {error}", traceback.format_exc(), True))
                 continue
             pipe.send(Done(READY, None))
-        elif isinstance(message, Job) and side is not None:
+        elif isinstance(message, WorkerJob) and side is not None:
             what = message.what
             down = what.down if what.down is not None else down
             whole = (what.whole or whole) if isinstance(what, Exam | Several) else whole
@@ -159,25 +180,25 @@ def _adopt_main(path: str) -> None:
     module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
 
 
-def answer(side: ClientSide, job: Job, down: bytes | None, whole: bytes | None) -> Done | Failed:
+def answer(side: ClientSide, job: WorkerJob, down: bytes | None, whole: bytes | None) -> Done | JobFailed:
     """The result of a job whose frames were left out of it."""
     what, began = job.what, time.perf_counter()
     parts = what.parts if isinstance(what, Several) else (what,)
-    results: list[Any] = []
+    results: list[object] = []
     for part in parts:
         try:
             results.append(_result(side, part, down, whole))
         except ExchangeError as error:
             client = getattr(part, "client", error.client)
-            return Failed(job.number, error.stage, error.reason, traceback.format_exc(), False, client)
+            return JobFailed(job.number, error.stage, error.reason, traceback.format_exc(), False, client)
         except Exception as error:
             told, client = isinstance(error, FedquiltError), getattr(part, "client", None)
             text = str(error) if told else f"{type(error).__name__}: {error}"
-            return Failed(job.number, "evaluation", text, traceback.format_exc(), told, client)
+            return JobFailed(job.number, "evaluation", text, traceback.format_exc(), told, client)
     return Done(job.number, tuple(results) if isinstance(what, Several) else results[0], time.perf_counter() - began)
 
 
-def _result(side: ClientSide, what: Any, down: bytes | None, whole: bytes | None) -> Any:
+def _result(side: ClientSide, what: Task | Exam | Together, down: bytes | None, whole: bytes | None) -> object:
     """What came of a visit, of some side by side, or of an exam."""
     if isinstance(what, Together):
         return visit_together(side, [replace(t, down=down) if t.down is None else t for t in what.tasks])

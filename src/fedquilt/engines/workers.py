@@ -12,11 +12,10 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
@@ -24,10 +23,10 @@ from fedquilt.engines.kept_memory import keep_memory
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
 from fedquilt.engines.pipe import SharedTensors
 from fedquilt.engines.process import Worker
-from fedquilt.engines.worker import READY, Begin, Done, Failed, several, together
+from fedquilt.engines.worker import READY, Begin, Done, JobFailed, Work, begin_of, several, together
 from fedquilt.errors import ExchangeError, FedquiltError, FrameError, InputError, WorkerError
-from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Task
-from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.engine import Facts, Lost
 
 T = TypeVar("T")
 GRAIN = 0.03  # seconds of work that one message should bring
@@ -66,8 +65,40 @@ def grouped(items: Sequence[T], most: int, workers: int) -> list[tuple[T, ...]]:
     return found
 
 
+@dataclass
+class _Jobs:
+    """Numbered jobs under way: ``waiting`` has those that nobody works on, the largest first."""
+
+    opened: int
+    pace: Pace | None
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    results: dict[int, Any] = field(default_factory=dict)
+    retried: set[int] = field(default_factory=set)
+
+    def open(self, end: int, size: Callable[[int], int]) -> None:
+        """Let all jobs up to this number wait."""
+        for number in range(self.opened, end):
+            heapq.heappush(self.waiting, (-size(number), number))
+        self.opened = max(self.opened, end)
+
+    def answered(self, number: int, answer: Done | JobFailed) -> None:
+        """A job is done, or failed."""
+        self.results[number] = answer.result if isinstance(answer, Done) else answer
+        if self.pace is not None and isinstance(answer, Done):
+            self.pace.add(answer.seconds, len(answer.result) if isinstance(answer.result, tuple) else 1)
+
+    def again(self, given: Sequence[int], fate: str) -> None:
+        """These jobs were a worker's that died; the first was under way, and is not tried a third time."""
+        for number in given:
+            if number == given[0] and number in self.retried:
+                self.results[number] = Lost(f"the worker process {fate} twice during this visit")
+            else:
+                heapq.heappush(self.waiting, (0, number))
+        self.retried.update(given[:1])
+
+
 _WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
-_shared: WeakKeyDictionary[Any, SharedTensors] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[Source, SharedTensors] = WeakKeyDictionary()
 os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
 
 
@@ -130,27 +161,23 @@ class Workers:
         self._data = _shared.get(source)
         if self._data is None:
             self._data = _shared[source] = SharedTensors(share())
-        shared: Any = source
-        description = describe(method)
-        uses_script = any(f"{q}__main__:" in repr((description, type(source))) for q in "'\"")
+        begin = begin_of(method, source, seed, score, self._data.index)
+        uses_script = any(f"{q}__main__:" in repr((begin.method, type(source))) for q in "'\"")
         main = _main_file() if uses_script else None
         if uses_script and main is None:
             raise InputError(
                 "The workers engine cannot find what was defined in an interactive session. Put the method into a "
                 "module or a script, or use engine='local'."
             )
-        self._begin = Begin(
-            method=description,
-            source=f"{type(source).__module__}:{type(source).__qualname__}",
-            prepare=describe(shared.prepare, "prepare"),
-            layout=shared.layout(),
-            index=self._data.index,
-            score=describe(score, "score"),
-            seed=seed.value,
-            main=main,
-            path=list(sys.path),
-            device=None,
-        )
+        self._begin = replace(begin, main=main, path=list(sys.path))
+        self._assemble()
+        for worker in self._workers:
+            worker.begin(self._begin, self._data.descriptor)
+        for worker in self._workers:
+            self._ready(worker)
+
+    def _assemble(self) -> None:
+        """As many workers as are wanted, none of which has a job."""
         for place, worker in enumerate(self._workers):
             if worker.jobs:  # a run that failed is still held by somebody
                 worker.kill()
@@ -159,10 +186,6 @@ class Workers:
                 self._workers[place] = Worker(worker.device)
         while len(self._workers) < self.count:
             self._workers.append(Worker(self._device(len(self._workers))))
-        for worker in self._workers:
-            worker.begin(self._begin, self._data.descriptor)
-        for worker in self._workers:
-            self._ready(worker)
 
     def _ready(self, worker: Worker) -> None:
         try:
@@ -177,7 +200,7 @@ class Workers:
         if answer.number != READY:
             self.close()
             raise WorkerError(f"A worker answered out of turn (number {answer.number}). Start the run again.")
-        if isinstance(answer, Failed):
+        if isinstance(answer, JobFailed):
             self.close()
             raise WorkerError(f"A worker could not rebuild the run: {answer.reason}\n\n{answer.trace}")
 
@@ -190,7 +213,8 @@ class Workers:
             return
         if clients:
             for client, result in self._several(clients, task, self._size, task(clients[0]).exchange):
-                self._raise_failed(result, task(client) if isinstance(result, Failed) else None)
+                if isinstance(result, JobFailed):
+                    raise self._error(result, task(client))
                 yield client, result
 
     def _several(
@@ -232,24 +256,22 @@ class Workers:
             groups = list(by_size(window, here.source, self.width))
             found: dict[ClientId, Outcome | Lost] = {}
             for group, result in self._jobs(groups, lambda g: together([task(c) for c in g]), lambda g: 0):
-                self._raise_failed(result, task(group[0]) if isinstance(result, Failed) else None)
+                if isinstance(result, JobFailed):
+                    raise self._error(result, task(group[0]))
                 each = [result] * len(group) if isinstance(result, Lost) else result
                 found.update(zip(group, each, strict=True))
             yield from ((client, found[client]) for client in window)
 
-    def _raise_failed(self, result: Any, asked: Task | None) -> None:
-        if asked is not None:
-            client = asked.client if result.client is None else result.client
-            raise ExchangeError(
-                self._method.__name__, asked.exchange, result.stage, client, asked.round, result.reason, result.trace
-            )
+    def _error(self, failed: JobFailed, asked: Task) -> ExchangeError:
+        client = asked.client if failed.client is None else failed.client
+        return ExchangeError(
+            self._method.__name__, asked.exchange, failed.stage, client, asked.round, failed.reason, failed.trace
+        )
 
-    def exams(
-        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
-    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
         """Exams by all workers; results in the order of ``clients``."""
         for client, result in self._several(clients, exam, _no_size, ""):
-            if isinstance(result, Failed):
+            if isinstance(result, JobFailed):
                 raise (FedquiltError if result.told else WorkerError)(f"client {client!r}: {result.reason}")
             if isinstance(result, Lost):
                 raise WorkerError(f"client {client!r} could not be examined: {result.reason}")
@@ -264,7 +286,7 @@ class Workers:
     def _jobs(
         self,
         clients: Sequence[T],
-        what: Callable[[T], Any],
+        what: Callable[[T], Work],
         size: Callable[[T], int],
         pace: Pace | None = None,
         window: int = _WINDOW,
@@ -274,12 +296,9 @@ class Workers:
         A worker is given its next job while it is busy, so that it need not wait for one, as long as there is one for
         every worker.
         """
-        first = self._given
+        first = wanted = self._given
         self._given += len(clients)  # no number is ever given twice, so no answer is taken for another's
-        results: dict[int, Any] = {}
-        waiting: list[tuple[int, int]] = []
-        retried: set[int] = set()
-        opened = wanted = first
+        jobs = _Jobs(first, pace)
         for worker in list(self._workers):
             if worker.process.poll() is not None:
                 self._replace(worker)
@@ -287,36 +306,30 @@ class Workers:
             for worker in self._workers:
                 selector.register(worker.pipe, selectors.EVENT_READ, worker)
             while wanted < first + len(clients) and self._crew():
-                while opened < min(first + len(clients), wanted + window):
-                    heapq.heappush(waiting, (-size(clients[opened - first]), opened))
-                    opened += 1
-                self._give(waiting, lambda number: what(clients[number - first]))
-                ready = wanted in results
+                jobs.open(min(first + len(clients), wanted + window), lambda number: size(clients[number - first]))
+                self._give(jobs.waiting, lambda number: what(clients[number - first]))
+                ready = wanted in jobs.results
                 events = selector.select(0 if ready else None)
                 for key, _ in events:
-                    worker = key.data
-                    given = list(worker.jobs)
-                    answer = self._collect(worker)
-                    if answer is not None:
-                        results[given[0]] = answer.result if isinstance(answer, Done) else answer
-                        if pace is not None and isinstance(answer, Done):
-                            pace.add(answer.seconds, len(answer.result) if isinstance(answer.result, tuple) else 1)
-                        continue
-                    selector.unregister(worker.pipe)  # it died
-                    fate = worker.fate()
-                    fresh = self._replace(worker)
-                    selector.register(fresh.pipe, selectors.EVENT_READ, fresh)
-                    for number in given:
-                        if number == given[0] and number in retried:
-                            results[number] = Lost(f"the worker process {fate} twice during this visit")
-                        else:
-                            heapq.heappush(waiting, (0, number))
-                    retried.update(given[:1])
+                    self._hear(key.data, jobs, selector)
                 if ready and not events:  # every worker has something to do while this reply is taken in
-                    yield clients[wanted - first], results.pop(wanted)
+                    yield clients[wanted - first], jobs.results.pop(wanted)
                     wanted += 1
 
-    def _give(self, waiting: list[tuple[int, int]], what: Callable[[int], Any]) -> None:
+    def _hear(self, worker: Worker, jobs: _Jobs, selector: selectors.BaseSelector) -> None:
+        """Take a worker's answer; if it died, another one takes its place."""
+        given = list(worker.jobs)
+        answer = self._collect(worker)
+        if answer is not None:
+            jobs.answered(given[0], answer)
+            return
+        selector.unregister(worker.pipe)
+        fate = worker.fate()
+        fresh = self._replace(worker)
+        selector.register(fresh.pipe, selectors.EVENT_READ, fresh)
+        jobs.again(given, fate)
+
+    def _give(self, waiting: list[tuple[int, int]], what: Callable[[int], Work]) -> None:
         """Give jobs to whoever has none, then to whoever has one only."""
         for worker in self._workers:
             if waiting and not worker.jobs:
@@ -343,7 +356,7 @@ class Workers:
     def _size(self, client: ClientId) -> int:
         return self._source.size(client) if self._source is not None else 0
 
-    def _collect(self, worker: Worker) -> Done | Failed | None:
+    def _collect(self, worker: Worker) -> Done | JobFailed | None:
         """Its answer; None if it is gone or out of step."""
         number = worker.jobs[0] if worker.jobs else None
         try:
@@ -355,7 +368,7 @@ class Workers:
             raise
         if worker.jobs:
             worker.jobs.popleft()
-        return answer if isinstance(answer, Done | Failed) and answer.number == number else None
+        return answer if isinstance(answer, Done | JobFailed) and answer.number == number else None
 
     def _replace(self, dead: Worker) -> Worker:
         place = self._workers.index(dead)
@@ -370,7 +383,7 @@ class Workers:
     def saved(self, oldest: int) -> None:
         """Clients' states are in the run's folder, which looks after itself."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """Processes, devices, and the peak resident size of each worker."""
         peaks = []
         for worker in self._workers:
@@ -403,7 +416,7 @@ def _no_size(client: ClientId) -> int:
 
 def _each(group: Sequence[ClientId], result: Any) -> Iterator[tuple[ClientId, Any]]:
     """What came of each client of a job."""
-    if isinstance(result, Failed):
+    if isinstance(result, JobFailed):
         yield result.client if result.client in group else group[0], result
     elif len(group) == 1:
         yield group[0], result

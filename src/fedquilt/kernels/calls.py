@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ _SAME = (
     "native_layer_norm",
     "index_select",
 )
-QUICK: dict[Any, Any] = {  # the same kernels behind a shorter call, with the same arguments
+QUICK: dict[object, Callable[..., Any]] = {  # the same kernels behind a shorter call, with the same arguments
     **{getattr(_aten, name).default: getattr(torch, name) for name in _SAME},
     **{getattr(_aten, name).Tensor: getattr(torch, name) for name in ("add", "sub", "mul", "div")},
     _aten.sum.dim_IntList: torch.sum,
@@ -66,7 +67,9 @@ _OUT = (
     *(getattr(_aten, name).Tensor for name in ("add", "sub", "mul", "div")),
     _aten.sum.dim_IntList,
 )
-INTO: dict[Any, tuple[Any, str]] = {  # the same kernels where they write into memory they are given: how to call them
+INTO: dict[
+    object, tuple[Callable[..., Any], str]
+] = {  # the same kernels where they write into memory they are given: how to call them
     **{kernel: (QUICK[kernel], "{args}, out={out}") for kernel in _OUT},
     **{
         getattr(_aten, name).default: (getattr(_aten, name).grad_input._op, "{args}, grad_input={out}")

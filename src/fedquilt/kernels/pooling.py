@@ -119,27 +119,28 @@ class ConvPool:
 
 def suits(layer: nn.Conv2d, after: nn.MaxPool2d) -> bool:
     """Whether these two are such a pair."""
+    return _convolves(layer) and _halves(after)
+
+
+def _convolves(layer: nn.Conv2d) -> bool:
+    """Whether it is a plain convolution with a bias, a square kernel and few inputs."""
     if type(layer) is not nn.Conv2d or "forward" in layer.__dict__ or layer.bias is None:
-        return False
-    if type(after) is not nn.MaxPool2d or "forward" in after.__dict__:
         return False
     kernel = layer.kernel_size[0]
     usual = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
     square = layer.kernel_size == (kernel, kernel) and isinstance(layer.padding, tuple)
-    halves = all(
-        _pair(given) == wanted
-        for given, wanted in (
-            (after.kernel_size, (2, 2)),
-            (after.stride, (2, 2)),
-            (after.padding, (0, 0)),
-            (after.dilation, (1, 1)),
-        )
-    )
-    few = (kernel + 1) ** 2 * layer.in_channels <= _MOST
-    return usual and square and halves and few and kernel > 1 and not after.ceil_mode and not after.return_indices
+    return usual and square and kernel > 1 and (kernel + 1) ** 2 * layer.in_channels <= _MOST
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def _halves(pool: nn.MaxPool2d) -> bool:
+    """Whether it is a plain pooling of 2 x 2 numbers each."""
+    if type(pool) is not nn.MaxPool2d or "forward" in pool.__dict__ or pool.ceil_mode or pool.return_indices:
+        return False
+    sizes = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    return tuple(map(_pair, sizes)) == ((2, 2), (2, 2), (0, 0), (1, 1))
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 

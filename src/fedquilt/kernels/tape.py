@@ -7,7 +7,7 @@ has the kernels alone, in their order and with their arguments, so what it gives
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedquilt.kernels.calls import INTO, QUICK
 
 Outputs = tuple[Tensor, ...]
+Args = tuple[Any, ...]  # of a kernel: tensors, numbers, and rows of them
+Kwargs = dict[str, Any]
+Call = tuple[object, Args, Kwargs, object]  # a kernel, its arguments, and what it gave
+Form = tuple[torch.dtype, torch.Size, tuple[int, ...]]  # of a tensor: dtype, shape, strides
 Player = Callable[..., Outputs]  # called with the tensors that change from step to step
 
 _aten = torch.ops.aten
 _ALIGN = 64
+_BY_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _ALIASES = {_aten.detach.default, _aten.alias.default}
 
 
@@ -37,7 +42,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        self.calls: list[Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -93,14 +98,14 @@ def _memory(size: int) -> Tensor:
     return found
 
 
-def _cut(memory: Tensor, start: int, length: int, form: Any) -> Tensor:
+def _cut(memory: Tensor, start: int, length: int, form: Form) -> Tensor:
     """A tensor there, with a storage of its own: places in views count from its beginning."""
     dtype, shape, strides = form
     count = length // dtype.itemsize
     return torch.frombuffer(memory.numpy(), dtype=dtype, count=count, offset=start).as_strided(shape, strides)
 
 
-def _new(form: Any) -> Tensor:
+def _new(form: Form) -> Tensor:
     dtype, shape, strides = form
     return torch.empty_strided(shape, strides, dtype=dtype)
 
@@ -122,9 +127,9 @@ class _Source:
         outputs: Sequence[Tensor],
         fresh: int,
     ) -> None:
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, object] = {}
         self.names: dict[int, str] = {}
-        self.places: dict[Any, str] = {}  # the same by where in memory a tensor is
+        self.places: dict[Hashable, str] = {}  # the same by where in memory a tensor is
         self.made: set[str] = set()  # in the step
         self.owned: set[str] = set()  # those whose memory is the step's own
         self.once: set[str] = set()  # the same for a whole visit
@@ -137,7 +142,7 @@ class _Source:
         reshaped = (args[0] for func, args, _, _ in recorder.calls if _reshapes(func))
         self.given_away = {_storage(tensor) for tensor in (*outputs[:fresh], *reshaped)}
         self.lasting = {_storage(tensor) for tensor in outputs[fresh:]}
-        self.fixed: dict[int, tuple[str, int, int, Any]] = {}  # by storage: name, line, bytes, form
+        self.fixed: dict[int, tuple[str, int, int, Form]] = {}  # by storage: name, line, bytes, form
         self.storages: dict[str, int] = {}
         self.until: dict[int, int] = {}  # the last line that needs a storage
         self.turned: dict[str, str] = {}  # transposes, and of what
@@ -149,29 +154,31 @@ class _Source:
             self._call(func, args, kwargs, out)
         results = [self._result(out) for out in outputs]
         self._forget(set(results))
-        inputs = [", ".join(f"{k}{n}" for n in range(len(t))) for k, t in (("s", stable), ("m", moving))]
-        body = "".join(f"        {'; '.join(line)}\n" for line in self.lines)
-        laying = "".join(f"  {line}\n" for line in (*self._places(), *self.laying))
-        before = "".join(f"    {line}\n" for line in self.first)
-        self.text = (
-            f"def lay(memory):\n{laying}  def bind({inputs[0]}):\n{before}    def play({inputs[1]}):\n{body}"
+        self.text = self._written(len(stable), len(moving), results)
+
+    def _written(self, stable: int, moving: int, results: list[str]) -> str:
+        """The lines together; sets ``size``."""
+        laying = _indented(2, [*self._places(), *self.laying])
+        before = _indented(4, self.first)
+        body = _indented(8, ["; ".join(line) for line in self.lines])
+        return (
+            f"def lay(memory):\n{laying}  def bind({_numbered('s', stable)}):\n{before}"
+            f"    def play({_numbered('m', moving)}):\n{body}"
             f"        return ({', '.join(results)},)\n    return play\n  return bind\n"
         )
 
-    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def _call(self, func: object, args: Args, kwargs: Kwargs, out: object) -> None:
         if not isinstance(func, torch._ops.OpOverload):
             raise CannotRecord(f"{func} is not one kernel")
-        if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
+        if not _BY_VALUE.isdisjoint(func.tags):
             raise CannotRecord(f"{func} depends on values")
-        if func in _ALIASES:
-            self.names[id(out)] = self._name(args[0])
-            return
-        if func is _aten.t.default and self._name(args[0]) in self.turned:
-            self.names[id(out)] = self.turned[self._name(args[0])]
+        known = self._known(func, args)
+        if known is not None:
+            self.names[id(out)] = known
             return
         self._check_writes(func, args, kwargs)
         used: list[str] = []
-        given = [self._text(a, used) for a in args] + [f"{k}={self._text(a, used)}" for k, a in kwargs.items()]
+        given = self._given(args, kwargs, used)
         view = func.is_view or func is _aten._unsafe_view.default
         once = bool(used) and view and all(name in self.once for name in used)
         own = not view or all(name in self.owned for name in used)
@@ -183,34 +190,43 @@ class _Source:
             line = f"{target} = {self._value(QUICK.get(func, func._op))}({', '.join(given)})"
             if func is _aten.t.default:
                 self.turned[target] = used[0]
+        self._put(line, target, used, once)
+
+    def _given(self, args: Args, kwargs: Kwargs, used: list[str]) -> list[str]:
+        """The text of each argument; the tensors among them are ``used``."""
+        return [self._text(a, used) for a in args] + [f"{k}={self._text(a, used)}" for k, a in kwargs.items()]
+
+    def _known(self, func: object, args: Args) -> str | None:
+        """The name of what a kernel gives, where that is there already."""
+        if func in _ALIASES:
+            return self._name(args[0])
+        return self.turned.get(self._name(args[0])) if func is _aten.t.default else None
+
+    def _put(self, line: str, target: str, used: list[str], once: bool) -> None:
+        """A line goes where it is made as rarely as can be: for the tape, for a visit, or in every step."""
         if once and all(name in self.laid for name in used):
             self.laid.add(target)
             self.laying.append(line)
-            return
-        if once:
+        elif once:
             self.first.append(line)
-            return
-        for name in used:
-            self.last_use[name] = len(self.lines)
-            self.until[self.storages.get(name, 0)] = len(self.lines)
-        self.lines.append([line])
+        else:
+            for name in used:
+                self.last_use[name] = len(self.lines)
+                self.until[self.storages.get(name, 0)] = len(self.lines)
+            self.lines.append([line])
 
-    def _fixes(self, func: Any, out: Any) -> bool:
+    def _fixes(self, func: object, out: object) -> bool:
         """Whether what a kernel makes has a place of its own in the memory of the thread."""
         made = out if isinstance(out, tuple) else (out,)
         return (func in INTO or func is _aten.empty.memory_format) and all(
-            isinstance(t, Tensor)
-            and t.device.type == "cpu"
-            and t.numel() > 0
-            and t.storage_offset() == 0
-            and t.untyped_storage().nbytes() == t.numel() * t.element_size()
-            and id(t) not in self.names
-            and _storage(t) not in self.given_away
-            and _storage(t) not in self.fixed
-            for t in made
+            isinstance(t, Tensor) and _whole(t) and id(t) not in self.names and self._free(_storage(t)) for t in made
         )
 
-    def _fix(self, func: Any, out: Any, given: list[str]) -> str:
+    def _free(self, storage: int) -> bool:
+        """Whether a storage is neither given away nor at its place already."""
+        return storage not in self.given_away and storage not in self.fixed
+
+    def _fix(self, func: object, out: object, given: list[str]) -> str:
         made = out if isinstance(out, tuple) else (out,)
         names = []
         for tensor in made:
@@ -249,7 +265,7 @@ class _Source:
             found.append(f"{name} = {self._value(_cut)}(memory, {start}, {length}, {self._value(form)})")
         return found
 
-    def _check_writes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check_writes(self, func: Any, args: Args, kwargs: Kwargs) -> None:
         """A tape may write into what it made, not into what it was given."""
         if not func._schema.is_mutable:
             return
@@ -259,7 +275,7 @@ class _Source:
                 if writes and isinstance(tensor, Tensor) and self._name(tensor) not in self.owned:
                     raise CannotRecord(f"{func} writes into a tensor from outside")
 
-    def _text(self, value: Any, used: list[str]) -> str:
+    def _text(self, value: object, used: list[str]) -> str:
         if isinstance(value, Tensor):
             used.append(self._name(value))
             return used[-1]
@@ -281,12 +297,12 @@ class _Source:
         self.names[id(tensor)] = name
         return name
 
-    def _value(self, value: Any) -> str:
+    def _value(self, value: object) -> str:
         name = f"c{len(self.values)}"
         self.values[name] = value
         return name
 
-    def _target(self, out: Any, once: bool, own: bool) -> str:
+    def _target(self, out: object, once: bool, own: bool) -> str:
         if isinstance(out, tuple | list) and out:
             return "".join(f"{self._target(o, once, own)}, " for o in out).rstrip()
         if not isinstance(out, Tensor) or id(out) in self.names:  # or it was written in place
@@ -318,9 +334,24 @@ class _Source:
                 line.append(f"del {name}")
 
 
-def _reshapes(func: Any) -> bool:
+def _indented(depth: int, lines: Sequence[str]) -> str:
+    return "".join(f"{' ' * depth}{line}\n" for line in lines)
+
+
+def _numbered(kind: str, count: int) -> str:
+    return ", ".join(f"{kind}{number}" for number in range(count))
+
+
+def _reshapes(func: object) -> bool:
     """Whether it changes the form of a tensor in place: then what was made had another form than it has now."""
     return isinstance(func, torch._ops.OpOverload) and torch.Tag.inplace_view in func.tags
+
+
+def _whole(tensor: Tensor) -> bool:
+    """Whether a tensor on the CPU is all of its storage."""
+    if tensor.device.type != "cpu" or tensor.numel() == 0 or tensor.storage_offset() != 0:
+        return False
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
 def _storage(tensor: Tensor) -> int:
@@ -328,11 +359,11 @@ def _storage(tensor: Tensor) -> int:
     return found
 
 
-def _place(tensor: Tensor) -> Any:
+def _place(tensor: Tensor) -> Hashable:
     return _storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def _bound(arguments: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+def _bound(arguments: Sequence[Any], args: Args, kwargs: Kwargs) -> Iterator[tuple[Any, Any]]:
     """What was given for each argument of a kernel."""
     for number, spec in enumerate(arguments):
         if number < len(args):

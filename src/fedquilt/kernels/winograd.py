@@ -14,6 +14,7 @@ Reference: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 20
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -35,20 +36,20 @@ Matrix = list[list[Fraction]]
 def matrices(kernel: int) -> tuple[Matrix, Matrix, Matrix]:
     """A^T, G and B^T of one direction: ``y = A^T [(G g) * (B^T d)]`` is d convolved with g, four numbers."""
     points = [Fraction(word) for word in _POINTS[kernel].split()]
-    ends, taps, size = _powers(points, OUT), _powers(points, kernel), len(points) + 1
-    within: Matrix = [[Fraction(0)] * size for _ in range(size)]
-    for row, point in enumerate(points):  # Lagrange's polynomials: 1 at their own point, 0 at the others
-        others = [p for p in points if p != point]
-        scale = Fraction(1)
-        for other in others:
-            scale *= point - other
-        within[row][: size - 1] = [c / scale for c in _with_roots(others)]
-    within[-1] = _with_roots(points)
-    for row in range(size):  # the numbers of G stay small
+    ends, taps = _powers(points, OUT), _powers(points, kernel)
+    within = [*(_lagrange(points, point) for point in points), _with_roots(points)]
+    for row in range(len(points) + 1):  # the numbers of G stay small
         largest = max(map(abs, taps[row]))
         taps[row] = [number / largest for number in taps[row]]
         within[row] = [number * largest for number in within[row]]
     return [list(column) for column in zip(*ends, strict=True)], taps, within
+
+
+def _lagrange(points: list[Fraction], point: Fraction) -> list[Fraction]:
+    """The coefficients of the polynomial that is 1 at this point and 0 at the others, up to the power of all points."""
+    others = [p for p in points if p != point]
+    scale = math.prod((point - other for other in others), start=Fraction(1))
+    return [*(c / scale for c in _with_roots(others)), Fraction(0)]
 
 
 def _powers(points: list[Fraction], count: int) -> Matrix:

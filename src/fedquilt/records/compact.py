@@ -27,7 +27,10 @@ _SMALL = 128  # a byte from here on is a number from 0 to 127
 _CODES = tuple(DTYPES)
 _DOUBLE = struct.Struct("<d")
 _CONSTANTS = {_NONE: None, _TRUE: True, _FALSE: False}
-Lift = Callable[[bytes | bytearray | memoryview], Any]
+Lift = Callable[[bytes | bytearray | memoryview], object]
+Node = Any  # of the tree: a number, a text, None, or a dict of one or two entries that says what it is
+Entries = dict[str, Any]  # of the tensors, by name: dtype, shape and place, as in a safetensors header
+Header = tuple[Entries, Node, int]  # the tensors, the tree, and where the tensors begin
 _PLACES = {DTYPES[code]: place << 4 for place, code in enumerate(_CODES)}
 
 
@@ -41,7 +44,7 @@ def _flat(view: memoryview) -> memoryview | bytes:
     return view if view.format == "B" and view.ndim == 1 and view.contiguous else view.tobytes()
 
 
-class Writer:
+class CompactWriter:
     """Writes the header of a record; ``tensors`` are those that follow it, in order. ``lift``, if given, is shown all
     bytes, and what it gives is written in their place."""
 
@@ -147,9 +150,9 @@ class Parser:
     def __init__(self, buffer: memoryview, limits: Limits = NO_LIMITS) -> None:
         self._raw, self._at = buffer, len(MAGIC)
         self._count = Count(limits)
-        self.entries: dict[str, Any] = {}
+        self.entries: Entries = {}
 
-    def parse(self) -> tuple[dict[str, Any], Any, int]:
+    def parse(self) -> Header:
         """(entries, tree, where the tensors begin)."""
         tree = self._node()
         start = self._at
@@ -168,7 +171,7 @@ class Parser:
             end += length
         return self.entries, tree, start
 
-    def _node(self) -> Any:
+    def _node(self) -> Node:
         self._count.node()
         tag = self._byte()
         if tag >= _SMALL:
@@ -208,7 +211,7 @@ class Parser:
         self._count.node()
         return self._take(self._varint()).decode()
 
-    def _record(self, short: bytes) -> Any:
+    def _record(self, short: bytes) -> Node:
         name = SHORT.get(short)
         if name is None:
             raise FrameError(

@@ -26,7 +26,7 @@ from torch import Tensor
 from fedquilt.errors import InputError
 from fedquilt.records.registered import MARKS, names
 
-Check = Callable[[Any, str], None]
+Check = Callable[[object, str], None]
 LARGEST = 2**63
 
 
@@ -50,12 +50,12 @@ class Between:
 Count = Annotated[int, Between(0, 10**12)]
 
 
-def check_declared(value: Any, kind: Any = Any, what: str = "upload") -> None:
+def check_declared(value: object, kind: object = Any, what: str = "upload") -> None:
     """Raise unless a value is what an annotation declares; records inside it are what their own fields declare."""
     _check_of(kind)(value, what)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value in an error's few words; its text may come from anybody."""
     if isinstance(value, Tensor):
         return f"a tensor {tuple(value.shape)} {value.dtype}"
@@ -68,7 +68,7 @@ def shown(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _check_of(kind: Any) -> Check:
+def _check_of(kind: object) -> Check:
     try:
         return _made(kind)
     except TypeError:  # an annotation that cannot be hashed
@@ -76,56 +76,57 @@ def _check_of(kind: Any) -> Check:
 
 
 @cache
-def _made(kind: Any) -> Check:
+def _made(kind: object) -> Check:
     """The check of an annotation; one that is no type of what records hold allows everything."""
     origin, args = get_origin(kind), get_args(kind)
-    if kind is None or kind is NoneType:
-        return _only(lambda value: value is None, "None")
     if origin is Annotated:
         return _narrowed(_check_of(args[0]), args[1:])
     if origin in (Union, UnionType):
         return _either([_check_of(arg) for arg in args], kind)
     if origin is Literal:
         return _only(lambda value: any(type(value) is type(a) and value == a for a in args), f"one of {args}")
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    if kind is Tensor:
-        return _only(lambda value: isinstance(value, Tensor), "a tensor")
-    if kind in (dict, Mapping) or origin in (dict, Mapping):
+    if kind in _SINGLE:
+        return _SINGLE[kind]
+    whole = origin or kind
+    if whole in (dict, Mapping):
         return _mapping(*(map(_check_of, args) if len(args) == 2 else (_anything, _anything)))
-    if kind in (tuple, list, Sequence) or origin in (tuple, list, Sequence):
-        return _row(origin or kind, args)
+    if whole in (tuple, list, Sequence):
+        return _row(whole, args)
     if isinstance(kind, type) and kind in MARKS:
         return _of_type(kind)
     return _anything
 
 
-def _only(fits: Callable[[Any], bool], words: str) -> Check:
-    def check(value: Any, what: str) -> None:
+def _only(fits: Callable[[object], bool], words: str) -> Check:
+    def check(value: object, what: str) -> None:
         if not fits(value):
             raise InputError(f"{what} should be {words}, got {shown(value)}.")
 
     return check
 
 
-def _whole(value: Any) -> bool:
+def _whole(value: object) -> bool:
     return type(value) is int and abs(value) < LARGEST
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     return (type(value) is float and math.isfinite(value)) or _whole(value)
 
 
-_SCALARS: dict[Any, Check] = {
+_NOTHING = _only(lambda value: value is None, "None")
+_SINGLE: dict[object, Check] = {
+    None: _NOTHING,
+    NoneType: _NOTHING,
     bool: _only(lambda value: type(value) is bool, "True or False"),
     int: _only(_whole, "a whole number of at most 64 bits"),
     float: _only(_finite, "a finite number"),
     str: _only(lambda value: type(value) is str, "a text"),
     bytes: _only(lambda value: isinstance(value, bytes), "bytes"),
+    Tensor: _only(lambda value: isinstance(value, Tensor), "a tensor"),
 }
 
 
-def _narrowed(check: Check, rules: Sequence[Any]) -> Check:
+def _narrowed(check: Check, rules: Sequence[object]) -> Check:
     def narrowed(value: Any, what: str) -> None:
         check(value, what)
         for rule in rules:
@@ -137,8 +138,8 @@ def _narrowed(check: Check, rules: Sequence[Any]) -> Check:
     return narrowed
 
 
-def _either(checks: Sequence[Check], kind: Any) -> Check:
-    def either(value: Any, what: str) -> None:
+def _either(checks: Sequence[Check], kind: object) -> Check:
+    def either(value: object, what: str) -> None:
         problems = []
         for check in checks:
             try:
@@ -151,7 +152,7 @@ def _either(checks: Sequence[Check], kind: Any) -> Check:
 
 
 def _mapping(keys: Check, values: Check) -> Check:
-    def check(value: Any, what: str) -> None:
+    def check(value: object, what: str) -> None:
         if not isinstance(value, dict):
             raise InputError(f"{what} should be a dict, got {shown(value)}.")
         for key, inner in value.items():
@@ -177,7 +178,7 @@ def _row(kind: Any, args: tuple[Any, ...]) -> Check:
 
 
 def _of_type(kind: type) -> Check:
-    def check(value: Any, what: str) -> None:
+    def check(value: object, what: str) -> None:
         if not isinstance(value, kind):
             raise InputError(f"{what} should be a {kind.__name__}, got {shown(value)}.")
         _record(value, what)
@@ -185,7 +186,7 @@ def _of_type(kind: type) -> Check:
     return check
 
 
-def _record(value: Any, what: str) -> None:
+def _record(value: object, what: str) -> None:
     kind: type = type(value)
     for name, check in _fields(kind):
         check(getattr(value, name), f"{what}.{name}")
@@ -200,12 +201,12 @@ def _fields(kind: type) -> tuple[tuple[str, Check], ...]:
     return tuple((name, _check_of(hints.get(name, Any))) for name in names(kind))
 
 
-def _anything(value: Any, what: str) -> None:
+def _anything(value: object, what: str) -> None:
     """Of what nothing is declared: numbers are numbers, and records are what they declare."""
     if isinstance(value, Tensor):
         return
     if isinstance(value, float | int) and not isinstance(value, bool):
-        _SCALARS[float](value, what)
+        _SINGLE[float](value, what)
     elif type(value) in MARKS or (is_dataclass(value) and not isinstance(value, type)):
         _record(value, what)
     elif isinstance(value, dict):

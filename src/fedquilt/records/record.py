@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.errors import FrameError, InputError
-from fedquilt.records.compact import MAGIC, Lift, Parser, Writer, escaped
+from fedquilt.records.compact import MAGIC, CompactWriter, Entries, Header, Lift, Node, Parser, escaped
 from fedquilt.records.limits import HEADER_BYTES, NO_LIMITS, SIDES, Count, Limits
 from fedquilt.records.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, needed, type_name
 from fedquilt.records.registered import record as record
@@ -34,7 +34,7 @@ _SUMMED, _UNSUMMED = b'{"__metadata__":{"crc32":"', b'{"__metadata__":{"fedquilt
 _DIGITS = slice(8 + len(_SUMMED), 16 + len(_SUMMED))  # where the checksum of a safetensors frame stands
 
 
-def pack(value: Any, compact: bool = False, lift: Lift | None = None, checksum: bool = True) -> bytes:
+def pack(value: object, compact: bool = False, lift: Lift | None = None, checksum: bool = True) -> bytes:
     """The frame of a record: a safetensors file for what is kept, or a compact frame for what travels; in the latter,
     what ``lift`` gives for bytes stands in their place. Without ``checksum``: a safetensors frame for hashing, or for
     storing under its hash."""
@@ -44,7 +44,8 @@ def pack(value: Any, compact: bool = False, lift: Lift | None = None, checksum: 
         return b"".join([*pieces, _crc(pieces).to_bytes(_SUM_BYTES, "little")])
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_write(value, "", tensors), separators=(",", ":"))
-    header: dict[str, Any] = {"__metadata__": {"crc32": "0" * 8, "fedquilt": tree} if checksum else {"fedquilt": tree}}
+    told = {"crc32": "0" * 8, "fedquilt": tree} if checksum else {"fedquilt": tree}
+    header: dict[str, object] = {"__metadata__": told}
     spans, end = {}, 0
     by_width = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
     chunks = [_bytes_of(tensor) for tensor in by_width.values()]
@@ -70,7 +71,7 @@ def _crc(pieces: Iterable[Frame]) -> int:
     return total
 
 
-def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None = None) -> bytearray | memoryview:
+def pack_into(value: object, room: Callable[[int], bytearray | memoryview] | None = None) -> bytearray | memoryview:
     """A compact frame that :func:`unpack` takes over instead of copying it, in the memory that ``room`` has for it."""
     header, tensors = _pieces(value)
     size = len(header) + sum(t.numel() * t.element_size() for t in tensors) + _SUM_BYTES
@@ -89,13 +90,13 @@ def pack_into(value: Any, room: Callable[[int], bytearray | memoryview] | None =
     return frame
 
 
-def _pieces(value: Any, lift: Lift | None = None) -> tuple[bytes, list[Tensor]]:
+def _pieces(value: object, lift: Lift | None = None) -> tuple[bytes, list[Tensor]]:
     """The header of a compact frame, and the tensors that follow it."""
     writer = _written(value, lift)
     return writer.header(), sorted(writer.tensors, key=lambda tensor: -tensor.element_size())
 
 
-def frame_bytes(value: Any, compact: bool = False) -> int:
+def frame_bytes(value: object, compact: bool = False) -> int:
     """How long the frame of a record is; compact frames are not made for it."""
     if not compact:
         return len(pack(value))
@@ -103,9 +104,9 @@ def frame_bytes(value: Any, compact: bool = False) -> int:
     return len(writer.header()) + sum(t.numel() * t.element_size() for t in writer.tensors) + _SUM_BYTES
 
 
-def _written(value: Any, lift: Lift | None = None) -> Writer:
+def _written(value: object, lift: Lift | None = None) -> CompactWriter:
     """The header of a compact frame, and the tensors that follow it."""
-    writer = Writer(lift)
+    writer = CompactWriter(lift)
     try:
         writer.value(value)
     except LookupError as error:
@@ -123,7 +124,7 @@ def _bytes_of(tensor: Tensor) -> memoryview | bytes:
     return memoryview(cast(Any, flat.view(torch.uint8).numpy()))
 
 
-def _key(name: Any) -> str:
+def _key(name: object) -> str:
     """A dict key as one step of a path: never empty, and no two keys of a dict alike (1 and '1' are two)."""
     return escaped(name) if isinstance(name, str) else "%" + escaped(repr(name))
 
@@ -132,7 +133,7 @@ def _name(key: str) -> str:
     return "" if key == "%" else key.replace("%2F", "/").replace("%25", "%")
 
 
-def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _write(value: object, path: str, tensors: dict[str, Tensor]) -> Node:
     if value is None or isinstance(value, bool | int | str):
         return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(value, float):
@@ -140,25 +141,14 @@ def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         return {"T": _put(value, path, tensors)}
     if isinstance(value, bytes | bytearray | memoryview):
-        held = bytearray(value.tobytes() if isinstance(value, memoryview) else value)
-        raw = torch.frombuffer(held, dtype=torch.uint8) if held else torch.zeros(0, dtype=torch.uint8)
-        return {"B": _put(raw, path, tensors)}
+        return {"B": _put(_as_tensor(value), path, tensors)}
     if is_dataclass(value) and not isinstance(value, type):
-        name = type_name(type(value))
-        if RECORDS.get(name) is None:
-            raise InputError(f"{type(value).__name__} at '{path or 'top'}' is not a record. Mark it with @record.")
-        inner = {n: _write(getattr(value, n), f"{path}/{n}", tensors) for n in names(type(value))}
-        return {"R": name, "v": inner}
+        return _write_record(value, path, tensors)
     if isinstance(value, tuple | list):
         items = [_write(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]
         return {"U" if isinstance(value, tuple) else "L": items}
     if isinstance(value, dict):
-        if value and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
-            prefix = path.lstrip("/")
-            for name, tensor in value.items():
-                _put(tensor, f"{path}/{_key(name)}", tensors)
-            return {"P": prefix}
-        return {"D": [[_write(k, "", {}), _write(v, f"{path}/{_key(k)}", tensors)] for k, v in value.items()]}
+        return _write_dict(value, path, tensors)
     if isinstance(value, np.generic):
         return _write(value.item(), path, tensors)
     if isinstance(value, np.ndarray):
@@ -167,6 +157,26 @@ def _write(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         f"{type(value).__name__} at '{path or 'top'}' cannot be packed. Records hold tensors, numbers, strings, "
         "bytes, tuples, lists, dicts and classes marked with @record."
     )
+
+
+def _write_record(value: object, path: str, tensors: dict[str, Tensor]) -> Node:
+    name = type_name(type(value))
+    if RECORDS.get(name) is None:
+        raise InputError(f"{type(value).__name__} at '{path or 'top'}' is not a record. Mark it with @record.")
+    return {"R": name, "v": {n: _write(getattr(value, n), f"{path}/{n}", tensors) for n in names(type(value))}}
+
+
+def _write_dict(value: dict[object, object], path: str, tensors: dict[str, Tensor]) -> Node:
+    if not value or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
+        return {"D": [[_write(k, "", {}), _write(v, f"{path}/{_key(k)}", tensors)] for k, v in value.items()]}
+    for name, tensor in value.items():
+        _put(cast(Tensor, tensor), f"{path}/{_key(name)}", tensors)
+    return {"P": path.lstrip("/")}
+
+
+def _as_tensor(value: Frame) -> Tensor:
+    held = bytearray(value.tobytes() if isinstance(value, memoryview) else value)
+    return torch.frombuffer(held, dtype=torch.uint8) if held else torch.zeros(0, dtype=torch.uint8)
 
 
 def _put(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
@@ -179,7 +189,7 @@ def _put(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
     return name
 
 
-Instead = tuple[type, Callable[[Any], Any]]  # a type of record, and what is made of each
+Instead = tuple[type, Callable[[Any], object]]  # a type of record, and what is made of each
 
 
 def unpack(frame: Frame, instead: Instead | None = None, limits: Limits = NO_LIMITS) -> Any:
@@ -224,10 +234,10 @@ def _intact(buffer: memoryview) -> memoryview:
     return whole
 
 
-_last: list[tuple[bytes, int, int, tuple[dict[str, Any], Any, int]]] = []  # the last compact header before tensors
+_last: list[tuple[bytes, int, int, Header]] = []  # the last compact header before tensors
 
 
-def _header(buffer: memoryview, limits: Limits) -> tuple[dict[str, Any], Any, int]:
+def _header(buffer: memoryview, limits: Limits) -> Header:
     """Tensors, tree, and where the tensors' bytes begin. Replies of one exchange have the same header: it is read, and
     checked, once. Nobody writes into what was read."""
     if _last:
@@ -240,7 +250,7 @@ def _header(buffer: memoryview, limits: Limits) -> tuple[dict[str, Any], Any, in
     return found
 
 
-def _checked_header(buffer: memoryview, limits: Limits) -> tuple[dict[str, Any], Any, int]:
+def _checked_header(buffer: memoryview, limits: Limits) -> Header:
     if buffer[:2] == MAGIC:
         entries, tree, start = Parser(buffer, limits).parse()
     else:
@@ -254,6 +264,14 @@ def _checked_header(buffer: memoryview, limits: Limits) -> tuple[dict[str, Any],
         if told.keys() - {"crc32"} != {"fedquilt"}:
             raise FrameError(f"unknown metadata {sorted(told)[:3]}.")
         tree, start = json.loads(told["fedquilt"]), 8 + length
+    end = _checked_entries(entries)
+    if start + end != len(buffer):
+        raise FrameError(f"the tensors take {end} bytes, but {len(buffer) - start} are there.")
+    return entries, tree, start
+
+
+def _checked_entries(entries: Entries) -> int:
+    """How many bytes the tensors take, one after another, once each is of a dtype and a shape that fits its own."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
         (low, high), shape, code = entry["data_offsets"], entry["shape"], entry["dtype"]
@@ -264,14 +282,12 @@ def _checked_header(buffer: memoryview, limits: Limits) -> tuple[dict[str, Any],
         if low != end or high - low != math.prod(shape) * SIZES[code]:
             raise FrameError(f"tensor '{name}': shape {shape} {code} does not fit bytes {low} to {high}.")
         end = high
-    if start + end != len(buffer):
-        raise FrameError(f"the tensors take {end} bytes, but {len(buffer) - start} are there.")
-    return entries, tree, start
+    return end
 
 
 class _Reader:
     def __init__(
-        self, buffer: memoryview, entries: dict[str, Any], start: int, instead: Instead | None, limits: Limits
+        self, buffer: memoryview, entries: Entries, start: int, instead: Instead | None, limits: Limits
     ) -> None:
         self.buffer, self.entries, self.start, self.instead = buffer, entries, start, instead
         self.count = Count(limits)
@@ -303,7 +319,7 @@ class _Reader:
                 self.count.node()
                 yield _name(name.rpartition("/")[2]), self.tensor(name)
 
-    def read(self, node: Any) -> Any:
+    def read(self, node: object) -> Any:
         self.count.node()
         if not isinstance(node, dict):
             if isinstance(node, list):
@@ -342,7 +358,7 @@ class _Reader:
             return {k: self.read(v) for k, (_, v) in zip(keys, node["D"], strict=True)}
         raise FrameError(f"unknown node {sorted(node)[:3]} in the tree.")
 
-    def record(self, name: str, values: dict[str, Any]) -> Any:
+    def record(self, name: str, values: dict[str, object]) -> object:
         cls = RECORDS.get(name)
         if cls is None:
             raise FrameError(f"unknown record type {name!r}. Import the module that defines it, marked with @record.")
@@ -357,12 +373,12 @@ class _Reader:
             raise FrameError(f"tensors {list(self.unread)[:3]} belong to nothing in the tree.")
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Whether two records are made of the very same tensors and equal scalars, so that one frame serves both."""
     return _alike(a, b, lambda one, other: False)
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: object, b: object) -> bool:
     """Whether two records are equal, so that their frames are."""
     return _alike(a, b, _equal_tensors)
 
@@ -387,7 +403,7 @@ def _alike(a: Any, b: Any, tensors: Callable[[Tensor, Tensor], bool]) -> bool:
     return bool(a == b)
 
 
-def finite_scalars(value: Any) -> bool:
+def finite_scalars(value: object) -> bool:
     """Whether every float of a record, tensors apart, is finite."""
     if isinstance(value, Tensor):
         return True
@@ -396,7 +412,7 @@ def finite_scalars(value: Any) -> bool:
     return all(map(finite_scalars, _inside(value)))
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: object) -> Iterator[Tensor]:
     """Every tensor of a record."""
     if isinstance(value, Tensor):
         yield value
@@ -408,7 +424,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
                 yield from tensors_in(part)
 
 
-def parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
+def parts_of(value: object) -> Iterator[tuple[object, object]]:
     """The parts of a record, or of what is in it, with their names, keys or places."""
     if isinstance(value, dict):
         yield from value.items()
@@ -418,7 +434,7 @@ def parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from ((name, getattr(value, name)) for name in names(type(value)))
 
 
-def _inside(value: Any) -> Iterable[Any]:
+def _inside(value: object) -> Iterable[object]:
     """The parts of a record or of what is in it."""
     kind = type(value)
     if kind in MARKS:

@@ -11,20 +11,20 @@ from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.records.record import frame_bytes
-from fedquilt.rounds.log import Visit
+from fedquilt.rounds.log import ClientUpdate
 from fedquilt.storage.finished import CARRIED, MEGABYTE, in_messages
 from fedquilt.storage.logs import ROUNDS, read
 from fedquilt.storage.logs import TRAFFIC as TRAFFIC
 
 
-def visit_row(visit: Visit) -> dict[str, Any]:
+def visit_row(visit: ClientUpdate) -> dict[str, Any]:
     """A visit as a row: totals of its bytes; what they are made of is in the log of traffic."""
     known = {k: v for k, v in vars(visit).items() if k not in ("before", "after", "down", "up")}
     sizes = {"bytes_down": visit.down.wire, "bytes_up": visit.up.wire}
     return {**known, **sizes, "raw_down": visit.down.raw, "raw_up": visit.up.raw}
 
 
-def traffic_rows(round: int, visits: Iterable[Visit]) -> list[dict[str, Any]]:
+def traffic_rows(round: int, visits: Iterable[ClientUpdate]) -> list[dict[str, Any]]:
     """A row for each exchange, direction and kind of message of a round, with the clients whose messages were so.
 
     ``parts`` gives of each tensor or field the bytes as they are and as they travelled.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from fedquilt.core.params import Params
@@ -20,7 +18,7 @@ class Beside:
     places: dict[str, int]
     own: dict[str, Tensor]
 
-    def model(self, download: Any) -> Params:
+    def model(self, download: object) -> Params:
         """The model, with the tensors of the download that it was sent beside."""
         held = list(tensors_in(download))
         if not all(_OWN <= place < len(held) for place in self.places.values()):
@@ -35,7 +33,7 @@ class Companion:
         self.model = model
         self._frames: dict[tuple[int, ...], bytes] = {}
 
-    def frame(self, download: Any) -> bytes:
+    def frame(self, download: object) -> bytes:
         """The frame of the model beside a download, as the client sees that."""
         held = {id(tensor): place for place, tensor in enumerate(tensors_in(download))}
         places = {name: held.get(id(tensor), _OWN) for name, tensor in self.model.items()}

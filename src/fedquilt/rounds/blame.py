@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic
 
-from fedquilt.core.exchange import Reply
+from fedquilt.core.exchange import Reply, S
 from fedquilt.core.table import ClientId
 from fedquilt.rounds.scale import Unsound
 
 COMPARED = 100  # replies of which each is left out in turn, to see whether the others then go together
 ANCHORS = 10  # replies of which each is tried with every other one
 
-Replies = Iterator[Reply[Any]]
+Replies = Iterator[Reply]
 Guilty = dict[ClientId, str]  # whose replies are to blame, and why
 
 
 @dataclass(frozen=True)
-class Blame:
+class Blame(Generic[S]):
     """Finds the replies that are to blame for an error. Where none is, or too many are, the error is raised again.
 
     Args:
@@ -26,10 +26,10 @@ class Blame:
         enough: Whether so many replies that are left are enough to blame the others.
     """
 
-    aggregate: Callable[[Replies], Any]
+    aggregate: Callable[[Replies], S]
     enough: Callable[[int], bool]
 
-    def among(self, replies: Sequence[Reply[Any]], error: Exception) -> tuple[Any, Guilty]:
+    def among(self, replies: Sequence[Reply], error: Exception) -> tuple[S, Guilty]:
         """The next state without those that are to blame, and who they are."""
         if self._diverges():
             raise error
@@ -45,7 +45,7 @@ class Blame:
                 error = another
         return self._without_one(rest, guilty, error)
 
-    def one_by_one(self, coming: Replies, leave_out: Callable[[ClientId, str], None], error: Exception) -> Any:
+    def one_by_one(self, coming: Replies, leave_out: Callable[[ClientId, str], None], error: Exception) -> S:
         """The next state from replies that come once more, each of which is tried alone before it is let in."""
         if self._diverges():
             raise error
@@ -66,7 +66,7 @@ class Blame:
             raise error
         return found
 
-    def _without_one(self, rest: list[Reply[Any]], guilty: Guilty, error: Exception) -> tuple[Any, Guilty]:
+    def _without_one(self, rest: list[Reply], guilty: Guilty, error: Exception) -> tuple[S, Guilty]:
         """Each reply can be taken alone, but not all together: one of them may not go with the others."""
         if not 2 < len(rest) <= COMPARED or not self.enough(len(rest) - 1):
             raise error
@@ -78,20 +78,21 @@ class Blame:
             return found, {**guilty, odd.client: _odd(error)}
         return self._together(rest, guilty, error)
 
-    def _together(self, rest: list[Reply[Any]], guilty: Guilty, error: Exception) -> tuple[Any, Guilty]:
+    def _together(self, rest: list[Reply], guilty: Guilty, error: Exception) -> tuple[S, Guilty]:
         """Several may not go with the others: most of the replies must go, one by one, with one of them."""
         for first in rest[:ANCHORS]:
             most = [r for r in rest if r is first or self._why([first, r]) is None]
-            if len(rest) < 2 * len(most) < 2 * len(rest) and self.enough(len(most)):
-                try:
-                    found = self.aggregate(iter(most))
-                except Exception:
-                    continue
-                odd = {r.client for r in rest} - {r.client for r in most}
-                return found, {**guilty, **{r.client: _odd(error) for r in rest if r.client in odd}}
+            if not (len(rest) < 2 * len(most) < 2 * len(rest) and self.enough(len(most))):
+                continue
+            try:
+                found = self.aggregate(iter(most))
+            except Exception:
+                continue
+            kept = {r.client for r in most}
+            return found, {**guilty, **{r.client: _odd(error) for r in rest if r.client not in kept}}
         raise error
 
-    def _why(self, replies: Sequence[Reply[Any]]) -> str | None:
+    def _why(self, replies: Sequence[Reply]) -> str | None:
         """Why the server cannot take these replies; None if it can."""
         try:
             self.aggregate(iter(replies))

@@ -25,15 +25,16 @@ from fedquilt.rounds.beside import Beside
 
 Predict = Callable[[Params, Batch], Tensor]
 Score = Callable[[Predict, Params, Table], Any]
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+Scores = dict[str, dict[str, Any]]  # what the score gave: by model, and by split
+NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 @record(name="fedquilt.engines.client_side:Slot")
 class Slot:
     """All that a client keeps between visits: the method's state, and the codecs' memories by exchange."""
 
-    state: Any
-    memory: dict[str, Any]
+    state: object
+    memory: dict[str, object]
 
 
 @record(name="fedquilt.engines.client_side:Wire")
@@ -41,7 +42,7 @@ class Wire:
     """What travels up: the encoded upload and how many examples stand behind it."""
 
     examples: int
-    upload: Any
+    upload: object
 
 
 @record(name="fedquilt.engines.client_side:Task")
@@ -53,7 +54,7 @@ class Task:
     """
 
     exchange: str
-    client: Any
+    client: ClientId
     round: int
     down: bytes | None
     slot: bytes | None
@@ -75,8 +76,8 @@ class Outcome:
     sound: bool = True
     steps: int | None = None
     loss: float | None = None
-    before: Any = None
-    after: Any = None
+    before: object = None
+    after: object = None
 
 
 @record(name="fedquilt.engines.client_side:Exam")
@@ -85,7 +86,7 @@ class Exam:
     :class:`~fedquilt.rounds.beside.Beside` the download. ``round`` is the last one that was played, for sources whose
     data change."""
 
-    client: Any
+    client: ClientId
     down: bytes | None
     slot: bytes | None
     whole: bytes | None
@@ -99,7 +100,7 @@ class Visit:
 
     task: Task
     exchange: Exchange
-    sent: Any
+    sent: object
     slot: Slot
     site: Site
     turn: Turn
@@ -139,8 +140,8 @@ class ClientSide:
         self.exchanges: dict[str, Exchange] = {e.name: e for e in self.method.exchanges()}
         self._last: tuple[bytes | None, Slot | bytes, Params] | None = None
         self._whole: tuple[bytes, bytes, Params] | None = None
-        self._seen: tuple[bytes, Any, tuple[int, ...]] | None = None
-        self._read: tuple[str, bytes, Any, tuple[int, ...]] | None = None
+        self._seen: tuple[bytes, object, tuple[int, ...]] | None = None
+        self._read: tuple[str, bytes, object, tuple[int, ...]] | None = None
         self._compared: tuple[Params, Params, bool] | None = None
         self._training: frozenset[ClientId] | None = None
 
@@ -170,7 +171,7 @@ class ClientSide:
             seed = again_folded(self.seed.fold("work", task.exchange, task.round, client), task.again)
         return Visit(task, exchange, sent, slot, site, Turn(task.round, client, seed), began)
 
-    def _sent(self, exchange: Exchange, frame: bytes) -> Any:
+    def _sent(self, exchange: Exchange, frame: bytes) -> object:
         """What was sent. Clients that are sent the very same read it once, unless one of them wrote into it."""
         if self._read is not None:
             name, known, sent, versions = self._read
@@ -187,7 +188,7 @@ class ClientSide:
             notes = self._measured(visit, job, trained)
         return self.close(visit, state, upload, notes)
 
-    def close(self, visit: Visit, state: Any, upload: Any, notes: Mapping[str, Any] = NOTHING) -> Outcome:
+    def close(self, visit: Visit, state: object, upload: object, notes: Mapping[str, Any] = NOTHING) -> Outcome:
         """Pack the upload and what the client keeps."""
         exchange, slot, task = visit.exchange, visit.slot, visit.task
         with self.at("encode", task):
@@ -227,14 +228,14 @@ class ClientSide:
             notes["after"] = self.score(self.method.predict, trained.params, test)
         return notes
 
-    def exam(self, exam: Exam) -> dict[str, Any]:
+    def exam(self, exam: Exam) -> Scores:
         """Scores of the client's deployed model, and of the global one (in every mode, where there are several), on its
         own held-out rows."""
         if self.score is None:
             return {}
         model = self._deployed(exam)
         whole = None if exam.whole is None else self._shared_model(exam.whole, _given(exam.down))
-        scores: dict[str, Any] = {"deployed": {}, "global": {}}
+        scores: Scores = {"deployed": {}, "global": {}}
         equal = whole is not None and self._equal(model, whole)
         modes = {} if whole is None else self._modes(exam)
         for split in exam.splits:
@@ -269,24 +270,24 @@ class ClientSide:
         if self._last is not None and self._last[0] is exam.down and same(self._last[1], slot):
             return self._last[2]
         try:
-            state = unpack(slot).state if isinstance(slot, bytes) else slot.state
-            shown = self._shown(_given(exam.down))
-            selected = selected_model(self.method, shown, state, partial(self._own_site, exam))
-            model = self.method.personal_model(shown, state) if selected is None else selected
+            model, selected = self._used(exam, unpack(slot).state if isinstance(slot, bytes) else slot.state)
         except FedquiltError:
             raise
         except Exception as error:
-            raise ExchangeError(
-                type(self.method).__name__,
-                "evaluation",
-                "personal_model",
-                exam.client,
-                -1,
-                f"{type(error).__name__}: {error}",
-            ) from error
-        rowless = self._training is not None and exam.client not in self._training  # others may have rows to select by
-        self._last = (exam.down, slot, model) if selected is None and not rowless else None
+            name, reason = type(self.method).__name__, f"{type(error).__name__}: {error}"
+            raise ExchangeError(name, "evaluation", "personal_model", exam.client, -1, reason) from error
+        self._last = None if selected or self._rowless(exam.client) else (exam.down, slot, model)
         return model
+
+    def _rowless(self, client: ClientId) -> bool:
+        """Whether a client is known to have no training rows; others may have some to select a model by."""
+        return self._training is not None and client not in self._training
+
+    def _used(self, exam: Exam, state: object) -> tuple[Params, bool]:
+        """The model that the client would use now, and whether it selected it."""
+        shown = self._shown(_given(exam.down))
+        found = selected_model(self.method, shown, state, partial(self._own_site, exam))
+        return (self.method.personal_model(shown, state), False) if found is None else (found, True)
 
     def _own_site(self, exam: Exam) -> Site | None:
         """The training rows of an examined client, if it has any."""
@@ -302,7 +303,7 @@ class ClientSide:
             self._whole = (frame, down, beside.model(self._shown(down)))
         return self._whole[2]
 
-    def _shown(self, down: bytes) -> Any:
+    def _shown(self, down: bytes) -> object:
         """The download of an exam, read once for both models and for all clients, unless one wrote into it."""
         if self._seen is None or self._seen[0] is not down or self._seen[2] != _versions(self._seen[1]):
             seen = unpack(down)
@@ -320,7 +321,7 @@ def _given(frame: bytes | None) -> bytes:
     return frame
 
 
-def _versions(value: Any) -> tuple[int, ...]:
+def _versions(value: object) -> tuple[int, ...]:
     """Which tensors there are, and how often each was written into."""
     return tuple(number for tensor in tensors_in(value) for number in (id(tensor), tensor._version))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.rounds.client import Exam, Outcome, Score, Task
+from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task
+
+Facts = dict[str, object]  # what is recorded of an engine, by name
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,7 @@ class Engine(Protocol):
         """Make a visit to each client; outcomes come in the order of ``clients``, as they are ready."""
         ...
 
-    def exams(
-        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
-    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
         """Score each client's model; results come in the order of ``clients``."""
         ...
 
@@ -49,7 +49,7 @@ class Engine(Protocol):
         """Snapshots reach back to the state before this round; no older state will be asked for."""
         ...
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """What to record about this engine: processes, devices, their peak memory."""
         ...
 

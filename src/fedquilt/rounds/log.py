@@ -11,7 +11,7 @@ from fedquilt.rounds.traffic import Load
 
 
 @dataclass(frozen=True)
-class Visit:
+class ClientUpdate:
     """The record of one visit: bytes of the real frames, time, and what local training said of itself.
 
     ``seconds`` were measured where the client's work was done; ``trip`` is the place of the exchange in the round.
@@ -25,8 +25,8 @@ class Visit:
     examples: int
     steps: int | None = None
     loss: float | None = None
-    before: Any = None
-    after: Any = None
+    before: object = None
+    after: object = None
     trip: int = 0
 
     @property
@@ -57,17 +57,17 @@ class RoundLog:
     """What happened in one round; ``phases`` says where its seconds went, ``void`` why the round does not count."""
 
     round: int
-    visits: list[Visit] = field(default_factory=list)
+    visits: list[ClientUpdate] = field(default_factory=list)
     quarantined: list[Quarantine] = field(default_factory=list)
     seconds: float = 0.0
     phases: list[Phase] = field(default_factory=list)
     void: str | None = None
 
-    def of(self, trip: int) -> list[Visit]:
+    def of(self, trip: int) -> list[ClientUpdate]:
         """The visits of one exchange of the round, by its place."""
         return [v for v in self.visits if v.trip == trip]
 
-    def leave_out(self, visit: Visit, reason: str) -> None:
+    def leave_out(self, visit: ClientUpdate, reason: str) -> None:
         """A visit does not count after all."""
         self.visits = [v for v in self.visits if v is not visit]
         self.quarantined.append(

@@ -13,11 +13,11 @@ from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.errors import ExchangeError, InputError, RoundError
 from fedquilt.records.record import pack
 from fedquilt.rounds.beside import Companion
-from fedquilt.rounds.client import Exam, Score, one_thread
+from fedquilt.rounds.client import Exam, Score, Scores, one_thread
 from fedquilt.rounds.engine import Engine
+from fedquilt.rounds.log import ClientUpdate as ClientUpdate
 from fedquilt.rounds.log import Quarantine as Quarantine
 from fedquilt.rounds.log import RoundLog as RoundLog
-from fedquilt.rounds.log import Visit as Visit
 from fedquilt.rounds.phases import PhaseMeter
 from fedquilt.rounds.scale import GROWTH, Scale, Unsound
 from fedquilt.rounds.sender import Carry, Sender
@@ -69,7 +69,7 @@ class Rounds:
         self.exchanges = {e.name: e for e in method.exchanges()}
         self.done, self.min_replies = done, min_replies
         self._known: tuple[Sequence[ClientId], frozenset[ClientId]] | None = None
-        self.heard: Callable[[Any, int, Reply[Any]], None] | None = None  # told of every reply as it comes
+        self.heard: Callable[[Any, int, Reply], None] | None = None  # told of every reply as it comes
         self.stepped: Callable[[int, str, int, int], None] | None = None  # round, phase, how many clients, of how many
         with one_thread():
             self.state = method.init_server(seed.fold("server")) if state is None else state
@@ -132,7 +132,7 @@ class Rounds:
     def _play_exchanges(self, plan: list[Exchange], log: RoundLog, meter: PhaseMeter, measure: bool) -> None:
         """One exchange leaves the state that the next begins from. Of a round that is void, those ``for_scores`` are
         still made: models are scored."""
-        void: list[Visit] = []
+        void: list[ClientUpdate] = []
         for place, exchange in enumerate(plan):
             if log.void is not None and not exchange.for_scores:
                 continue
@@ -198,7 +198,7 @@ class Rounds:
 
     def examine(
         self, clients: Sequence[ClientId], splits: tuple[str, ...] = ("valid", "test"), with_global: bool = True
-    ) -> dict[ClientId, dict[str, Any]]:
+    ) -> dict[ClientId, Scores]:
         """Score the model each client would use now, and the global one, on each client's own rows.
 
         Every client's score is a pure function of its model and its own rows: batches never span clients, so that
@@ -223,7 +223,7 @@ class Rounds:
             return found
 
 
-def _decoded(exchange: Exchange, download: Any, seed: Seed) -> tuple[Any, Any]:
+def _decoded(exchange: Exchange, download: object, seed: Seed) -> tuple[object, object]:
     """For scores: what the client would see travels as it is."""
     seen, _ = exchange.carried(download, seed)
     return seen, seen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,9 +36,9 @@ class Scale:
     def __init__(self, growth: float = GROWTH, past: Mapping[str, Sequence[float]] | None = None) -> None:
         self.growth = growth
         self.past: dict[str, list[float]] = {part: list(norms) for part, norms in (past or {}).items()}
-        self._known: tuple[Any, dict[str, float]] | None = None  # the last state that was checked, and its norms
+        self._known: tuple[object, dict[str, float]] | None = None  # the last state that was checked, and its norms
 
-    def check(self, state: Any) -> None:
+    def check(self, state: object) -> None:
         """Raise unless a state is finite and of the scale of its past."""
         found = norms(state)
         self._known = (state, found)
@@ -69,14 +68,14 @@ class Scale:
             return self.growth**4 * max(1.0, usual or 0.0)
         return self.growth**2 * whole if usual is None else self.growth * max(1.0, usual)
 
-    def note(self, state: Any) -> None:
+    def note(self, state: object) -> None:
         """Remember a state that counts."""
         found = self._known[1] if self._known is not None and self._known[0] is state else norms(state)
         self._known = None
         self.past = {part: [*self.past.get(part, []), norm][-_REMEMBERED:] for part, norm in found.items()}
 
 
-def norms(state: Any) -> dict[str, float]:
+def norms(state: object) -> dict[str, float]:
     """The Euclidean norm of each part; infinite or NaN if the part holds such numbers."""
     found: dict[str, float] = {}
     for part, tensor in _floats(state, ""):
@@ -91,7 +90,7 @@ def _norm(tensor: Tensor) -> float:
     return norm
 
 
-def _floats(value: Any, part: str) -> Iterator[tuple[str, Tensor]]:
+def _floats(value: object, part: str) -> Iterator[tuple[str, Tensor]]:
     """The float tensors of a state, each with the field that holds it."""
     for name, inner in parts_of(value):
         if not isinstance(inner, Tensor):

@@ -11,13 +11,13 @@ from fedquilt.core.table import ClientId
 from fedquilt.records.record import pack, same
 from fedquilt.rounds.traffic import Load, load_of
 
-Carry = Callable[..., tuple[Any, Any]]
+Carry = Callable[..., tuple[object, object]]
 
 
-class Sent(NamedTuple):
+class SentDownload(NamedTuple):
     """A download: as the client sees it, its frame, and what that is made of."""
 
-    seen: Any
+    seen: object
     frame: bytes
     load: Load
 
@@ -32,16 +32,16 @@ class Sender:
 
     def __init__(
         self,
-        down: Callable[[ClientId], Any],
+        down: Callable[[ClientId], object],
         carry: Carry,
         failed: Callable[[ClientId, Exception], Exception],
-        uncoded: Callable[[Any], Any] = as_it_is,
+        uncoded: Callable[[Any], object] = as_it_is,
     ) -> None:
         self._down, self._carry, self._failed, self._uncoded = down, carry, failed, uncoded
-        self._kept: deque[tuple[Any, Sent]] = deque(maxlen=self.recent)
-        self._under_way: dict[ClientId, Sent] = {}
+        self._kept: deque[tuple[object, SentDownload]] = deque(maxlen=self.recent)
+        self._under_way: dict[ClientId, SentDownload] = {}
 
-    def send(self, client: ClientId) -> Sent:
+    def send(self, client: ClientId) -> SentDownload:
         """The download of a client; kept until the client is ``done``."""
         sent = self._under_way.get(client)
         if sent is None:
@@ -51,17 +51,17 @@ class Sender:
                 raise self._failed(client, error) from error
         return sent
 
-    def done(self, client: ClientId) -> Sent:
+    def done(self, client: ClientId) -> SentDownload:
         """The same, for the last time."""
         sent = self.send(client)
         del self._under_way[client]
         return sent
 
-    def _packed(self, record: Any) -> Sent:
+    def _packed(self, record: object) -> SentDownload:
         known = next((kept for kept in reversed(self._kept) if same(kept[0], record)), None)
         if known is None:
             seen, wire = self._carry(record)
             frame = pack(wire, compact=True)
-            known = (record, Sent(seen, frame, load_of(self._uncoded(record), wire, frame)))
+            known = (record, SentDownload(seen, frame, load_of(self._uncoded(record), wire, frame)))
             self._kept.append(known)
         return known[1]

@@ -25,7 +25,9 @@ class Load:
     parts: Sizes = field(default_factory=dict)
 
 
-def load_of(plain: Any, coded: Any, frame: Frame, wrap: Callable[[Any], Any] = lambda message: message) -> Load:
+def load_of(
+    plain: object, coded: object, frame: Frame, wrap: Callable[[Any], object] = lambda message: message
+) -> Load:
     """The load of a message: what it means, what travelled, its frame, and the record around it."""
     raw = len(frame) if coded is plain else frame_bytes(wrap(plain), compact=True)
     parts: Sizes = {}
@@ -37,7 +39,7 @@ def load_of(plain: Any, coded: Any, frame: Frame, wrap: Callable[[Any], Any] = l
     return Load(raw, len(frame), {**parts, FRAME: rest})
 
 
-def _compared(plain: Any, coded: Any, path: str) -> Iterator[tuple[str, int, int]]:
+def _compared(plain: object, coded: object, path: str) -> Iterator[tuple[str, int, int]]:
     if isinstance(plain, Tensor | bytes):
         yield path or "tensor", _weight(plain), _weight(coded)
     elif is_dataclass(plain) and not isinstance(plain, type) and type(plain) is type(coded):
@@ -47,20 +49,23 @@ def _compared(plain: Any, coded: Any, path: str) -> Iterator[tuple[str, int, int
         for before, after in zip(plain, coded, strict=True):
             yield from _compared(before, after, path)
     elif isinstance(plain, dict):
-        if isinstance(coded, dict) and plain.keys() == coded.keys():
-            inside = list(coded.values())
-        else:
-            inside = list(getattr(coded, "parts", ()))
-        if len(inside) == len(plain):
-            for (name, before), after in zip(plain.items(), inside, strict=True):
-                yield from _compared(before, after, _below(path, str(name)))
-        else:
-            yield path or "tensors", _weight(plain), _weight(coded)
+        yield from _compared_dicts(plain, coded, path)
     elif _weight(plain) or _weight(coded):
         yield path or "record", _weight(plain), _weight(coded)
 
 
-def _sizes(value: Any, path: str) -> Iterator[tuple[str, int]]:
+def _compared_dicts(plain: dict[object, object], coded: object, path: str) -> Iterator[tuple[str, int, int]]:
+    """Name by name, if what travels has a part for each."""
+    alike = isinstance(coded, dict) and plain.keys() == coded.keys()
+    inside = list(coded.values()) if isinstance(coded, dict) and alike else list(getattr(coded, "parts", ()))
+    if len(inside) != len(plain):
+        yield path or "tensors", _weight(plain), _weight(coded)
+        return
+    for (name, before), after in zip(plain.items(), inside, strict=True):
+        yield from _compared(before, after, _below(path, str(name)))
+
+
+def _sizes(value: object, path: str) -> Iterator[tuple[str, int]]:
     """The same for a message that travels as it is."""
     if isinstance(value, Tensor | bytes | bytearray):
         yield path or "tensor", _weight(value)
@@ -79,7 +84,7 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _weight(value: Any) -> int:
+def _weight(value: object) -> int:
     """The bytes of all tensors and bytes of a tree."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()

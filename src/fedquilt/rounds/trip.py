@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,10 @@ from fedquilt.records.record import finite_scalars, tensors_in, unpack
 from fedquilt.rounds.blame import Blame
 from fedquilt.rounds.client import Outcome, Task, Wire, again_folded
 from fedquilt.rounds.engine import Lost, Timed
-from fedquilt.rounds.log import Quarantine, RoundLog, Visit
+from fedquilt.rounds.log import ClientUpdate, Quarantine, RoundLog
 from fedquilt.rounds.phases import PhaseMeter
 from fedquilt.rounds.scale import Unsound
-from fedquilt.rounds.sender import Sender, Sent
+from fedquilt.rounds.sender import Sender, SentDownload
 from fedquilt.rounds.traffic import Load, load_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ HELD = 64 * 2**20  # bytes of replies that are held until the server has taken t
 MOST_EXAMPLES = 10**9
 _LONGEST = 500  # characters of a reason
 
-Replies = Iterator[Reply[Any]]
+Replies = Iterator[Reply]
 
 
 class Trip:
@@ -63,7 +63,7 @@ class Trip:
         self.measure, self.place, self.again = measure, place, again
         self.cohort: tuple[ClientId, ...] = ()
         self._weight = sum(t.numel() * t.element_size() for t in tensors_in(rounds.state))
-        self._held: list[Reply[Any]] | None = []
+        self._held: list[Reply] | None = []
         self._bytes = 0  # of those
         self._broken = False  # whether the replies failed to come, which is no fault of the server's
 
@@ -123,7 +123,7 @@ class Trip:
         self.meter.to(*before)
         return Task(name, client, rounds.done, down, slot, self.measure, self.again)
 
-    def _receive(self, client: ClientId, sent: Sent, outcome: Outcome | Lost) -> Reply[Any] | None:
+    def _receive(self, client: ClientId, sent: SentDownload, outcome: Outcome | Lost) -> Reply | None:
         """The reply, once it has passed every check; only then does the client's new slot count."""
         rounds, exchange, log = self.rounds, self.exchange, self.log
         try:
@@ -141,7 +141,9 @@ class Trip:
             rounds.slots.put(client, outcome.slot)
         notes = (outcome.steps, outcome.loss, outcome.before, outcome.after)
         seconds, examples = outcome.seconds, wire.examples
-        log.visits.append(Visit(exchange.name, client, sent.load, load, seconds, examples, *notes, trip=self.place))
+        log.visits.append(
+            ClientUpdate(exchange.name, client, sent.load, load, seconds, examples, *notes, trip=self.place)
+        )
         return Reply(client, wire.examples, upload)
 
     # What the server makes of them
@@ -226,7 +228,7 @@ def needed(min_replies: float, asked: int) -> int:
 
 
 def received(
-    outcome: Outcome, exchange: Exchange, state: Any, sent: Any, rows: int, limits: Limits = NO_LIMITS
+    outcome: Outcome, exchange: Exchange, state: object, sent: object, rows: int, limits: Limits = NO_LIMITS
 ) -> tuple[Wire, Any, Load]:
     """What travelled, the upload in it, and what that weighs; raises unless all of it can be used, for every method and
     on every engine.
@@ -259,7 +261,7 @@ def words(error: Exception) -> str:
     return reason if len(reason) <= _LONGEST else reason[:_LONGEST] + "..."
 
 
-def _check_cohort(asked: Any, known: frozenset[ClientId]) -> None:
+def _check_cohort(asked: Iterable[ClientId], known: frozenset[ClientId]) -> None:
     """A client visited twice in one exchange would see two states on one engine and one on another."""
     seen: set[ClientId] = set()
     for client in asked:

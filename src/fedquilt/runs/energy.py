@@ -17,7 +17,7 @@ from fedquilt.records.limits import upload_limits
 from fedquilt.records.record import Frame, unpack
 from fedquilt.rounds.client import Exam, Outcome, Score, Task
 from fedquilt.rounds.engine import Engine, Lost, Timed
-from fedquilt.rounds.rounds import RoundLog, Visit
+from fedquilt.rounds.rounds import ClientUpdate, RoundLog
 
 SIDE_BY_SIDE = "not told: runs side by side share the machine's counters; engine.at_once=1 plays one at a time"
 OFF = f"{SWITCHED_OFF} (meters.energy = false)"
@@ -120,7 +120,7 @@ class Energy:
                 self.changed = {"joules": self.changed["joules"] + joules, "change": self.changed["change"] + change}
         return log
 
-    def of(self, visits: Sequence[Visit]) -> list[dict[str, Any]]:
+    def of(self, visits: Sequence[ClientUpdate]) -> list[dict[str, Any]]:
         """What is known of each visit: joules, model change, and their ratio."""
         known = {} if self._metered is None else {c: (j, d) for c, j, d in self._metered.visited}
         if len(known) < len(visits) or self._metered is None or len(self._metered.visited) != len(known):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedquilt.config.links import Network
-from fedquilt.rounds.log import Quarantine, RoundLog, Visit
+from fedquilt.rounds.log import ClientUpdate, Quarantine, RoundLog
 from fedquilt.rounds.phases import PHASES, Phase, resident
 from fedquilt.runs.virtual_clock import NEEDED, PARTS, Trip, VirtualClock, server_seconds
 
@@ -85,7 +85,7 @@ class Meters:
 def _sent(log: RoundLog) -> dict[tuple[str | None, str], int]:
     """The bytes of each exchange, down and up, also of replies that were left out."""
     found: dict[tuple[str | None, str], int] = {}
-    trips: list[Visit | Quarantine] = [*log.visits, *log.quarantined]
+    trips: list[ClientUpdate | Quarantine] = [*log.visits, *log.quarantined]
     for one in trips:
         for phase, size in (("broadcast", one.bytes_down), ("upload", one.bytes_up)):
             found[one.exchange, phase] = found.get((one.exchange, phase), 0) + size

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from fedquilt.core.capture.steps import Visit
+from fedquilt.core.capture.steps import VisitSteps
 from fedquilt.core.exchange import Method, Turn
 from fedquilt.core.params import Params, finite
 from fedquilt.core.seed import Seed
@@ -97,7 +97,7 @@ def same_without_capture(trial: Trial) -> Problems:
     """With every step made by autograd, the same bits as with captured steps."""
     if not trial.reference.captured:
         raise SkipTest("none of its steps are captured")
-    with patch.object(Visit, "step", lambda self, moving, eager: eager()):
+    with patch.object(VisitSteps, "step", lambda self, moving, eager: eager()):
         found = trial.run()
     if found.digest != trial.reference.digest:
         yield "Captured steps differ from plain ones. Is the loss a pure function? Net(..., capture=False) is plain."

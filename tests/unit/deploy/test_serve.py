@@ -11,7 +11,7 @@ import pytest
 from fedquilt.config.config import parse
 from fedquilt.deploy import serve
 from fedquilt.deploy.flower_command import Address, FlowerError
-from fedquilt.deploy.serve import Server
+from fedquilt.deploy.serve import FederationServer
 
 CONFIG = {"rounds": 1, "method": "fedavg", "model": {"kind": "mlp", "hidden": [8]}, "flower": {"nodes": 1}}
 
@@ -50,7 +50,7 @@ def follow(tmp_path, monkeypatch):
     def follow(*fates: str, notes: list[str] | None = None) -> tuple[Any, Flower]:
         flower = Flower(folder, *fates)
         monkeypatch.setattr(serve, "call", flower)
-        server = Server(folder, Address("127.0.0.1", 1), attach=True, restarts=2)
+        server = FederationServer(folder, Address("127.0.0.1", 1), attach=True, restarts=2)
         heard = [] if notes is None else notes
         return server.follow(parse(CONFIG), lambda *row: None, heard.append), flower
 

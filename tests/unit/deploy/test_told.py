@@ -14,7 +14,7 @@ from fedquilt.config.config import dump, parse
 from fedquilt.deploy import join, serve
 from fedquilt.deploy.flower_command import Address, keep_output
 from fedquilt.deploy.join import Membership
-from fedquilt.deploy.serve import Server
+from fedquilt.deploy.serve import FederationServer
 from fedquilt.deploy.site import settings_of
 from fedquilt.deploy.told import NODES, SITE, telling
 from fedquilt.errors import FrameError
@@ -46,7 +46,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise end
 
         monkeypatch.setattr(serve.time, "sleep", sleep)
-        server = Server(folder, Address("127.0.0.1", 1), attach=True)
+        server = FederationServer(folder, Address("127.0.0.1", 1), attach=True)
         with pytest.raises(type(end)):
             server.follow(CONFIG, lambda *row: None, notes.append)
         monkeypatch.undo()

@@ -234,13 +234,17 @@ def test_sizes_that_no_message_has_are_refused(pair, head):
 
 @pytest.mark.parametrize(
     ("stands", "parts"),
-    [((pipe.Following(-1),), 1), ((pipe.Following(0), pipe.Following(0)), 1), ((pipe.Following(0),), 2)],
+    [
+        ((pipe.FollowingBytes(-1),), 1),
+        ((pipe.FollowingBytes(0), pipe.FollowingBytes(0)), 1),
+        ((pipe.FollowingBytes(0),), 2),
+    ],
 )
 def test_parts_belong_to_one_place_each(stands, parts):
     frame = pack(Done(1, stands), compact=True)
     with pytest.raises(FrameError):
         pipe._unpacked(frame, [b"a" * 5000] * parts)
-    assert pipe._unpacked(pack(Done(1, pipe.Following(0)), compact=True), [b"abc"]) == Done(1, b"abc")
+    assert pipe._unpacked(pack(Done(1, pipe.FollowingBytes(0)), compact=True), [b"abc"]) == Done(1, b"abc")
 
 
 def test_only_room_is_handed_over(pair):

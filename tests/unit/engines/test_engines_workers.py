@@ -21,7 +21,7 @@ from fedquilt.engines import auto
 from fedquilt.engines.auto import Auto
 from fedquilt.engines.local import Local
 from fedquilt.engines.pipe import Pipe, SharedTensors, mapped
-from fedquilt.engines.worker import Job
+from fedquilt.engines.worker import WorkerJob
 from fedquilt.engines.workers import Workers
 from fedquilt.errors import ExchangeError, InputError, WorkerError
 from fedquilt.metrics.classify import classify
@@ -146,7 +146,7 @@ def test_a_job_that_could_not_be_sent_ends_the_run_and_hangs_nobody(monkeypatch)
     real = Pipe.send
 
     def send(self: Pipe, message: Any) -> None:
-        if type(message) is Job:
+        if type(message) is WorkerJob:
             raise OSError(28, "No space left on device")
         real(self, message)
 

@@ -162,6 +162,8 @@ def test_the_switch_of_other_commands(tmp_path: Path) -> None:
 
 def test_a_server_has_the_switch_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("fedquilt.deploy.serve.Server.follow", lambda self, config, *_: seen.append(config) or {})
+    monkeypatch.setattr(
+        "fedquilt.deploy.serve.FederationServer.follow", lambda self, config, *_: seen.append(config) or {}
+    )
     fedquilt("serve", small(tmp_path), "--insecure", "--no-energy", "--json")
     assert not seen[0].meters.energy

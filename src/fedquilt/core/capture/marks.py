@@ -43,12 +43,14 @@ _NAMED = (  # known by which they are: their code, if it is a user's, is read el
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+Mark = object  # equal to that of another time as long as nothing has changed
 _MOST = 20_000  # values that are looked at
 _WHOLE = 2**20  # bytes of an array up to which all of them count; of larger ones a sample does
 STANDARD = set(vars(nn.Module()))  # what every module has for itself
 
 
-def generators() -> tuple[Any, Any]:
+def generators() -> tuple[Mark, Mark]:
     """Where Python's own and numpy's global generator stand."""
     kind, keys, place, *gauss = np.random.get_state(legacy=True)
     return random.getstate(), (kind, keys.tobytes(), place, *gauss)  # type: ignore[union-attr]
@@ -67,14 +69,14 @@ class Marker:
     """
 
     def __init__(self, known: Mapping[int, str] | None = None) -> None:
-        self.seen: dict[int, Any] = dict(known or {})
-        self.kept: list[Any] = []  # so that no identity is given twice
+        self.seen: dict[int, Mark] = dict(known or {})
+        self.kept: list[object] = []  # so that no identity is given twice
         self.opaque: str | None = None
         self.moves: str | None = None
         self.full = False
         self.count = 0
 
-    def mark(self, value: Any) -> Any:
+    def mark(self, value: object) -> Mark:
         """The mark of a value."""
         self.count += 1
         if self.count > _MOST:
@@ -92,18 +94,13 @@ class Marker:
         self.kept.append(value)
         return self._whole(value)
 
-    def _whole(self, value: Any) -> Any:
+    def _whole(self, value: object) -> Mark:
         if isinstance(value, Tensor):
             return _tensor(value)
         if isinstance(value, np.ndarray):
             return value.shape, str(value.dtype), _digest(value) if value.dtype != object else self.mark(value.tolist())
-        if isinstance(value, random.Random):
-            return value.getstate()
-        if isinstance(value, np.random.Generator | np.random.RandomState):
-            bits = value.bit_generator if isinstance(value, np.random.Generator) else value._bit_generator
-            return repr(bits.state)
-        if isinstance(value, torch.Generator):
-            return value.get_state().numpy().tobytes()
+        if isinstance(value, _GENERATORS):
+            return _stand(value)
         if isinstance(value, functools.partial):
             return self.mark(value.func), self.mark(value.args), self.mark(value.keywords), id(type(value))
         if isinstance(value, Mapping):
@@ -117,7 +114,7 @@ class Marker:
             return id(value)
         return self._object(value)
 
-    def _object(self, value: Any) -> Any:
+    def _object(self, value: object) -> Mark:
         if belongs(type(value), "fedquilt"):  # nothing of this library's changes by being called, but for what it holds
             held = fields(value) if is_dataclass(value) and type(value).__name__ != "Net" else ()
             return id(value), tuple((f.name, self.mark(getattr(value, f.name, None))) for f in held)
@@ -126,12 +123,12 @@ class Marker:
             return id(value)
         return id(value), self._own(value)
 
-    def _own(self, value: Any) -> Any:
+    def _own(self, value: object) -> Mark:
         """What an object has beside what it holds as a list or a dict: its attributes."""
         held = {**getattr(value, "__dict__", {}), **{n: getattr(value, n) for n in _slots(value) if hasattr(value, n)}}
         return tuple((n, self.mark(v)) for n, v in held.items())
 
-    def module(self, module: nn.Module) -> Iterator[tuple[str, Any]]:
+    def module(self, module: nn.Module) -> Iterator[tuple[str, Mark]]:
         """The attributes of one module, each with its mark; not its parts and tensors, nor its hooks."""
         bound = ("_flat_weights", "_flat_weight_refs") if isinstance(module, nn.RNNBase) else ()
         for name, value in list(vars(module).items()):
@@ -139,13 +136,13 @@ class Marker:
                 yield name, self.mark(value)
 
 
-def belongs(thing: Any, *packages: str) -> bool:
+def belongs(thing: object, *packages: str) -> bool:
     """Whether a function or class is defined in one of these packages."""
     place = getattr(thing, "__module__", None)
     return isinstance(place, str) and place.split(".")[0] in packages
 
 
-def _slots(value: Any) -> list[str]:
+def _slots(value: object) -> list[str]:
     found = [n for kind in type(value).__mro__ for n in _listed(vars(kind).get("__slots__", ()))]
     return [n for n in found if n not in ("__dict__", "__weakref__")]
 
@@ -154,7 +151,17 @@ def _listed(names: Any) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _tensor(value: Tensor) -> Any:
+def _stand(generator: object) -> Mark:
+    """Where a generator stands."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", None)
+    return repr(getattr(bits, "state", None))
+
+
+def _tensor(value: Tensor) -> Mark:
     about = id(value), 0 if value.is_inference() else value._version, tuple(value.shape), str(value.dtype)
     try:
         return *about, _digest(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
@@ -162,7 +169,7 @@ def _tensor(value: Tensor) -> Any:
         return about
 
 
-def _digest(array: Any) -> bytes:
+def _digest(array: object) -> bytes:
     flat = np.ascontiguousarray(array).reshape(-1)
     step = max(1, flat.nbytes // _WHOLE)
     return hashlib.blake2b(flat[::step].tobytes(), digest_size=16).digest()

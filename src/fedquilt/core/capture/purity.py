@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 
-from fedquilt.core.capture.marks import Marker, belongs
+from fedquilt.core.capture.marks import Mark, Marker, belongs
 from fedquilt.core.capture.reach import LIBRARY, Reach
 from fedquilt.core.resident import Resident
 
@@ -83,7 +83,7 @@ class Reading(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Watch:
+class PurityWatch:
     """What may not change where a user's networks and loss are captured.
 
     Args:
@@ -100,7 +100,7 @@ class Watch:
         self.ended = next((r.refusal for r in reaches if r.refusal), None) if strict else None
         self.places = {(id(h), leaf) for r in residents for places in r.slots.values() for h, leaf in places}
 
-    def look(self) -> dict[str, Any]:
+    def look(self) -> dict[str, Mark]:
         """Marks by name. What cannot be looked into, on a module, ends it all."""
         if not self.strict:
             return {}
@@ -120,19 +120,23 @@ class Watch:
             self.ended = self.ended or "it can reach more than is worth looking at"
         return found
 
-    def _marks(self, marker: Marker, parts: list[tuple[str, nn.Module]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _marks(self, marker: Marker, parts: list[tuple[str, nn.Module]]) -> dict[str, Mark]:
+        found: dict[str, Mark] = {}
         for number, (path, part) in enumerate(parts):
             for name, mark in marker.module(part):
                 found[f"{path}.{name}"] = mark
-            held = [(h, n, t) for h in (part._parameters, part._buffers) for n, t in h.items()]
-            tensors = [(n, None if (id(h), n) in self.places else id(t)) for h, n, t in held]  # others are bound anew
-            found[f"a part of {path} ({number})"] = [id(m) for m in part._modules.values()], tensors
+            found[f"a part of {path} ({number})"] = self._inside(part)
         if marker.opaque:
             self.ended = self.ended or f"its module holds {marker.opaque}"
         for reach in self.reaches:
             found.update(reach.look(marker))
         return found
+
+    def _inside(self, part: nn.Module) -> Mark:
+        """The modules and tensors of a part; but tensors that are bound anew for every client."""
+        held = [(h, n, t) for h in (part._parameters, part._buffers) for n, t in h.items()]
+        tensors = [(n, None if (id(h), n) in self.places else id(t)) for h, n, t in held]
+        return [id(m) for m in part._modules.values()], tensors
 
     def replaced(self) -> str | None:
         """The name of a tensor of a module that is not the one that was bound there."""
@@ -145,7 +149,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedObjective:
     """How an objective is watched: by nothing but hooks if it and its networks are the library's own.
 
     Args:
@@ -153,22 +157,24 @@ class Watched:
     """
 
     owner: object
-    watch: Watch | None
+    watch: PurityWatch | None
     hooks: Hooks
 
     @staticmethod
-    def of(owner: Any, resident: Resident | None, strict: bool) -> Watched:
+    def of(owner: object, resident: Resident | None, strict: bool) -> WatchedObjective:
         """An objective with a network, and with those that it calls beside it."""
         if resident is None:
-            return Watched(owner, None, Hooks([]))
+            return WatchedObjective(owner, None, Hooks([]))
         loss = Reach.of_loss(owner)
         residents = list({id(r): r for r in (resident, *(net.tapes.resident for net in loss.nets))}.values())
         reaches = [Reach.of_module(r.module) for r in residents if not own(r.module)]
-        watch = Watch(residents, [*reaches, loss], strict) if reaches or loss.foreign else None
-        return Watched(owner, watch, Hooks(r.module for r in residents))
+        watch = PurityWatch(residents, [*reaches, loss], strict) if reaches or loss.foreign else None
+        return WatchedObjective(owner, watch, Hooks(r.module for r in residents))
 
     @staticmethod
-    def building(build: Any, module: nn.Module, strict: bool) -> Watched:
+    def building(build: object, module: nn.Module, strict: bool) -> WatchedObjective:
         """The building of such a network."""
         reach = Reach.of_building(build, module)
-        return Watched(build, Watch([], [reach], strict) if reach.foreign or not own(module) else None, Hooks([]))
+        return WatchedObjective(
+            build, PurityWatch([], [reach], strict) if reach.foreign or not own(module) else None, Hooks([])
+        )

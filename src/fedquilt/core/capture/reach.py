@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedquilt.core.capture.marks import STANDARD, Marker, belongs
+from fedquilt.core.capture.marks import STANDARD, Mark, Marker, belongs
 
 LIBRARY = ("fedquilt", "torch")
 _KNOWN = (
@@ -72,6 +72,7 @@ _WORLD = {  # what changes by itself, or is seen outside
     "matplotlib",
 }
 _SETS = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
+_WRAPPED = (types.MethodType, staticmethod, classmethod, property, functools.partial)
 _MANY = 1000  # entries of a list or dict whose code is read
 _MOST = 5000  # values and functions that are followed
 
@@ -95,10 +96,10 @@ class Reach:
         self.nets: list[Any] = []
         self._asked = {*asked, "__getattr__", "__getitem__", "__setattr__"}
         self._kinds: dict[type, None] = {}
-        self._done: dict[int, Any] = {}
-        self._values: dict[str, Any] = {}
+        self._done: dict[int, object] = {}
+        self._values: dict[str, object] = {}
         self._cells: dict[str, types.CellType] = {}
-        self._globals: dict[str, tuple[Mapping[str, Any], str]] = {}
+        self._globals: dict[str, tuple[Mapping[str, object], str]] = {}
 
     @staticmethod
     def of_module(module: nn.Module) -> Reach:
@@ -112,7 +113,7 @@ class Reach:
         return reach._settled(held)
 
     @staticmethod
-    def of_building(build: Any, module: nn.Module) -> Reach:
+    def of_building(build: object, module: nn.Module) -> Reach:
         """What is done when such a network is built."""
         reach = Reach(("__init__", "__new__", "__post_init__"), building=True)
         for part in module.modules():
@@ -120,11 +121,11 @@ class Reach:
         return reach._settled([(getattr(build, "__name__", "build"), build)])
 
     @staticmethod
-    def of_loss(loss: Any) -> Reach:
+    def of_loss(loss: object) -> Reach:
         """What a loss does: functions, objects that are called, and whatever they hold."""
         return Reach()._settled([(type(loss).__name__, loss)])
 
-    def look(self, marker: Marker) -> Iterator[tuple[str, Any]]:
+    def look(self, marker: Marker) -> Iterator[tuple[str, Mark]]:
         """Every value that was found, with its mark of now."""
         for name, value in self._values.items():
             yield name, marker.mark(value)
@@ -133,7 +134,7 @@ class Reach:
         for name, (space, key) in self._globals.items():
             yield name, marker.mark(space.get(key))
 
-    def _settled(self, held: Iterable[tuple[str, Any]]) -> Reach:
+    def _settled(self, held: Iterable[tuple[str, object]]) -> Reach:
         """Follow these values, and read every function of a user's class that anything asks for."""
         done: set[tuple[type, str]] = set()
         try:
@@ -150,7 +151,7 @@ class Reach:
 
     # Values
 
-    def _value(self, name: str, value: Any) -> None:
+    def _value(self, name: str, value: object) -> None:
         """Follow a value that the code holds or names."""
         if value is None or isinstance(value, bool | int | float | str | bytes | Tensor) or id(value) in self._done:
             return
@@ -160,13 +161,8 @@ class Reach:
         self._done[id(value)] = value
         if isinstance(value, types.FunctionType):
             self._function(value)
-        elif isinstance(value, types.MethodType):
-            self._value(name, value.__func__)
-            self._value(name, value.__self__)
-        elif isinstance(value, staticmethod | classmethod | property):
-            self._value(name, value.fget if isinstance(value, property) else value.__func__)
-        elif isinstance(value, functools.partial):
-            for part in (value.func, *value.args, *value.keywords.values()):
+        elif isinstance(value, _WRAPPED):
+            for part in _unwrapped(value):
                 self._value(name, part)
         elif isinstance(value, types.BuiltinFunctionType):
             self._world(name, value if isinstance(value.__self__, types.ModuleType | None) else type(value.__self__))
@@ -181,7 +177,7 @@ class Reach:
         else:
             self._object(name, value)
 
-    def _object(self, name: str, value: Any) -> None:
+    def _object(self, name: str, value: object) -> None:
         kind = type(value)
         if self._world(name, kind):
             return
@@ -214,7 +210,7 @@ class Reach:
                     if not name.startswith("__") and not callable(value) and not hasattr(value, "__get__"):
                         self._globals[f"{each.__name__}.{name}"] = vars(each), name
 
-    def _world(self, name: str, thing: Any) -> bool:
+    def _world(self, name: str, thing: object) -> bool:
         """Whether something belongs to what changes by itself, or is seen outside."""
         place = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None)
         top = place.split(".")[0] if isinstance(place, str) else ""
@@ -238,22 +234,21 @@ class Reach:
         for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._cells[f"{free} of {name}"] = cell
             self._value(f"{free} of {name}", _content(cell))
-        if of_user:
-            for kind, given in (("defaults", function.__defaults__), ("defaults by name", function.__kwdefaults__)):
-                if given:
-                    self._values[f"{kind} of {name}"] = given
-                    self._value(name, given)
-            if vars(function):
-                self._values[f"attributes of {name}"] = vars(function)
-                self._value(name, vars(function))
-            for code in _codes(function.__code__):
-                self._read(function, code)
+        if not of_user:
+            return
+        beside = {"defaults": function.__defaults__, "defaults by name": function.__kwdefaults__}
+        for kind, given in {**beside, "attributes": vars(function)}.items():
+            if given:
+                self._values[f"{kind} of {name}"] = given
+                self._value(name, given)
+        for code in _codes(function.__code__):
+            self._read(function, code)
 
     def _read(self, function: types.FunctionType, code: types.CodeType) -> None:
         name, space = function.__qualname__, function.__globals__
         begins = self.building or function.__name__ in ("__init__", "__post_init__", "__new__")
         modules: list[types.ModuleType] = []
-        before: Any = None
+        before: dis.Instruction | None = None
         for line in dis.get_instructions(code):
             what = line.argval
             if line.opname in _SETS or (line.opname == "STORE_DEREF" and what in code.co_freevars):
@@ -264,13 +259,17 @@ class Reach:
             elif line.opname == "IMPORT_NAME" and what.split(".")[0] in _WORLD:
                 self._refuse(f"{name} imports {what}")
             elif line.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-                self._asked.add(what)
-                if what in _ASKS:
-                    self._refuse(f"{name} calls {what}")
-                for module in modules:
-                    if what in vars(module):
-                        self._named(name, f"{module.__name__}.{what}", vars(module), what)
+                self._attribute(name, modules, what)
             before = line
+
+    def _attribute(self, name: str, modules: Iterable[types.ModuleType], what: str) -> None:
+        """Something is asked for an attribute, perhaps one of these modules."""
+        self._asked.add(what)
+        if what in _ASKS:
+            self._refuse(f"{name} calls {what}")
+        for module in modules:
+            if what in vars(module):
+                self._named(name, f"{module.__name__}.{what}", vars(module), what)
 
     def _global(self, name: str, space: Mapping[str, Any], what: str) -> Iterator[types.ModuleType]:
         """Follow a global; modules of the user's own are given back, for what is asked of them."""
@@ -282,12 +281,22 @@ class Reach:
         else:
             self._named(name, f"{space.get('__name__')}.{what}", space, what)
 
-    def _named(self, name: str, label: str, space: Mapping[str, Any], what: str) -> None:
+    def _named(self, name: str, label: str, space: Mapping[str, object], what: str) -> None:
         value = space[what]
         plain = not isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type)
         if plain:
             self._globals[label] = space, what
         self._value(label if plain else name, value)
+
+
+def _unwrapped(value: object) -> Iterator[object]:
+    """What is called, and with what, where a function is bound or wrapped."""
+    if isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    else:
+        yield value.fget if isinstance(value, property) else getattr(value, "__func__", None)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -297,7 +306,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(inner)
 
 
-def _of_local(line: Any, code: types.CodeType) -> bool:
+def _of_local(line: dis.Instruction | None, code: types.CodeType) -> bool:
     """Whether an attribute is set on a local variable other than a method's own object: on ctx, or an output."""
     if line is None or "LOAD_FAST" not in line.opname:
         return False
@@ -306,14 +315,14 @@ def _of_local(line: Any, code: types.CodeType) -> bool:
     return bool(name == "ctx" or name not in ("self", first))
 
 
-def _looked_up(kind: type, name: str) -> Iterator[Any]:
+def _looked_up(kind: type, name: str) -> Iterator[object]:
     """What a user's class and those of its bases that are a user's, too, have under a name."""
     for each in kind.__mro__:
         if name in vars(each) and not belongs(each, *_KNOWN):
             yield vars(each)[name]
 
 
-def _content(cell: types.CellType) -> Any:
+def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet

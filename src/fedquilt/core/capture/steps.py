@@ -14,17 +14,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedquilt.core.capture.marks import generators
-from fedquilt.core.capture.purity import Reading, Watch, Watched
+from fedquilt.core.capture.marks import Mark, generators
+from fedquilt.core.capture.purity import PurityWatch, Reading, WatchedObjective
 from fedquilt.core.resident import Resident
 from fedquilt.core.tree import forms
 from fedquilt.kernels import CannotRecord, Player, Recorder, Tape, enabled
@@ -49,7 +49,7 @@ class _Known:
     played: int = 0
     refused: bool = False
     tape: Tape | None = None
-    marks: dict[str, Any] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
+    marks: dict[str, Mark] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
 
 
 @dataclass
@@ -64,14 +64,14 @@ class Tapes:
 
     resident: Resident | None = None
     capture: Capture = "auto"
-    build: tuple[Any, Any] | None = None
-    known: dict[Any, _Known] = field(default_factory=dict)
+    build: tuple[object, nn.Module] | None = None
+    known: dict[Hashable, _Known] = field(default_factory=dict)
     wanted: bool = field(default_factory=lambda: enabled() and os.environ.get("FEDQUILT_TAPES", "1") != "0")
     bound: int = 0  # how often steps of a form were put on tape for a visit
-    _watches: dict[int, Watched] = field(default_factory=dict)
+    _watches: dict[int, WatchedObjective] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
-    def visit(self, owner: object, stable: Sequence[Tensor], more: Any = (), fresh: int | None = None) -> Visit:
+    def visit(self, owner: object, stable: Sequence[Tensor], more: object = (), fresh: int | None = None) -> VisitSteps:
         """A visit with these tensors; ``owner`` is the objective, and ``more`` whatever else its steps depend on.
 
         ``fresh``: so many results of a step are new tensors; a next step may overwrite the others. None: all are.
@@ -85,7 +85,7 @@ class Tapes:
                     key = (id(owner), forms(list(stable)), forms(more), _sharing(stable), fresh)
             except TypeError:
                 key = None
-        return Visit(self, owner, stable, key, fresh, watch)
+        return VisitSteps(self, owner, stable, key, fresh, watch)
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Tapes:
         finally:
             self.wanted = before
 
-    def of(self, key: Any, owner: object) -> _Known:
+    def of(self, key: Hashable, owner: object) -> _Known:
         """What is known of steps of this form."""
         found = self.known.get(key)
         if found is None:
@@ -113,7 +113,7 @@ class Tapes:
             what = "steps" if self.build is None else "first values"
             log.log(level, "%s: its %s are not captured but made plainly: %s.", type(module).__name__, what, why)
 
-    def _refuses(self, found: Watched) -> bool:
+    def _refuses(self, found: WatchedObjective) -> bool:
         """Whether nothing is captured now, which is said."""
         why = found.watch.ended or _debugged() if found.watch is not None else None
         why = why or (found.hooks.found() if self.capture == "auto" else None)
@@ -121,31 +121,33 @@ class Tapes:
             self.tell(why)
         return why is not None
 
-    def _watched(self, owner: object) -> Watched:
+    def _watched(self, owner: object) -> WatchedObjective:
         found = self._watches.get(id(owner))
         if found is None:
             if len(self._watches) >= MOST:
                 self._watches.pop(next(iter(self._watches)))
             strict = self.capture == "auto"
             if self.build is not None:
-                found = Watched.building(*self.build, strict)
+                found = WatchedObjective.building(*self.build, strict)
             else:
-                found = Watched.of(owner, self.resident, strict)
+                found = WatchedObjective.of(owner, self.resident, strict)
             self._watches[id(owner)] = found
         return found
 
 
 @dataclass
-class Visit:
+class VisitSteps:
     """The steps of one visit to a client."""
 
     tapes: Tapes
     owner: object
     stable: Sequence[Tensor]
-    key: Any
+    key: Hashable
     fresh: int | None = None
-    watch: Watch | None = None  # of a user's code
-    players: dict[Any, tuple[Player, _Known]] = field(default_factory=dict)  # by thread, whose memory it is, and form
+    watch: PurityWatch | None = None  # of a user's code
+    players: dict[Hashable, tuple[Player, _Known]] = field(
+        default_factory=dict
+    )  # by thread, whose memory it is, and form
 
     def step(self, moving: Mapping[str, Tensor | None], eager: Eager) -> list[Tensor]:
         """What ``eager`` gives, which must depend on the stable tensors and on these alone."""
@@ -161,7 +163,7 @@ class Visit:
         with torch._C._AutoDispatchBelowAutograd():
             return list(found[0](*given))
 
-    def _first(self, form: Any, moving: list[Tensor], eager: Eager) -> list[Tensor]:
+    def _first(self, form: Hashable, moving: list[Tensor], eager: Eager) -> list[Tensor]:
         """A step of a form that this visit has not played yet."""
         known = self.tapes.of((self.key, form), self.owner)
         known.seen += 1
@@ -282,7 +284,7 @@ def _debugged() -> str | None:
     return "a debugger, or another trace function, is set, and may stop in them"
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+def _changed(before: Mapping[str, Mark], after: Mapping[str, Mark]) -> str | None:
     """The name of a mark that is not what it was."""
     if before == after:
         return None

@@ -22,7 +22,7 @@ log = logging.getLogger("fedquilt.node")
 Serve = Callable[[str, dict[str, bytes], Context], dict[str, bytes]]
 
 
-class Client(ClientApp):  # type: ignore[misc]  # flwr's classes are untyped where it is not installed
+class FlowerClient(ClientApp):  # type: ignore[misc]  # flwr's classes are untyped where it is not installed
     """Serves any method: every exchange is a message action of its own name, and none has to be registered.
 
     Args:
@@ -45,7 +45,7 @@ class Client(ClientApp):  # type: ignore[misc]  # flwr's classes are untyped whe
         return Message(to_content(frames), reply_to=message)
 
 
-class Server(ServerApp):  # type: ignore[misc]
+class FlowerServer(ServerApp):  # type: ignore[misc]
     """A server app that is one function of the grid and the context."""
 
     def __init__(self, play: Callable[[Grid, Context], None]) -> None:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from fedquilt.core.allowance import ALLOWED, Allowance
 from fedquilt.errors import InputError
@@ -38,7 +37,7 @@ class Budget:
             if not limit > 0:
                 raise InputError(f"A site's limit of {name} must be above 0, got {limit}.")
 
-    def excess(self, jobs: Sequence[Any]) -> str | None:
+    def excess(self, jobs: Sequence[object]) -> str | None:
         """Why a message with these jobs is refused; None if it is not."""
         if len(jobs) > self.jobs:
             return f"the message has {len(jobs)} jobs, and this site allows {self.jobs}"

@@ -46,17 +46,21 @@ def from_content(content: RecordDict) -> dict[str, bytes]:
     small, large = content.get(_SMALL), content.get(_NAME, ArrayRecord())
     if not isinstance(small, ConfigRecord) or not isinstance(large, ArrayRecord):
         raise FrameError(f"malformed message: it has no records called {_SMALL!r} and {_NAME!r}.")
-    for name, array in large.items():
-        if array.stype != _KIND or array.dtype != "uint8" or tuple(array.shape) != (len(array.data),):
-            raise FrameError(f"malformed message: {name!r} is no frame.")
     frames = {name: frame for name, frame in small.items() if not name.startswith(_SUM)}
-    frames |= {name: array.data for name, array in large.items()}
+    frames |= {name: _frame(name, array) for name, array in large.items()}
     for name, frame in frames.items():
         if not isinstance(frame, bytes):
             raise FrameError(f"malformed message: {name!r} is no frame.")
         if small.get(_SUM + name) != _sum(frame):
             raise FrameError(f"damaged message: {name!r} does not have the checksum it was sent with.")
     return frames
+
+
+def _frame(name: str, array: Array) -> bytes:
+    if array.stype != _KIND or array.dtype != "uint8" or tuple(array.shape) != (len(array.data),):
+        raise FrameError(f"malformed message: {name!r} is no frame.")
+    data: bytes = array.data
+    return data
 
 
 def _sum(frame: bytes) -> bytes:

@@ -6,17 +6,17 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedquilt.core.table import ClientId
 from fedquilt.engines.flower.errand import HEAD_SECONDS, Answer, Errand, Frames, Parcel, Refused, read
-from fedquilt.engines.flower.post import PASSING, Failed, Post, plain, told
+from fedquilt.engines.flower.post import PASSING, NoAnswer, Post, plain, told
 from fedquilt.engines.flower.roster import Roster
 from fedquilt.errors import FedquiltError, FrameError
 from fedquilt.rounds.engine import Lost
 
 _LATE = 5.0  # seconds to read an answer that came just in time
-JobFor = Callable[[ClientId, Parcel], Any]
+JobFor = Callable[[ClientId, Parcel], object]
+Answered = Lost | tuple[object, Frames]  # why there is no result, or a result and the frames that came with it
 
 
 @dataclass(eq=False)
@@ -52,14 +52,14 @@ class Delivery:
     oldest: int
     job: JobFor
     what: str = "an exchange"
-    answers: dict[ClientId, Any] = field(default_factory=dict)
+    answers: dict[ClientId, Answered] = field(default_factory=dict)
     waited: dict[ClientId, float] = field(default_factory=dict)
     _under_way: list[_Sent] = field(default_factory=list)
     _homeless: list[ClientId] = field(default_factory=list)
     _began: float = 0.0
     _until: float = 0.0  # when the waiting ends, in seconds since 1970
 
-    def run(self, clients: Sequence[ClientId]) -> dict[ClientId, Any]:
+    def run(self, clients: Sequence[ClientId]) -> dict[ClientId, Answered]:
         """Send everything and wait for the answers."""
         patience = self.post.patience
         self._homeless = list(clients)
@@ -105,7 +105,7 @@ class Delivery:
         sent.since, sent.patience = time.monotonic(), self.post.patience.ask
         name = self.post.send(sent.node, self.kind, sent.frames)
         if name is None:
-            self._failed(sent, Failed("Flower did not take the message"))
+            self._failed(sent, NoAnswer("Flower did not take the message"))
         else:
             sent.messages.append(name)
 
@@ -149,8 +149,8 @@ class Delivery:
         self._under_way.remove(sent)
         self._homeless.extend(sent.clients)
 
-    def _heard(self, sent: _Sent, found: dict[str, bytes] | Failed) -> None:
-        if isinstance(found, Failed):
+    def _heard(self, sent: _Sent, found: dict[str, bytes] | NoAnswer) -> None:
+        if isinstance(found, NoAnswer):
             self._failed(sent, found)
             return
         try:
@@ -175,7 +175,7 @@ class Delivery:
                 self.waited[client] = time.monotonic() - self._began
         self._lose(sent, "its node gave no result for it")
 
-    def _failed(self, sent: _Sent, failed: Failed) -> None:
+    def _failed(self, sent: _Sent, failed: NoAnswer) -> None:
         """Flower gave an error instead of an answer: try once more, then leave the node's clients out."""
         if failed.code in PASSING:  # the node, or a process of it, was killed: it gets the work again when it is back
             sent.again = time.monotonic() + min(self.post.patience.ask, 5.0)
@@ -192,9 +192,9 @@ class Delivery:
             self.answers.setdefault(client, Lost(reason))
 
 
-def _idle(said: dict[str, bytes] | Failed) -> bool:
+def _idle(said: dict[str, bytes] | NoAnswer) -> bool:
     """Whether a node says that it does not work on the errand; one that cannot tell is believed to work."""
     try:
-        return not isinstance(said, Failed) and not read(said, "busy", bool)
+        return not isinstance(said, NoAnswer) and not read(said, "busy", bool)
     except (FedquiltError, ValueError):
         return False

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
 
 from flwr.serverapp import Grid
 
@@ -16,16 +15,16 @@ from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.flower.delivery import Delivery, JobFor
-from fedquilt.engines.flower.errand import Begin, ExamJob, Given, Here, Job, Marks, Parcel, frame_at
+from fedquilt.engines.flower.delivery import Answered, Delivery, JobFor
+from fedquilt.engines.flower.errand import ExamJob, Given, Here, Marks, Parcel, RunTerms, VisitJob, frame_at
 from fedquilt.engines.flower.post import EXAM, Post, told
 from fedquilt.engines.flower.post import Patience as Patience
 from fedquilt.engines.flower.roster import Roster
 from fedquilt.engines.flower.source import Elsewhere, facts
 from fedquilt.errors import FedquiltError, FrameError, InputError
 from fedquilt.records.record import pack
-from fedquilt.rounds.client import Exam, Outcome, Score, Task
-from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.engine import Facts, Lost
 
 Note = Callable[[str], None]
 
@@ -89,7 +88,7 @@ class Flower:
         if not isinstance(source, Elsewhere):
             raise InputError("The Flower engine needs the source that gather() gave.")
         method_, score_ = describe(method), describe(score, "score")
-        self._begin = pack(Begin(self.run, method_, score_, seed.value, prepare=source.prepare), compact=True)
+        self._begin = pack(RunTerms(self.run, method_, score_, seed.value, prepare=source.prepare), compact=True)
         self._kind = _returned(score)
         self._models = {"deployed", "global", *mode_scores(method).values()}
 
@@ -97,7 +96,7 @@ class Flower:
         """Snapshots reach back to this round; nodes may forget what is older."""
         self._oldest = oldest
 
-    def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor, what: str) -> dict[ClientId, Any]:
+    def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor, what: str) -> dict[ClientId, Answered]:
         delivery = Delivery(self.post, self.roster, self.note, kind, self._begin, self._oldest, job, what)
         answers, self._waited = delivery.run(clients), delivery.waited
         return answers
@@ -113,21 +112,21 @@ class Flower:
         tasks = {client: task(client) for client in clients}
         kind = f"train.{next(iter(tasks.values())).exchange}" if tasks else ""
 
-        def job(client: ClientId, parcel: Parcel) -> Job:
+        def job(client: ClientId, parcel: Parcel) -> VisitJob:
             t = tasks[client]
-            return Job(t.exchange, client, t.round, parcel.add(t.down or b""), t.slot, t.measure, t.again)
+            return VisitJob(t.exchange, client, t.round, parcel.add(t.down or b""), t.slot, t.measure, t.again)
 
         what = next((f"exchange '{t.exchange}' of round {t.round + 1}" for t in tasks.values()), "")
         answers = self._deliver(kind, clients, job, what)
         for client in clients:
             yield client, self._outcome(answers[client])
 
-    def _outcome(self, answer: Any) -> Outcome | Lost:
+    def _outcome(self, answer: Answered) -> Outcome | Lost:
         if isinstance(answer, Lost):
             return answer
-        given, frames = answer
+        result, frames = answer
         try:
-            self._check(given)
+            given = self._checked(result)
             upload = frame_at(frames, given.up)
         except (FedquiltError, ValueError) as error:
             return Lost(told(error))
@@ -135,31 +134,24 @@ class Flower:
             upload, given.slot, given.seconds, given.sound, given.steps, given.loss, given.before, given.after
         )
 
-    def _check(self, given: Any) -> None:
+    def _checked(self, given: object) -> Given:
         """What a node says of a visit reaches the server's logs; it must be what it should be."""
         if not isinstance(given, Given):
             raise FrameError(f"malformed answer: a {type(given).__name__} instead of what a visit gave")
-        if given.slot is not None and (not isinstance(given.slot, bytes) or len(given.slot) != 32):
-            raise FrameError("malformed answer: the state's digest is not 32 bytes")
-        if not (isinstance(given.seconds, float) and 0 <= given.seconds < 1e9 and isinstance(given.sound, bool)):
-            raise FrameError("malformed answer: its time, or whether the state is sound")
-        steps = given.steps is None or (type(given.steps) is int and 0 <= given.steps < 2**63)
-        if not steps or not isinstance(given.loss, float | None):
-            raise FrameError("malformed answer: its steps or its loss")
+        _check_numbers(given)
         for score in (given.before, given.after):
             if score is not None:
                 self._check_score(score)
+        return given
 
-    def _check_score(self, score: Any) -> None:
+    def _check_score(self, score: object) -> None:
         if self._kind is not None and not isinstance(score, self._kind):
             raise FrameError(f"malformed scores: a {type(score).__name__} instead of {self._kind.__name__}")
         check = getattr(score, "check", None)
         if check is not None:
             check()
 
-    def exams(
-        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
-    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
         """Scores of the clients that answered; the others are noted and left out."""
         asked = {client: exam(client) for client in clients}
 
@@ -176,7 +168,7 @@ class Flower:
             except (FedquiltError, ValueError) as error:
                 self.note(f"client {client!r} was not scored: {told(error)}")
 
-    def _marks(self, answer: Any, asked: Exam) -> dict[str, Any]:
+    def _marks(self, answer: Answered, asked: Exam) -> Scores:
         if isinstance(answer, Lost):
             raise FrameError(answer.reason)
         marks = answer[0]
@@ -198,12 +190,25 @@ class Flower:
         weighed, self.post.weighed = self.post.weighed, Counter()
         return {name: weighed[name] for name in ("carried_down", "carried_up", "scoring_down", "scoring_up")}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """The nodes and their versions."""
         return {"engine": self.name, **facts(list(self.sites.values()))}
 
     def close(self) -> None:
         """Nodes are others' processes; there is nothing to end."""
+
+
+def _check_numbers(given: Given) -> None:
+    if given.slot is not None and (not isinstance(given.slot, bytes) or len(given.slot) != 32):
+        raise FrameError("malformed answer: the state's digest is not 32 bytes")
+    if not (isinstance(given.seconds, float) and 0 <= given.seconds < 1e9 and isinstance(given.sound, bool)):
+        raise FrameError("malformed answer: its time, or whether the state is sound")
+    if not _count(given.steps) or not isinstance(given.loss, float | None):
+        raise FrameError("malformed answer: its steps or its loss")
+
+
+def _count(steps: object) -> bool:
+    return steps is None or (type(steps) is int and 0 <= steps < 2**63)
 
 
 def _returned(score: Score | None) -> type | None:

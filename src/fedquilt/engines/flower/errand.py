@@ -8,39 +8,43 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
+from fedquilt.core.columns import PerColumn
+from fedquilt.core.table import ClientId
 from fedquilt.errors import FrameError
 from fedquilt.records.limits import Limits
 from fedquilt.records.record import pack, record, unpack
+from fedquilt.rounds.client import Scores
 
 PROTOCOL = 4
 HEAD_SECONDS = 30.0
 Frames = Mapping[str, bytes]
+T = TypeVar("T")
 
 
-@record
-class Begin:
+@record(name="fedquilt.engines.flower.errand:Begin")
+class RunTerms:
     """Which run this is: its method and score as descriptions, and its seed. ``run`` keys what a node keeps.
     ``prepare`` says how tables are prepared, once the federation has agreed on that."""
 
     run: str
-    method: Any
-    score: Any
+    method: object
+    score: object
     seed: int
     protocol: int = PROTOCOL
-    prepare: Any = None
+    prepare: object = None
 
 
-@record
-class Job:
+@record(name="fedquilt.engines.flower.errand:Job")
+class VisitJob:
     """One visit, as :class:`fedquilt.rounds.client.Task`, but for the download's place among the frames.
 
     ``slot`` is the sha256 of the client's state that the server counts on; None before the client's first change.
     """
 
     exchange: str
-    client: Any
+    client: ClientId
     round: int
     down: int
     slot: bytes | None
@@ -52,7 +56,7 @@ class Job:
 class ExamJob:
     """One exam, as :class:`fedquilt.rounds.client.Exam`, but for the places of its frames."""
 
-    client: Any
+    client: ClientId
     down: int
     slot: bytes | None
     whole: int | None
@@ -65,7 +69,7 @@ class Errand:
     """All that one message asks for. ``keep_from`` is the oldest round that a snapshot of the server can go back to."""
 
     number: str
-    jobs: list[Any]
+    jobs: list[object]
     keep_from: int
 
 
@@ -73,30 +77,30 @@ class Errand:
 class Given:
     """What a visit gave; the upload is a frame of its own, and the client's state stays at the node."""
 
-    client: Any
+    client: ClientId
     up: int
     slot: bytes | None
     seconds: float
     sound: bool
     steps: int | None
     loss: float | None
-    before: Any
-    after: Any
+    before: object
+    after: object
 
 
 @record
 class Marks:
     """The scores of one client."""
 
-    client: Any
-    scores: dict[str, Any]
+    client: ClientId
+    scores: Scores
 
 
 @record
 class Refused:
     """A job that came to nothing, and why. The full trace stays in the node's own log."""
 
-    client: Any
+    client: ClientId
     reason: str
 
 
@@ -106,7 +110,7 @@ class Answer:
 
     number: str
     data: str
-    results: list[Any]
+    results: list[object]
 
 
 @record
@@ -116,15 +120,15 @@ class Here:
     ``table`` names the columns of rows that the federation is to standardise together; None for all other rows."""
 
     protocol: int
-    clients: dict[Any, int]
-    examined: list[Any]
+    clients: dict[ClientId, int]
+    examined: list[ClientId]
     shape: tuple[int, ...]
     dtype: str
     prepare: str
     classes: int | None
     fingerprint: str
     versions: dict[str, str]
-    table: Any = None
+    table: PerColumn | None = None
 
 
 @dataclass
@@ -142,7 +146,7 @@ class Parcel:
             self.frames[f"frame-{place}"] = frame
         return place
 
-    def head(self, name: str, value: Any) -> Parcel:
+    def head(self, name: str, value: object) -> Parcel:
         """Pack a record under a name."""
         self.frames[name] = pack(value, compact=True)
         return self
@@ -153,7 +157,7 @@ def head_limits(seconds: float) -> Limits:
     return Limits(size=2**26, nodes=2**22, until=time.monotonic() + seconds)
 
 
-def read(frames: Frames, name: str, kind: type, seconds: float = HEAD_SECONDS) -> Any:
+def read(frames: Frames, name: str, kind: type[T], seconds: float = HEAD_SECONDS) -> T:
     """The record under a name; refused unless it is of the kind expected there, and decoded in so many seconds."""
     if name not in frames:
         raise FrameError(f"malformed message: it has no part called {name!r}.")

@@ -27,7 +27,7 @@ class InProcess(Grid):  # type: ignore[misc]
         self._waiting: dict[str, Message] = {}
         self._count = 0
 
-    def set_run(self, run: Any) -> None:
+    def set_run(self, run: object) -> None:
         """There is one run."""
 
     @property
@@ -35,7 +35,7 @@ class InProcess(Grid):  # type: ignore[misc]
         """There is one run."""
         return None
 
-    def create_message(self, *args: Any, **settings: Any) -> Message:
+    def create_message(self, *args: object, **settings: object) -> Message:
         """Messages are made by their constructor."""
         raise NotImplementedError("Make a Message.")
 

@@ -15,21 +15,21 @@ from fedquilt.core.allowance import OverLimit
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.describe import build
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import Source
+from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.flower.budget import Budget, TooLong
 from fedquilt.engines.flower.errand import (
     PROTOCOL,
     Answer,
-    Begin,
     Errand,
     ExamJob,
     Frames,
     Given,
     Here,
-    Job,
     Marks,
     Parcel,
     Refused,
+    RunTerms,
+    VisitJob,
     frame_at,
     read,
 )
@@ -66,7 +66,7 @@ class Node:
     _one: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
-    def _clients(self) -> set[Any]:
+    def _clients(self) -> set[ClientId]:
         return {*self.source.ids, *self.source.examined}
 
     def answer(self, kind: str, frames: Frames, versions: Mapping[str, str]) -> dict[str, bytes]:
@@ -129,8 +129,9 @@ class Node:
     def work(self, frames: Frames) -> Parcel:
         """Do all jobs of an errand, one after another; a job that fails is refused and the others go on."""
         errand: Errand = read(frames, "errand", Errand)
-        begin: Begin = read(frames, "begin", Begin)
-        parcel, results, seen = Parcel(), [], set()
+        begin: RunTerms = read(frames, "begin", RunTerms)
+        parcel, seen = Parcel(), set()
+        results: list[object] = []
         excess = self.budget.excess(errand.jobs)
         with one_thread():
             for job in errand.jobs:
@@ -152,7 +153,11 @@ class Node:
                     results.append(Refused(client, _told(error)))
         return parcel.head("answer", Answer(errand.number, self.print_for(begin.run), results))
 
-    def _job(self, side: ClientSide, keep: Keep, errand: Errand, job: Any, frames: Frames, parcel: Parcel) -> Any:
+    def _job(
+        self, side: ClientSide, keep: Keep, errand: Errand, job: object, frames: Frames, parcel: Parcel
+    ) -> Given | Marks:
+        if not isinstance(job, VisitJob | ExamJob):
+            raise InputError(f"a {type(job).__name__} is no job")
         if job.client not in self._clients:
             raise InputError(f"client {job.client!r} is not at this site")
         slot = None if job.slot is None else keep.get(job.client, job.slot)
@@ -161,8 +166,6 @@ class Node:
             exam = Exam(job.client, frame_at(frames, job.down), slot, whole, job.splits, job.round)
             with self.budget.task():
                 return Marks(job.client, side.exam(exam))
-        if not isinstance(job, Job):
-            raise InputError(f"a {type(job).__name__} is no job")
         down = frame_at(frames, job.down)
         task = Task(job.exchange, job.client, job.round, down, slot, job.measure, job.again)
         with self.budget.task():
@@ -183,7 +186,7 @@ class Node:
             outcome.after,
         )
 
-    def _side(self, begin: Begin) -> ClientSide:
+    def _side(self, begin: RunTerms) -> ClientSide:
         if begin.protocol != PROTOCOL:
             raise InputError(f"the server speaks version {begin.protocol} of the protocol, this site {PROTOCOL}")
         key = pack(begin)
@@ -194,7 +197,7 @@ class Node:
             side = self._sides[key] = ClientSide(method, self._prepared(begin.prepare), Seed(begin.seed), score)
         return side
 
-    def _prepared(self, prepare: Any) -> Source:
+    def _prepared(self, prepare: object) -> Source:
         """The clients of this site, with their tables prepared as the federation agreed on."""
         source: Any = self.source
         if prepare is None:
@@ -206,7 +209,7 @@ class Node:
         return found
 
 
-def prepared(prepare: Any) -> str:
+def prepared(prepare: object) -> str:
     """How rows become what a network takes, in words that are equal where the preparation is; of tables, whose numbers
     the sites agree on later, the columns."""
     if isinstance(prepare, PerColumn):

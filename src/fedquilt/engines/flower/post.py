@@ -51,7 +51,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Failed:
+class NoAnswer:
     """A reply that holds no answer: why, and Flower's code if it was Flower that said so."""
 
     reason: str
@@ -94,7 +94,7 @@ class Post:
             self._weigh("down", name, frames)
         return name
 
-    def fetch(self, name: str) -> dict[str, bytes] | Failed | None:
+    def fetch(self, name: str) -> dict[str, bytes] | NoAnswer | None:
         """What came in reply to a message; None if nothing has.
 
         One message at a time: a reply that Flower itself cannot read must not take others with it.
@@ -102,11 +102,11 @@ class Post:
         try:
             found = [m for m in self.grid.pull_messages([name]) if m.metadata.reply_to_message_id == name]
         except UNREADABLE as error:
-            return Failed(f"malformed message: Flower cannot read it ({type(error).__name__})")
+            return NoAnswer(f"malformed message: Flower cannot read it ({type(error).__name__})")
         if not found:
             return None
         content = _content(found[0])
-        if not isinstance(content, Failed):
+        if not isinstance(content, NoAnswer):
             self._weigh("up", name, content)
         self._exams.discard(name)
         return content
@@ -118,13 +118,13 @@ class Post:
             self.weighed[f"scoring_{way}"] += size
 
 
-def _content(reply: Message) -> dict[str, bytes] | Failed:
+def _content(reply: Message) -> dict[str, bytes] | NoAnswer:
     if reply.has_error():
-        return Failed(f"Flower says: {told(reply.error.reason or f'error {reply.error.code}')}", reply.error.code)
+        return NoAnswer(f"Flower says: {told(reply.error.reason or f'error {reply.error.code}')}", reply.error.code)
     try:
         return from_content(reply.content)
     except (FedquiltError, *UNREADABLE) as error:
-        return Failed(told(error))
+        return NoAnswer(told(error))
 
 
 def told(words: object, most: int = 500) -> str:

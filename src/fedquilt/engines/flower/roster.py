@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
-from typing import Any
 
 from fedquilt.core.columns import Column, PerColumn
 from fedquilt.core.table import ClientId
 from fedquilt.engines.flower.errand import PROTOCOL, Here, Parcel, read
-from fedquilt.engines.flower.post import Failed, Post, all_plain, clock, told
+from fedquilt.engines.flower.post import NoAnswer, Post, all_plain, clock, told
 from fedquilt.errors import FedquiltError, InputError
 
 _SAME = ("shape", "dtype", "prepare")
@@ -106,9 +106,9 @@ class Roster:
             if message is not None:
                 self._questions[message] = node
 
-    def _introduced(self, node: int, found: dict[str, bytes] | Failed) -> None:
+    def _introduced(self, node: int, found: dict[str, bytes] | NoAnswer) -> None:
         try:
-            if isinstance(found, Failed):
+            if isinstance(found, NoAnswer):
                 raise InputError(found.reason)
             site: Here = read(found, "here", Here)
             check(site)
@@ -142,8 +142,10 @@ class Roster:
                     f"node {holder}, which is there, also says that it is client {client!r}. Give each site a name of "
                     "its own: fedquilt join --name ..."
                 )
-        if not self._terms:
-            return ""
+        return self._change(site) if self._terms else ""
+
+    def _change(self, site: Here) -> str:
+        """How a site differs from what it was when the federation was closed; empty if it does not."""
         before = next((self._terms[c] for c in _people(site) if c in self._terms), None)
         if before is None:
             return "its clients are not part of this run"
@@ -176,30 +178,42 @@ def check(site: Here) -> None:
     """Raise unless an introduction is well formed and of this version of the protocol."""
     if type(site.protocol) is not int or site.protocol != PROTOCOL:
         raise InputError(f"it speaks version {told(repr(site.protocol), 40)} of the protocol, this server {PROTOCOL}")
-    texts = (site.dtype, site.prepare, site.fingerprint)
-    sound = (
-        isinstance(site.clients, dict)
-        and isinstance(site.examined, list)
-        and isinstance(site.shape, tuple)
-        and all_plain([*site.clients, *site.examined])
-        and all(type(size) is int and 0 <= size <= 10**12 for size in site.clients.values())
-        and all(type(side) is int and side > 0 for side in site.shape)
-        and all(isinstance(t, str) for t in texts)
-        and (site.classes is None or (type(site.classes) is int and 0 < site.classes <= 10**7))
-        and isinstance(site.versions, dict)
-        and _is_blank(site.table, site.shape)
-        and all(isinstance(part, str) for pair in site.versions.items() for part in pair)
-    )
-    if not sound:
+    if not (_names_clients(site) and _describes_rows(site) and _tells_texts(site)):
         raise InputError("malformed introduction")
     if not site.clients and not site.examined:
         raise InputError("it has no clients")
 
 
-def _is_blank(table: Any, shape: tuple[int, ...]) -> bool:
+def _names_clients(site: Here) -> bool:
+    """Whether clients are named by ids, with sizes that they can have."""
+    if not isinstance(site.clients, dict) or not isinstance(site.examined, list):
+        return False
+    sizes = all(_whole(size, 0, 10**12) for size in site.clients.values())
+    return sizes and all_plain([*site.clients, *site.examined])
+
+
+def _describes_rows(site: Here) -> bool:
+    """Whether shape, classes and columns of its rows are such as rows can have."""
+    if not isinstance(site.shape, tuple) or not all(_whole(side, 1) for side in site.shape):
+        return False
+    return (site.classes is None or _whole(site.classes, 1, 10**7)) and _is_blank(site.table, site.shape)
+
+
+def _tells_texts(site: Here) -> bool:
+    """Whether words are where words belong."""
+    if not isinstance(site.versions, dict):
+        return False
+    versions = (part for pair in site.versions.items() for part in pair)
+    return all(isinstance(text, str) for text in (site.dtype, site.prepare, site.fingerprint, *versions))
+
+
+def _whole(value: object, low: int, high: float = math.inf) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _is_blank(table: object, shape: tuple[int, ...]) -> bool:
     """Whether this names the columns of such rows, or says that they are no table."""
-    if table is None:
-        return True
-    columns = table.columns if isinstance(table, PerColumn) and isinstance(table.columns, tuple) else ()
-    sound = all(isinstance(c, Column) and isinstance(c.name, str) and isinstance(c.category, bool) for c in columns)
-    return sound and (len(columns),) == shape and table == table.blank()
+    if not isinstance(table, PerColumn) or not isinstance(table.columns, tuple) or (len(table.columns),) != shape:
+        return table is None
+    named = (isinstance(c, Column) and isinstance(c.name, str) and isinstance(c.category, bool) for c in table.columns)
+    return all(named) and table == table.blank()

@@ -12,24 +12,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedquilt.core.describe import build, find
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.errand import frame_at, read
-from fedquilt.engines.worker import Begin, Failed, Job, answer
+from fedquilt.engines.worker import Begin, JobFailed, WorkerJob, answer
 from fedquilt.records.record import pack, record, unpack
-from fedquilt.rounds.client import ClientSide, one_thread
+from fedquilt.rounds.client import ClientSide, Exam, Task, one_thread
 
+Arrays = dict[str, NDArray[np.uint8]]  # the bytes of each tensor
+Shapes = dict[str, tuple[list[int], Tensor]]  # of each its shape, and an empty one of its type
 _kept: dict[str, Any] = {}  # of this process: the side that it serves, and what that was made of
 
 
-@record
-class Batch:
+@record(name="fedquilt.engines.flower.simulated:Batch")
+class JobBatch:
     """The jobs of one message, and where their downloads and global models are among its frames."""
 
-    jobs: list[Any]
+    jobs: list[WorkerJob]
     downs: list[int]
     wholes: list[int | None]
 
@@ -44,14 +48,14 @@ class Actor:
     def __init__(self, data: Any = None) -> None:
         self.data = data
 
-    def __call__(self, kind: str, frames: dict[str, bytes], context: Any) -> dict[str, bytes]:
+    def __call__(self, kind: str, frames: dict[str, bytes], context: object) -> dict[str, bytes]:
         """Do the jobs of a message; what cannot even begin is told as one failure."""
         try:
             side = self._side(frames["begin"])
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            return {"answers": pack([Failed(-1, "begin", reason, traceback.format_exc(), True)])}
-        batch: Batch = read(frames, "batch", Batch)
+            return {"answers": pack([JobFailed(-1, "begin", reason, traceback.format_exc(), True)])}
+        batch: JobBatch = read(frames, "batch", JobBatch)
         with one_thread():
             found = [
                 answer(side, job, frame_at(frames, down), None if whole is None else frame_at(frames, whole))
@@ -75,9 +79,10 @@ class Actor:
         return found
 
 
-def flat_arrays(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+def flat_arrays(tensors: Mapping[str, Tensor]) -> tuple[Arrays, Shapes]:
     """The bytes of tensors as arrays, which Ray shares without a copy, and an index by which to read them."""
-    arrays, index = {}, {}
+    arrays: Arrays = {}
+    index: Shapes = {}
     for name, tensor in tensors.items():
         index[name] = (list(tensor.shape), tensor.new_empty(0))
         whole = tensor.detach().cpu().contiguous().reshape(-1)
@@ -85,7 +90,7 @@ def flat_arrays(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str
     return arrays, index
 
 
-def tensors_of(arrays: Mapping[str, Any], index: Mapping[str, Any]) -> dict[str, Tensor]:
+def tensors_of(arrays: Arrays, index: Shapes) -> dict[str, Tensor]:
     """The tensors again, without a copy. The memory is everybody's and read-only; nobody writes to a client's rows."""
     found = {}
     with warnings.catch_warnings():
@@ -96,7 +101,7 @@ def tensors_of(arrays: Mapping[str, Any], index: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def stripped(number: int, what: Any) -> Job:
+def stripped(number: int, what: Task | Exam) -> WorkerJob:
     """A job without the frames that travel beside it; b"" stands for a global model that is asked for."""
     less = replace(what, down=None)
-    return Job(number, replace(less, whole=b"") if getattr(what, "whole", None) is not None else less)
+    return WorkerJob(number, replace(less, whole=b"") if isinstance(less, Exam) and less.whole is not None else less)

@@ -18,20 +18,19 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.simulation import run_simulation
 
-from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.flower.apps import Client, Server, versions
+from fedquilt.engines.flower.apps import FlowerClient, FlowerServer, versions
 from fedquilt.engines.flower.content import from_content, to_content
 from fedquilt.engines.flower.errand import Parcel
-from fedquilt.engines.flower.simulated import Actor, Batch, flat_arrays, stripped
-from fedquilt.engines.worker import Begin, Done, Failed
+from fedquilt.engines.flower.simulated import Actor, Arrays, JobBatch, flat_arrays, stripped
+from fedquilt.engines.worker import Done, JobFailed, begin_of
 from fedquilt.engines.workers import cores
 from fedquilt.errors import ExchangeError, FedquiltError, InputError, WorkerError
 from fedquilt.records.record import pack, unpack
-from fedquilt.rounds.client import Exam, Outcome, Score, Task
-from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.engine import Facts, Lost
 
 _LONG = 30 * 24 * 3600.0  # seconds; a simulated client may take as long as it likes
 _PAUSE = 0.02
@@ -69,7 +68,7 @@ class FlowerSimulation:
         self.wanted, self.processes = nodes, processes
         self._runtime: _Runtime | None = None
         self._begin: tuple[bytes, Source] | None = None
-        self._arrays: dict[str, Any] = {}
+        self._arrays: Arrays = {}
         self._method = ""
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
@@ -77,21 +76,9 @@ class FlowerSimulation:
         share = getattr(source, "columns_for_sharing", None)
         if share is None:
             raise InputError(f"A simulation cannot share a {type(source).__name__}. Use engine='local'.")
-        shared: Any = source
         known = self._begin is not None and self._begin[1] is source
         arrays, index = flat_arrays(share())
-        message = Begin(
-            method=describe(method),
-            source=f"{type(source).__module__}:{type(source).__qualname__}",
-            prepare=describe(shared.prepare, "prepare"),
-            layout=shared.layout(),
-            index=index,
-            score=describe(score, "score"),
-            seed=seed.value,
-            main=None,
-            path=[],
-            device=None,
-        )
+        message = begin_of(method, source, seed, score, index)
         if any(f"{quote}__main__:" in repr((message.method, message.source)) for quote in "'\""):
             raise InputError(
                 "A simulation's actors cannot import what a script defines. Put it into a module that every machine "
@@ -117,25 +104,23 @@ class FlowerSimulation:
         tasks = [task(client) for client in clients]
         kind = f"train.{tasks[0].exchange}" if tasks else ""
         for asked, result in zip(tasks, self._results(kind, tasks), strict=True):
-            if isinstance(result, Failed):
+            if isinstance(result, JobFailed):
                 raise ExchangeError(
                     self._method, asked.exchange, result.stage, asked.client, asked.round, result.reason, result.trace
                 )
             yield asked.client, result
 
-    def exams(
-        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
-    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
         """Exams by all actors; results in the order of ``clients``."""
         exams = [exam(client) for client in clients]
         for asked, result in zip(exams, self._results("evaluate.exam", exams), strict=True):
-            if isinstance(result, Failed):
+            if isinstance(result, JobFailed):
                 raise (FedquiltError if result.told else WorkerError)(f"client {asked.client!r}: {result.reason}")
             if isinstance(result, Lost):
                 raise WorkerError(f"client {asked.client!r} could not be examined: {result.reason}")
             yield asked.client, result
 
-    def _results(self, kind: str, asked: Sequence[Any]) -> list[Any]:
+    def _results(self, kind: str, asked: Sequence[Task | Exam]) -> list[Any]:
         """One result for each job, whatever Flower makes of the messages."""
         if self._runtime is None or self._begin is None:
             raise AssertionError("the simulation has not begun")
@@ -146,7 +131,7 @@ class FlowerSimulation:
             self._once_more(kind, asked, sorted(n for _, hand in failed for n in hand), found)
         return [found[number] for number in range(len(asked))]
 
-    def _once_more(self, kind: str, asked: Sequence[Any], jobs: Sequence[int], found: dict[int, Any]) -> None:
+    def _once_more(self, kind: str, asked: Sequence[Task | Exam], jobs: Sequence[int], found: dict[int, Any]) -> None:
         """An actor died. Flower keeps it in its pool, so only a new pool helps; there, jobs are done one by one, so
         that those which kill their actor are left out, and no others."""
         deaths = 0
@@ -163,7 +148,7 @@ class FlowerSimulation:
         self.close()
         self._start()
 
-    def _deal(self, asked: Sequence[Any], nodes: int) -> list[list[int]]:
+    def _deal(self, asked: Sequence[Task | Exam], nodes: int) -> list[list[int]]:
         """Whose work goes to which node: the largest first, always to the node that has least."""
         size = self._begin[1].size if self._begin is not None else (lambda client: 0)
         sizes = {n: size(job.client) if isinstance(job, Task) else 1 for n, job in enumerate(asked)}
@@ -176,7 +161,7 @@ class FlowerSimulation:
         return hands
 
     def _round(
-        self, kind: str, asked: Sequence[Any], hands: Sequence[list[int]], found: dict[int, Any]
+        self, kind: str, asked: Sequence[Task | Exam], hands: Sequence[list[int]], found: dict[int, Any]
     ) -> list[tuple[str, list[int]]]:
         """Send every node its hand and collect the results; returns the hands that failed, with the reason."""
         if self._runtime is None or self._begin is None:
@@ -187,25 +172,22 @@ class FlowerSimulation:
             if reply.has_error():
                 failed.append((reply.error.reason or f"Flower's error {reply.error.code}", hand))
                 continue
-            answers = unpack(from_content(reply.content)["answers"])
-            if answers and isinstance(answers[0], Failed) and answers[0].number == -1:
-                raise WorkerError(f"An actor could not rebuild the run: {answers[0].reason}\n\n{answers[0].trace}")
-            found.update({a.number: a.result if isinstance(a, Done) else a for a in answers})
+            found.update(_results_in(reply))
             if not set(hand) <= found.keys():
                 failed.append(("not all jobs were answered", hand))
         return failed
 
-    def _frames(self, asked: Sequence[Any], hand: Sequence[int]) -> dict[str, bytes]:
+    def _frames(self, asked: Sequence[Task | Exam], hand: Sequence[int]) -> dict[str, bytes]:
         parcel = Parcel()
         downs = [parcel.add(asked[n].down or b"") for n in hand]
         wholes = [None if (w := getattr(asked[n], "whole", None)) is None else parcel.add(w) for n in hand]
-        parcel.head("batch", Batch([stripped(n, asked[n]) for n in hand], downs, wholes))
+        parcel.head("batch", JobBatch([stripped(n, asked[n]) for n in hand], downs, wholes))
         return {"begin": self._begin[0] if self._begin is not None else b"", **parcel.frames}
 
     def saved(self, oldest: int) -> None:
         """Clients' states are in the run's folder, which looks after itself."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """Nodes, cores and versions."""
         runtime = self._runtime
         found = {} if runtime is None else {"nodes": runtime.nodes, "cores": runtime.cores}
@@ -250,7 +232,7 @@ class _Runtime:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="flower-simulation", daemon=True)
 
-    def share(self, arrays: dict[str, Any]) -> None:
+    def share(self, arrays: Arrays) -> None:
         """Put the data into Ray's store; Flower sends the actor's code, and so this reference, with every message."""
         self.actor.data = self.ray.put(arrays)
 
@@ -282,11 +264,11 @@ class _Runtime:
     def _run(self) -> None:
         try:
             resources: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-            run_simulation(Server(self._lend), Client(self.actor), self.nodes, backend_config=resources)
+            run_simulation(FlowerServer(self._lend), FlowerClient(self.actor), self.nodes, backend_config=resources)
         except BaseException as error:
             self._failure = error.__cause__ or error
 
-    def _lend(self, grid: Grid, context: Any) -> None:
+    def _lend(self, grid: Grid, context: object) -> None:
         self._grid.put(grid)
         while not self._over.wait(0.5):
             if not threading.main_thread().is_alive():  # the program ends without closing the engine
@@ -319,6 +301,14 @@ class _Runtime:
         self.ray.shutdown()
         self._quiet.end()
         self._only.release()
+
+
+def _results_in(reply: Message) -> dict[int, Any]:
+    """The results of a node's jobs, by their numbers."""
+    answers = unpack(from_content(reply.content)["answers"])
+    if answers and isinstance(answers[0], JobFailed) and answers[0].number == -1:
+        raise WorkerError(f"An actor could not rebuild the run: {answers[0].reason}\n\n{answers[0].trace}")
+    return {a.number: a.result if isinstance(a, Done) else a for a in answers}
 
 
 def _start_ray(ray: Any, processes: int | None) -> None:

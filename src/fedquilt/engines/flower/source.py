@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.table import ClientId, in_order
@@ -105,7 +105,7 @@ class Elsewhere:
         raise InputError("A method that pools all data cannot run on a real federation: the data stay at the sites.")
 
 
-def facts(sites: Sequence[Here]) -> dict[str, Any]:
+def facts(sites: Sequence[Here]) -> dict[str, object]:
     """What to record of the nodes: how many, and which versions they run."""
     versions = {name: sorted({s.versions.get(name, "?") for s in sites}) for name in ("fedquilt", "torch", "flwr")}
     return {"nodes": len(sites), "versions": versions}
