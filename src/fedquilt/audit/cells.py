@@ -73,7 +73,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Cell:
+class AuditCell:
     """One place in the table."""
 
     config: Config
@@ -107,18 +107,20 @@ class Finding:
     high: float = 1.0
 
 
-def cells(config: Config, plan: Plan) -> list[Cell]:
+def cells(config: Config, plan: Plan) -> list[AuditCell]:
     """Every method with every defence."""
     chosen = [config.method] if not plan.methods else [Kinded(kind=name) for name in plan.methods]
     return [
-        Cell(config.with_method(method), codec, defence)
+        AuditCell(config.with_method(method), codec, defence)
         for method in chosen
         for codec in plan.codecs
         for defence in plan.defences
     ]
 
 
-def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None] = lambda text: None) -> list[Finding]:
+def audited(
+    cell: AuditCell, federation: Any, plan: Plan, tell: Callable[[str], None] = lambda text: None
+) -> list[Finding]:
     """Play the cell's round, and attack; a defence that this method cannot live with is a finding too."""
     config, seed = _settings(cell, plan), Seed(plan.seed)
     victims = tuple(federation.ids)[: plan.images]
@@ -161,7 +163,7 @@ def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None]
     return found
 
 
-def _settings(cell: Cell, plan: Plan) -> Config:
+def _settings(cell: AuditCell, plan: Plan) -> Config:
     """The recipe with the local work of this cell; everybody is asked."""
     everyone = cell.config.cohort.model_copy(update={"fraction": 1.0, "count": None})
     config = cell.config.model_copy(update={"cohort": everyone})

@@ -19,7 +19,7 @@ from fedquilt.audit.tapping import overheard
 from fedquilt.compat.algorithms import method_settings, model_settings
 from fedquilt.compat.practical import Practical, some
 from fedquilt.compat.results import Traffic
-from fedquilt.compat.scores import Evaluation, evaluation, grade
+from fedquilt.compat.scores import PFLlibScores, evaluation, grade
 from fedquilt.config.config import Config, parse
 from fedquilt.core.seed import Seed
 from fedquilt.engines.auto import Auto
@@ -85,10 +85,10 @@ def check_newcomers(asked: argparse.Namespace, method: Any) -> None:
 
 def played(
     asked: argparse.Namespace, config: Config, method: Any, federation: Any, engine: Engine, say: Say
-) -> tuple[list[Evaluation], list[Traffic], Rounds]:
+) -> tuple[list[PFLlibScores], list[Traffic], Rounds]:
     """The evaluations before rounds 0, g, 2g, ... T for the gap g, what each round sent, and the run after the last."""
     rounds = Rounds(method, federation, engine, Seed(config.seed), score=grade)
-    found: list[Evaluation] = []
+    found: list[PFLlibScores] = []
     sent: list[Traffic] = []
     warning: str | None = None
     for number in range(asked.global_rounds + 1):
@@ -122,7 +122,7 @@ def told_by(method: Any, state: Any) -> str | None:
     return found
 
 
-def _old(found: list[Evaluation], top: int) -> bool:
+def _old(found: list[PFLlibScores], top: int) -> bool:
     return len(found) - int(np.argmax([e.accuracy for e in found])) > top
 
 

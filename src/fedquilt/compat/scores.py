@@ -47,7 +47,7 @@ def _auc(scores: Tensor, labels: Tensor) -> float | None:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PFLlibScores:
     """All clients at once.
 
     ``accuracy``, ``auc`` and ``loss`` count rows; ``std`` is that of the clients' accuracies.
@@ -59,14 +59,14 @@ class Evaluation:
     loss: float
 
 
-def evaluation(exams: Mapping[ClientId, Mapping[str, Any]]) -> Evaluation:
+def evaluation(exams: Mapping[ClientId, Mapping[str, Any]]) -> PFLlibScores:
     """From each client's grades: on 'test' rows, and on training rows under the name 'valid'."""
     tests = [e["deployed"]["test"] for e in exams.values() if "test" in e["deployed"]]
     trains = [e["deployed"]["valid"] for e in exams.values() if "valid" in e["deployed"]]
     rows = sum(g.rows for g in tests)
     known = [g for g in tests if g.auc is not None]
     auc = sum(g.auc * g.rows for g in known) / sum(g.rows for g in known) if known else float("nan")
-    return Evaluation(
+    return PFLlibScores(
         sum(g.right for g in tests) / rows,
         float(np.std([g.right / g.rows for g in tests])),
         auc,

@@ -2,7 +2,7 @@
 
 from fedquilt.models.adapters import Adapter, LowRank, adapted, inject
 from fedquilt.models.audit import Audit, audit
-from fedquilt.models.counts import Counts, count
+from fedquilt.models.counts import ModelSize, count
 from fedquilt.models.encoder import TextEncoder, tokenise
 from fedquilt.models.masked.hf_mae import ViTMAE
 from fedquilt.models.masked.mae import MaskedAutoencoder

@@ -21,7 +21,7 @@ Metric = Literal["squared", "cosine"]
 
 
 @record(name="fedquilt.methods.by_distance:Placed")
-class Placed(Centres):
+class PlacedCentres(Centres):
     """Also the model that everything began from, and for each empty cluster since how many rounds it is."""
 
     origin: Params
@@ -29,7 +29,7 @@ class Placed(Centres):
 
 
 @record(name="fedquilt.methods.by_distance:Sent")
-class Sent(Offer):
+class BegunOffer(Offer):
     """Also where local training begins, if not at the model itself ({})."""
 
     begin: Params
@@ -71,16 +71,16 @@ class Nearest:
         """What decides."""
         return f"nearest model, {self.metric}"
 
-    def first(self, state: Centres) -> Placed:
+    def first(self, state: Centres) -> PlacedCentres:
         """Remember the first model."""
-        return Placed(**vars(state), origin=state.models[0], idle={})
+        return PlacedCentres(**vars(state), origin=state.models[0], idle={})
 
-    def offer(self, state: Any, client_id: ClientId) -> Sent:
+    def offer(self, state: Any, client_id: ClientId) -> BegunOffer:
         """The model of the client's cluster; all of them for a client without one."""
         offer = all_models(state, client_id)
         if offer.yours >= 0:
             offer = replace(offer, models={offer.yours: offer.models[offer.yours]})
-        return Sent(**vars(offer), begin=state.origin if self.start_at == "global" else {})
+        return BegunOffer(**vars(offer), begin=state.origin if self.start_at == "global" else {})
 
     def view(self, state: Any, params: Params) -> Tensor:
         """What of a model is compared."""

@@ -22,7 +22,7 @@ from fedquilt.records.record import record
 
 
 @record(name="fedquilt.methods.feddrift:Watch")
-class Watch:
+class DriftWatch:
     """A client's private part, its best model's loss when it was last well (None: not yet), and visits since then."""
 
     private: Params
@@ -31,7 +31,7 @@ class Watch:
 
 
 @record(name="fedquilt.methods.feddrift:Report")
-class Report:
+class DriftVote:
     """A vote, with the losses of all models on the client's rows (under 'loss'), and whether its data drifted."""
 
     delta: Params
@@ -73,22 +73,24 @@ class FedDrift(Regrouping):
                 f"got {self.delta}, {self.patience} and {self.most}."
             )
 
-    def init_client(self, seed: Seed) -> Watch:
+    def init_client(self, seed: Seed) -> DriftWatch:
         """Nothing watched yet."""
-        return Watch(self.base.init_client(seed).private, None, 0)
+        return DriftWatch(self.base.init_client(seed).private, None, 0)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """One model needs no starts."""
         return super().exchanges()[:1]
 
-    def start(self, download: Any, client: Watch, site: Site, turn: Turn) -> Job:
+    def start(self, download: Any, client: DriftWatch, site: Site, turn: Turn) -> Job:
         """As the base, from the best model; remember all losses."""
         losses = self.losses(download, client, site)
         best = min(losses, key=lambda k: (losses[k], k))
         offer = replace(download, models={best: download.models[best]})
         return replace(super().start(offer, client, site, turn), memo=(best, losses))
 
-    def finish(self, job: Job, trained: Trained, client: Watch, site: Site, turn: Turn) -> tuple[Watch, Report]:
+    def finish(
+        self, job: Job, trained: Trained, client: DriftWatch, site: Site, turn: Turn
+    ) -> tuple[DriftWatch, DriftVote]:
         """Also report the losses, and drift."""
         best, losses = job.memo
         client, upload = self.base.finish(job, trained, client, site, turn)
@@ -97,7 +99,7 @@ class FedDrift(Regrouping):
         drifted = strikes >= self.patience
         lowest = None if drifted else client.lowest if risen else losses[best]
         told = {"loss": torch.tensor([losses[k] for k in sorted(losses)], dtype=torch.float64)}
-        return replace(client, lowest=lowest, strikes=0 if drifted else strikes), Report(
+        return replace(client, lowest=lowest, strikes=0 if drifted else strikes), DriftVote(
             upload.delta, best, told, drifted
         )
 
@@ -106,7 +108,7 @@ class FedDrift(Regrouping):
         super().check(state, upload)
         same_names({"loss": torch.zeros(len(state.models), dtype=torch.float64)}, upload.losses, "losses")
 
-    def up(self, state: Any, replies: Iterable[Reply[Report]], turn: Turn) -> Any:
+    def up(self, state: Any, replies: Iterable[Reply[DriftVote]], turn: Turn) -> Any:
         """Average, merge what is alike, open clusters for those who drifted, close those that are empty."""
         heard = list(replies)
         if not heard:
@@ -121,7 +123,7 @@ class FedDrift(Regrouping):
         used = set(after.clusters.labels.values())
         return self.renumbered(after, after.models, [[k] for k in range(len(models)) if k in used])
 
-    def merged(self, state: Any, heard: Sequence[Reply[Report]]) -> Any:
+    def merged(self, state: Any, heard: Sequence[Reply[DriftVote]]) -> Any:
         """One model, the mean by examples of those heard, for every group of clusters that are alike."""
         groups = self._alike(len(state.models), heard)
         if len(groups) == len(state.models):
@@ -141,7 +143,7 @@ class FedDrift(Regrouping):
         clusters = labelled(state, labels, len(groups), self.rule.criterion)
         return replace(state, models=tuple(models[g[0]] for g in groups), clusters=clusters)
 
-    def _alike(self, k: int, heard: Sequence[Reply[Report]]) -> list[list[int]]:
+    def _alike(self, k: int, heard: Sequence[Reply[DriftVote]]) -> list[list[int]]:
         """Groups of clusters, each in order, by smallest number."""
         loss = np.full((k, k), np.nan)  # [i, j]: model i on the rows of cluster j
         for j in range(k):

@@ -11,14 +11,14 @@ from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Params, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.methods.clustered.by_distance import Nearest, Placed
+from fedquilt.methods.clustered.by_distance import Nearest, PlacedCentres
 from fedquilt.methods.clustered.regrouping import Regrouping
-from fedquilt.methods.clustered.starts import Vote, local
+from fedquilt.methods.clustered.starts import ClusterVote, local
 from fedquilt.records.record import record
 
 
 @record(name="fedquilt.methods.fesem:Kept")
-class Kept:
+class LastModel:
     """The last model of a client, and its examples."""
 
     model: Params
@@ -26,10 +26,10 @@ class Kept:
 
 
 @record(name="fedquilt.methods.fesem:Remembering")
-class Remembering(Placed):
+class Remembering(PlacedCentres):
     """Also the last model of each client, if they are remembered."""
 
-    last: dict[ClientId, Kept]
+    last: dict[ClientId, LastModel]
 
 
 @dataclass(frozen=True, init=False)
@@ -67,7 +67,7 @@ class FeSEM(Regrouping):
         found = {r.client: r for r in super().group(state, heard, labels, k)}
         for client, kept in state.last.items():
             if client not in labels and state.clusters.labels[client] == k:
-                found[client] = Reply(client, kept.examples, Vote(sub(kept.model, state.models[k]), k))
+                found[client] = Reply(client, kept.examples, ClusterVote(sub(kept.model, state.models[k]), k))
         return [found[c] for c in in_order(list(found))]
 
     def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
@@ -76,5 +76,5 @@ class FeSEM(Regrouping):
         after = super().up(state, heard, turn)
         if not self.memory:
             return after
-        last = {**state.last, **{r.client: Kept(local(state, r), r.examples) for r in heard}}
+        last = {**state.last, **{r.client: LastModel(local(state, r), r.examples) for r in heard}}
         return replace(after, last={c: last[c] for c in in_order(list(last))})

@@ -17,9 +17,9 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.by_distance import Nearest, Placed, Sent
+from fedquilt.methods.clustered.by_distance import BegunOffer, Nearest, PlacedCentres
 from fedquilt.methods.clustered.regrouping import Regrouping
-from fedquilt.methods.clustered.starts import StartAt, Starts, Vote, local
+from fedquilt.methods.clustered.starts import ClusterVote, StartAt, Starts, local
 from fedquilt.methods.fedavg import Upload
 from fedquilt.pieces.clustering.centres import principal
 from fedquilt.pieces.objectives import prox
@@ -27,7 +27,7 @@ from fedquilt.records.record import record
 
 
 @record(name="fedquilt.methods.lcfed:Projected")
-class Projected(Placed):
+class Projected(PlacedCentres):
     """Also everybody's embedding, and the directions [weights, D] that models are compared along."""
 
     embedding: Params
@@ -35,7 +35,7 @@ class Projected(Placed):
 
 
 @record(name="fedquilt.methods.lcfed:WithEmbedding")
-class WithEmbedding(Sent):
+class WithEmbedding(BegunOffer):
     """Also everybody's embedding."""
 
     embedding: Params
@@ -98,7 +98,7 @@ class LCFed(Regrouping):
         phi = pick(self.embedding, fresh.origin)
         return Projected(**vars(fresh), embedding=phi, directions=torch.zeros(len(self.vector(fresh.origin)), 0))
 
-    def place(self, state: Any, replies: Iterable[Reply[Vote]], turn: Turn) -> Any:
+    def place(self, state: Any, replies: Iterable[Reply[ClusterVote]], turn: Turn) -> Any:
         """The starts, and M from the passes of a sample."""
         heard = list(replies)
         if not heard:

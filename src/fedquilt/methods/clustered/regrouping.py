@@ -29,9 +29,9 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.by_distance import Nearest, Sent
+from fedquilt.methods.clustered.by_distance import BegunOffer, Nearest
 from fedquilt.methods.clustered.row_losses import mean_loss
-from fedquilt.methods.clustered.starts import Centres, Offer, Starts, Vote, all_models, labelled, local
+from fedquilt.methods.clustered.starts import Centres, ClusterVote, Offer, Starts, all_models, labelled, local
 from fedquilt.methods.fedavg import Download, FedAvg, Upload
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.centres import distinct_starts, nearest
@@ -126,11 +126,11 @@ class Regrouping(OnBase):
 
     # Starts
 
-    def show(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Vote]:
+    def show(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, ClusterVote]:
         """Send where a pass leads, and keep nothing of it."""
-        return client, Vote(self.base.finish(job, trained, client, site, turn)[1].delta, job.memo)
+        return client, ClusterVote(self.base.finish(job, trained, client, site, turn)[1].delta, job.memo)
 
-    def place(self, state: Any, replies: Iterable[Reply[Vote]], turn: Turn) -> Any:
+    def place(self, state: Any, replies: Iterable[Reply[ClusterVote]], turn: Turn) -> Any:
         """Distinct starts from these passes; each client belongs to the nearest."""
         deltas = {r.client: pick(self.apart, r.upload.delta) for r in replies}
         if not deltas:
@@ -174,13 +174,13 @@ class Regrouping(OnBase):
         """From the best model, or where the download says; changes and pulls are from the model all the same."""
         k = self.best(download, client, site)
         job = self.base.start(Download(self.whole(download, k)), client, site, turn)
-        begin = download.begin if isinstance(download, Sent) else {}
+        begin = download.begin if isinstance(download, BegunOffer) else {}
         return replace(job, params={**job.params, **begin}, memo=k)
 
     def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
         """As the base; also say which model it was."""
         client, upload = self.base.finish(job, trained, client, site, turn)
-        return client, Vote(upload.delta, job.memo)
+        return client, ClusterVote(upload.delta, job.memo)
 
     # Up
 
@@ -214,7 +214,7 @@ class Regrouping(OnBase):
     ) -> Sequence[Reply[Any]]:
         """The replies of cluster k's members, as changes of its model, also where a client trained another one."""
         return [
-            r if r.upload.cluster == k else replace(r, upload=Vote(sub(local(state, r), state.models[k]), k))
+            r if r.upload.cluster == k else replace(r, upload=ClusterVote(sub(local(state, r), state.models[k]), k))
             for r in heard
             if labels[r.client] == k
         ]

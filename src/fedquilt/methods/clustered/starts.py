@@ -42,7 +42,7 @@ class Offer:
 
 
 @record(name="fedquilt.methods.starts:Vote")
-class Vote:
+class ClusterVote:
     """What a client answers: how the model it trained changed, and the model's number."""
 
     delta: Params

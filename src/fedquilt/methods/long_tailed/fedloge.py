@@ -38,7 +38,7 @@ class Three(NamedTuple):
     own: Tensor
 
 
-class Fixed(nn.Module):
+class FixedHead(nn.Module):
     """Scores by fixed class vectors, without bias."""
 
     vectors: Tensor
@@ -72,7 +72,7 @@ class Framed(nn.Module):
         super().__init__()
         self.features, self.head = two_parts(build)
         self.own = nn.Linear(self.head.in_features, self.head.out_features)
-        self.frame = Fixed(frame(self.head.out_features, self.head.in_features).build())
+        self.frame = FixedHead(frame(self.head.out_features, self.head.in_features).build())
         self.temperature = None if temperature is None else nn.Parameter(torch.tensor(temperature))
         self.cosine = cosine
 

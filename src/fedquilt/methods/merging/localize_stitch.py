@@ -16,7 +16,7 @@ from fedquilt.core.select import marked
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.merging.votes import Order, Stitched, Vote, seen_classes, without_rows
+from fedquilt.methods.merging.votes import MaskedVote, Order, Stitched, seen_classes, without_rows
 from fedquilt.methods.merging.wrapping import aggregating, innermost, rewired
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.codecs.around import error_feedback as feeding_back
@@ -204,7 +204,7 @@ class LocalizeStitch(OnBase):
                 turn.seed.fold("masks"),
             )
             upload = replace(upload, delta={**upload.delta, **marked(weights, mask)})
-        return Vote(upload, seen)
+        return MaskedVote(upload, seen)
 
     # At the server
 
@@ -238,7 +238,7 @@ class LocalizeStitch(OnBase):
             yield replace(reply, upload=upload)
 
     def _checked(self, state: Stitched, vote: Any) -> Any:
-        if not isinstance(vote, Vote):
+        if not isinstance(vote, MaskedVote):
             raise InputError("this is no vote of Localize-and-Stitch.")
         if vote.seen is None and self.silent is not None:
             raise InputError("the client does not say which classes vote.")

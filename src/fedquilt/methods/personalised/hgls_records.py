@@ -22,7 +22,7 @@ class Peer:
 
 
 @record(name="fedquilt.methods.hgls_records:Tally")
-class Tally:
+class SlopeTally:
     """Over the clients that searched: slopes they were given, slopes that pointed their way, slopes they took."""
 
     candidates: Count = 0
@@ -44,7 +44,7 @@ class SearchServer:
     chosen: dict[Any, tuple[int, ...]]
     met: tuple[Any, ...]
     holders: tuple[Any, ...]
-    tally: Tally
+    tally: SlopeTally
 
 
 @record(name="fedquilt.methods.hgls_records:SearchClient")

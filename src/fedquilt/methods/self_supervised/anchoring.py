@@ -16,7 +16,7 @@ from fedquilt.core.table import Batch
 from fedquilt.methods.self_supervised.masked import guessed
 from fedquilt.pieces.objectives import weighted_mean
 from fedquilt.pieces.prototypes.gpad import GPAD
-from fedquilt.pieces.prototypes.memory import Following, Novelty
+from fedquilt.pieces.prototypes.memory import FollowingPrototypes, Novelty
 
 # Beside the names of a model, as BatchNorm's statistics are: what a training step changes without a gradient.
 OWN, NOVEL, TOLD = "prototypes:own", "prototypes:novel", "prototypes:told"
@@ -34,7 +34,7 @@ class Anchoring:
     net: Net
     gpad: GPAD = GPAD()  # noqa: RUF009 - frozen, so it can be shared
     lambda_proto: float = 1.0
-    follow: Following = Following()  # noqa: RUF009
+    follow: FollowingPrototypes = FollowingPrototypes()  # noqa: RUF009
     novelty: Novelty | None = None
 
     @property

@@ -17,7 +17,7 @@ from fedquilt.models.masked.masking import (
     visible,
 )
 from fedquilt.models.split import check_counts, check_share, check_switch
-from fedquilt.models.vit import Block
+from fedquilt.models.vit import TransformerBlock
 
 
 class MaskedAutoencoder(nn.Module):
@@ -80,7 +80,7 @@ class MaskedAutoencoder(nn.Module):
         self.patch_embed = nn.Linear(patch * patch * channels, width)
         self.cls_token = nn.Parameter(torch.empty(1, 1, width))
         self.positions = _Positions(self.patches, width)
-        self.blocks = nn.ModuleList(Block(width, heads, inner) for _ in range(depth))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, inner) for _ in range(depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.decoder = _Decoder(self.patches, width, decoder_width, decoder_depth, decoder_heads, patch**2 * channels)
         nn.init.normal_(self.cls_token, std=0.02)
@@ -140,7 +140,7 @@ class _Decoder(nn.Module):
         self.embed = nn.Linear(entering, width)
         self.mask_token = nn.Parameter(torch.empty(1, 1, width))
         self.positions = _Positions(patches, width)
-        self.blocks = nn.ModuleList(Block(width, heads, 4 * width) for _ in range(depth))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, 4 * width) for _ in range(depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.pixels = nn.Linear(width, pixels)
         nn.init.normal_(self.mask_token, std=0.02)

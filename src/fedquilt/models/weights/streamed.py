@@ -36,7 +36,7 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredTensor:
     """A tensor in a file, unread."""
 
     file: Path
@@ -60,7 +60,7 @@ class StoredModel(Mapping[str, Tensor]):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.files = weight_files(path)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, StoredTensor] = {}
         self._stack, self._open = ExitStack(), dict[Path, IO[bytes]]()
         self._last: tuple[str, Tensor] | None = None
         self._sound: set[str] = set()
@@ -71,7 +71,7 @@ class StoredModel(Mapping[str, Tensor]):
     def _look(self, file: Path) -> None:
         if is_torch_file(file):
             for name, tensor in read_torch(file).items():
-                self._enter(name, Entry(file, tuple(tensor.shape), tensor.dtype, 0))
+                self._enter(name, StoredTensor(file, tuple(tensor.shape), tensor.dtype, 0))
                 self._mapped[name] = tensor
             return
         try:
@@ -86,9 +86,9 @@ class StoredModel(Mapping[str, Tensor]):
             if told["dtype"] not in _DTYPES:
                 raise InputError(f"'{file}': the tensor '{name}' is of dtype {told['dtype']}, which cannot be merged.")
             place = 8 + length + told["data_offsets"][0]
-            self._enter(name, Entry(file, tuple(told["shape"]), _DTYPES[told["dtype"]], place))
+            self._enter(name, StoredTensor(file, tuple(told["shape"]), _DTYPES[told["dtype"]], place))
 
-    def _enter(self, name: str, entry: Entry) -> None:
+    def _enter(self, name: str, entry: StoredTensor) -> None:
         if entry.dtype not in _CODES:
             raise InputError(f"'{entry.file}': the tensor '{name}' is of dtype {entry.dtype}, which cannot be merged.")
         if name in self.entries:
@@ -106,7 +106,7 @@ class StoredModel(Mapping[str, Tensor]):
             self._last = (name, tensor)
         return self._last[1]
 
-    def _read(self, entry: Entry) -> Tensor:
+    def _read(self, entry: StoredTensor) -> Tensor:
         if not entry.size:
             return torch.empty(entry.shape, dtype=entry.dtype)
         buffer = np.empty(entry.size, dtype=np.uint8)
@@ -163,7 +163,7 @@ def compare(base: StoredModel, other: StoredModel) -> list[str]:
     return problems
 
 
-class Writer:
+class CheckpointWriter:
     """Writes a model tensor by tensor, in the same files and order as another one; whole or not at all.
 
     Give tensors in the order of ``names``. Nothing appears at the target before ``finish``. Files are safetensors, also

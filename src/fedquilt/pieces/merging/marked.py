@@ -13,7 +13,7 @@ from fedquilt.core.params import Mean, Names, Params, is_weight
 from fedquilt.core.select import chosen
 from fedquilt.errors import InputError
 from fedquilt.pieces.merging.rule import moved
-from fedquilt.pieces.merging.stitch import Conflicts, Counted, Tally, stitched
+from fedquilt.pieces.merging.stitch import Conflicts, Counted, VoteSums, stitched
 
 Divide = Literal["votes", "clients"]
 
@@ -66,7 +66,7 @@ class _Changes:
     def __init__(self, rule: stitch_marked, like: Params) -> None:
         self.rule, self.weight = rule, 0.0
         self.kept: list[Params] = []
-        self.tallies = {n: Tally.empty(t, rule.conflicts == "elect") for n, t in like.items()}
+        self.tallies = {n: VoteSums.empty(t, rule.conflicts == "elect") for n, t in like.items()}
 
     def add(self, delta: Params, weight: float) -> None:
         """Take in one client."""

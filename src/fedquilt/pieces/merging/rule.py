@@ -20,7 +20,7 @@ Change = Callable[[str], Tensor]
 
 
 @dataclass
-class Report:
+class MergeReport:
     """What a merge did, counted while it went: numbers, kept numbers of each model, and where models disagreed.
 
     Args:
@@ -84,7 +84,7 @@ class Work:
     names: Sequence[str]
     weights: Sequence[float]
     seed: Seed
-    report: Report
+    report: MergeReport
 
 
 class Rule(Protocol):
@@ -123,11 +123,11 @@ def merge(
     *,
     weights: Sequence[float] | None = None,
     seed: Seed | None = None,
-) -> tuple[Params, Report]:
+) -> tuple[Params, MergeReport]:
     """Several models as one, in memory; and what happened."""
     names = weights_of({n: t.dtype for n, t in base.items()})
     deltas = [Difference(m, base) for m in models]
-    work = Work(base, deltas, names, check_weights(weights, len(models)), seed or Seed(0), Report())
+    work = Work(base, deltas, names, check_weights(weights, len(models)), seed or Seed(0), MergeReport())
     return dict(merged(rule, work)), work.report
 
 
@@ -205,5 +205,5 @@ class merging:
             return current
         weights = [float(r.examples) if self.by_examples else 1.0 for r in heard]
         names = weights_of({n: t.dtype for n, t in current.items()})
-        work = Work(current, [r.upload.delta for r in heard], names, weights, turn.seed.fold("merge"), Report())
+        work = Work(current, [r.upload.delta for r in heard], names, weights, turn.seed.fold("merge"), MergeReport())
         return dict(merged(self.rule, work))
