@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
+from fedquilt.core.params import Params
 from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.bits import from_varint, to_varint
 
@@ -43,13 +44,13 @@ class Layout:
         return sum(math.prod(shape) for shape in self.shapes)
 
 
-def layout_of(value: Any) -> Layout:
+def layout_of(value: Tensor | Params) -> Layout:
     """The layout of Params or of a tensor."""
     items = [(None, value)] if isinstance(value, Tensor) else list(value.items())
     return Layout(tuple(n for n, _ in items), tuple(tuple(t.shape) for _, t in items), tuple(t.dtype for _, t in items))
 
 
-def is_params(value: Any) -> bool:
+def is_params(value: object) -> TypeGuard[Params]:
     """Whether a value is a dict of named tensors, and not empty."""
     return (
         isinstance(value, dict)
@@ -58,7 +59,7 @@ def is_params(value: Any) -> bool:
     )
 
 
-def held(sent: Any) -> Iterator[Layout]:
+def held(sent: object) -> Iterator[Layout]:
     """The layouts in what both sides hold, in one order: of its Params, its tensors, and layouts given by hand."""
     if isinstance(sent, Layout):
         yield sent
@@ -75,7 +76,7 @@ def held(sent: Any) -> Iterator[Layout]:
             yield from held(item)
 
 
-def written(layout: Layout, sent: Any) -> int | bytes:
+def written(layout: Layout, sent: object) -> int | bytes:
     """How a layout travels: the place of an equal one in what both sides hold, or else itself."""
     for place, known in enumerate(held(sent)):
         if known == layout:
@@ -96,7 +97,7 @@ def written(layout: Layout, sent: Any) -> int | bytes:
     return bytes(out)
 
 
-def read(wire: Any, sent: Any) -> Layout:
+def read(wire: object, sent: object) -> Layout:
     """The layout that :func:`written` wrote."""
     if isinstance(wire, int) and not isinstance(wire, bool):
         known = list(held(sent))

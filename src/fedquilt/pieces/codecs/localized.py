@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -53,7 +53,7 @@ class localized:
     def _wire(self) -> sparse:
         return sparse(self.values, self.form, self.only)
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: Params, sent: object, memory: object, seed: Seed) -> tuple[object, object]:
         """Choose, then write."""
         keep = self.keep if self.keep is not None else getattr(sent, "keep", None)
         if keep is None:
@@ -67,7 +67,7 @@ class localized:
                 mask |= at_least({n: part[n] for n in group}, threshold({n: seen[n] for n in group}, keep))
         return self._wire().encode(upload | marked({n: part[n] for n in mask}, mask), sent, memory, seed)
 
-    def decode(self, wire: Any, sent: Any) -> Params:
+    def decode(self, wire: object, sent: object) -> Params:
         """As :class:`sparse`."""
         return self._wire().decode(wire, sent)
 
