@@ -169,6 +169,7 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.methods.ratio_loss:ratio_loss": "fedquilt.methods.long_tailed.ratio_loss:RatioLoss",
     "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.averaging.scaffold:Scaffold",
     "fedquilt.methods.starts:Starting": "fedquilt.methods.clustered.regrouping:Regrouping",
+    "fedquilt.models:Counts": "fedquilt.models.counts:ModelSize",
     "fedquilt.models.registry:Entry": "fedquilt.models.registry:ModelEntry",
     "fedquilt.runs.check:check": "fedquilt.testing.methods:check",
     "fedquilt.runs.registry:Entry": "fedquilt.registry:Entry",

@@ -17,7 +17,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, in_order
 from fedquilt.errors import InputError
 
-U = TypeVar("U")
+U = TypeVar("U", covariant=True)  # a reply of a narrower type will do
 
 
 @dataclass(frozen=True)

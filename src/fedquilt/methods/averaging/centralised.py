@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from fedquilt.core.holders import HasShared
 from fedquilt.methods.fedavg import FedAvg
 
 
@@ -29,6 +29,6 @@ class SingleModel(Centralised):
     Reference: none; it is no federated method.
     """
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: HasShared, round: int) -> tuple[str, ...]:
         """Train in the first round, then nothing."""
         return super().plan(state, round) if round == 0 else ()

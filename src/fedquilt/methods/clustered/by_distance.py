@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from fedquilt.core.exchange import Reply
 from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.starts import Centres, Offer, StartAt, all_models, check_start, labelled, local
+from fedquilt.methods.clustered.starts import Centres, HasVote, Offer, StartAt, all_models, check_start, labelled, local
 from fedquilt.pieces.clustering.centres import METRICS, nearest, reseed_empty
 from fedquilt.records.record import record
 
@@ -33,6 +33,9 @@ class BegunOffer(Offer):
     """Also where local training begins, if not at the model itself ({})."""
 
     begin: Params
+
+
+P = TypeVar("P", bound=PlacedCentres)
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,14 @@ class Nearest:
         """Remember the first model."""
         return PlacedCentres(**vars(state), origin=state.models[0], idle={})
 
-    def offer(self, state: Any, client_id: ClientId) -> BegunOffer:
+    def offer(self, state: PlacedCentres, client_id: ClientId) -> BegunOffer:
         """The model of the client's cluster; all of them for a client without one."""
         offer = all_models(state, client_id)
         if offer.yours >= 0:
             offer = replace(offer, models={offer.yours: offer.models[offer.yours]})
         return BegunOffer(**vars(offer), begin=state.origin if self.start_at == "global" else {})
 
-    def view(self, state: Any, params: Params) -> Tensor:
+    def view(self, state: PlacedCentres, params: Params) -> Tensor:
         """What of a model is compared."""
         whole = self.vector(params)
         if self.metric == "squared":
@@ -90,14 +93,14 @@ class Nearest:
         way = whole - self.vector(state.origin)
         return way if self.seen is None else self.seen(state, way)
 
-    def regroup(self, state: Any, heard: Sequence[Reply[Any]]) -> dict[ClientId, int]:
+    def regroup(self, state: PlacedCentres, heard: Sequence[Reply[HasVote]]) -> dict[ClientId, int]:
         """To the nearest centre."""
         if len(state.models) == 1:
             return {r.client: 0 for r in heard}
         centres = [self.view(state, m) for m in state.models]
         return {r.client: nearest(self.view(state, local(state, r)), centres, self.metric) for r in heard}
 
-    def settle(self, before: Any, after: Any, heard: Sequence[Reply[Any]]) -> Any:
+    def settle(self, before: P, after: P, heard: Sequence[Reply[HasVote]]) -> P:
         """Clusters that were empty for long start anew, as far as there are clients for them."""
         used = Counter(after.clusters.labels.values())
         idle = {k: before.idle.get(k, 0) + 1 for k in range(len(after.models)) if not used[k]}

@@ -16,7 +16,7 @@ from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.clustered.regrouping import Regrouping
-from fedquilt.methods.clustered.starts import Starts, labelled, local
+from fedquilt.methods.clustered.starts import Centres, Offer, Starts, labelled, local
 from fedquilt.pieces.clustering.alike import alike
 from fedquilt.records.record import record
 
@@ -41,7 +41,7 @@ class DriftVote:
 
 
 @dataclass(frozen=True, init=False)
-class FedDrift(Regrouping):
+class FedDrift(Regrouping[Centres, DriftWatch]):
     """As IFCA, but the number of clusters follows the data.
 
     A client drifts when even its best model's loss has risen by more than ``delta`` since it last was well, at
@@ -81,7 +81,7 @@ class FedDrift(Regrouping):
         """One model needs no starts."""
         return super().exchanges()[:1]
 
-    def start(self, download: Any, client: DriftWatch, site: Site, turn: Turn) -> Job:
+    def start(self, download: Offer, client: DriftWatch, site: Site, turn: Turn) -> Job:
         """As the base, from the best model; remember all losses."""
         losses = self.losses(download, client, site)
         best = min(losses, key=lambda k: (losses[k], k))
@@ -103,12 +103,12 @@ class FedDrift(Regrouping):
             upload.delta, best, told, drifted
         )
 
-    def check(self, state: Any, upload: Any) -> None:
+    def check(self, state: Centres, upload: Any) -> None:
         """A vote, and a loss for every model."""
         super().check(state, upload)
         same_names({"loss": torch.zeros(len(state.models), dtype=torch.float64)}, upload.losses, "losses")
 
-    def up(self, state: Any, replies: Iterable[Reply[DriftVote]], turn: Turn) -> Any:
+    def up(self, state: Centres, replies: Iterable[Reply[DriftVote]], turn: Turn) -> Centres:
         """Average, merge what is alike, open clusters for those who drifted, close those that are empty."""
         heard = list(replies)
         if not heard:
@@ -123,7 +123,7 @@ class FedDrift(Regrouping):
         used = set(after.clusters.labels.values())
         return self.renumbered(after, after.models, [[k] for k in range(len(models)) if k in used])
 
-    def merged(self, state: Any, heard: Sequence[Reply[DriftVote]]) -> Any:
+    def merged(self, state: Centres, heard: Sequence[Reply[DriftVote]]) -> Centres:
         """One model, the mean by examples of those heard, for every group of clusters that are alike."""
         groups = self._alike(len(state.models), heard)
         if len(groups) == len(state.models):
@@ -136,7 +136,7 @@ class FedDrift(Regrouping):
         firsts = {g[0]: model for g, model in zip(groups, models, strict=True)}
         return self.renumbered(state, [firsts.get(k, m) for k, m in enumerate(state.models)], groups)
 
-    def renumbered(self, state: Any, models: Sequence[Params], groups: Sequence[Sequence[int]]) -> Any:
+    def renumbered(self, state: Centres, models: Sequence[Params], groups: Sequence[Sequence[int]]) -> Centres:
         """One cluster for each group, with the model of its first."""
         number = {k: i for i, g in enumerate(groups) for k in g}
         labels: dict[ClientId, int] = {c: number[k] for c, k in state.clusters.labels.items()}

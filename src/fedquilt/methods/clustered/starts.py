@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal, Protocol, TypeVar
 
 from fedquilt.core.exchange import Reply
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Params, add
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError
@@ -49,6 +50,18 @@ class ClusterVote:
     cluster: int
 
 
+class HasVote(HasDelta, Protocol):
+    """An upload that says which model changed."""
+
+    @property
+    def cluster(self) -> int:
+        """The model's number."""
+        ...
+
+
+S = TypeVar("S", bound=Centres)
+
+
 def check_start(start_at: str) -> None:
     """Raise unless local training can begin there."""
     if start_at not in ("cluster", "global"):
@@ -60,7 +73,7 @@ def all_models(state: Centres, client_id: ClientId) -> Offer:
     return Offer(dict(enumerate(state.models)), state.common, state.clusters.labels.get(client_id, -1))
 
 
-def local(state: Centres, reply: Reply[Any]) -> Params:
+def local(state: Centres, reply: Reply[HasVote]) -> Params:
     """The client's model after training."""
     return add(state.models[reply.upload.cluster], reply.upload.delta)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Mean, Names, Params, is_weight
 from fedquilt.core.select import chosen
 from fedquilt.errors import InputError
@@ -44,7 +45,7 @@ class stitch_marked:
         if self.divide == "clients" and self.conflicts != "mean":
             raise InputError(f"conflicts = {self.conflicts!r} divides by votes; divide = 'clients' needs 'mean'.")
 
-    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
         names = [n for n, t in current.items() if self.only(n) and t.is_floating_point()]
         rest = {n: t for n, t in current.items() if n not in set(names)}
         changes, statistics = _Changes(self, {n: current[n] for n in names}), Mean()

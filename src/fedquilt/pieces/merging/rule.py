@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Params, is_weight
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
@@ -199,7 +200,7 @@ class merging:
     rule: Rule
     by_examples: bool = False
 
-    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
         heard = list(replies)
         if not heard:
             return current
