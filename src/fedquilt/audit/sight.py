@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from fedquilt.audit.analytic import BIAS, WEIGHT
 from fedquilt.audit.defences import searching
 from fedquilt.audit.tapping import Letter
+from fedquilt.core.exchange import Method
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -56,7 +56,7 @@ class Sight:
     classes: frozenset[int] | None = None
 
 
-def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float) -> Sight:
+def sight(letters: Sequence[Letter], client: ClientId, method: Method, pace: float) -> Sight:
     """What is known of one client.
 
     Args:
@@ -81,12 +81,12 @@ def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float)
     return Sight(client, view, body, peer, examples, size, ", ".join(sorted(others)), _told(own))
 
 
-def _exact(method: Any) -> bool:
+def _exact(method: Method) -> bool:
     search = searching(method)
     return search is not None and search.gradient == "full"
 
 
-def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: Any, slope: Params) -> View | None:
+def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: object, slope: Params) -> View | None:
     """The first other client that was sent this one's slope. Slopes come without names; here we know whose is whose."""
     for letter in letters:
         passed = getattr(letter.sent, "slopes", ())
@@ -109,7 +109,7 @@ def _held(letters: Sequence[Letter], net: Net) -> Params:
     return model
 
 
-def _slope(method: Any, net: Net, wire: Any) -> Params:
+def _slope(method: Method, net: Net, wire: object) -> Params:
     """A head slope as everybody decodes it."""
     search = searching(method)
     if search is None:
@@ -120,7 +120,7 @@ def _slope(method: Any, net: Net, wire: Any) -> Params:
     return decoded
 
 
-def network(method: Any) -> Net:
+def network(method: Method) -> Net:
     """The method's network."""
     net: Net | None = getattr(method, "net", None)
     if net is None:
@@ -140,7 +140,7 @@ def _told(letters: Sequence[Letter]) -> frozenset[int] | None:
     return frozenset(torch.nonzero(counts[-1] > 0).flatten().tolist()) if counts else None
 
 
-def _field(upload: Any, name: str) -> Mapping[str, Tensor]:
+def _field(upload: object, name: str) -> Mapping[str, Tensor]:
     """The tensors in this field of an upload, or of the upload of a base in it."""
     value = getattr(upload, name, None)
     if isinstance(value, Mapping):
@@ -149,7 +149,7 @@ def _field(upload: Any, name: str) -> Mapping[str, Tensor]:
     return {} if inner is None else _field(inner, name)
 
 
-def _models(value: Any) -> Iterator[Mapping[str, Tensor]]:
+def _models(value: object) -> Iterator[Mapping[str, Tensor]]:
     """Every dict of tensors in a record."""
     if isinstance(value, Mapping):
         if value and all(isinstance(v, Tensor) for v in value.values()):

@@ -88,7 +88,7 @@ class Inside:
 
     codec: Codec
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[object, object]:
         """The base's part as its codec says."""
         wire, memory = self.codec.encode(upload.base, None if sent is None else sent.base, memory, seed)
         return replace(upload, base=wire), memory

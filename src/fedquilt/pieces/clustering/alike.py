@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 APART = 1e9  # the distance of clusters that cannot be compared
 
 
-def alike(loss: Any, limit: float) -> list[list[int]]:
+def alike(loss: NDArray[np.float64], limit: float) -> list[list[int]]:
     """Groups of clusters by complete linkage on d(i, j) = max(L_ij - L_jj, L_ji - L_ii, 0), cut at ``limit``, which may
     be reached. Each group is in order, and groups are in the order of their smallest number.
 
