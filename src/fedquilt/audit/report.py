@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,8 @@ MOST_PICTURES = 8  # in one row of the grid
 
 def rows(findings: Sequence[Finding]) -> list[Row]:
     """One row for each method, codec, defence and attack: means over the clients attacked."""
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in findings:
-        key = (finding.method, finding.codec, finding.defence, finding.attack)
-        groups.setdefault(key, []).append(finding)
     found = []
-    for (method, codec, defence, attack), group in groups.items():
+    for (method, codec, defence, attack), group in _groups(findings).items():
         row: Row = {"method": method, "codec": codec, "defence": defence, "attack": attack}
         row |= {"clients": len(group), "bytes_up": float(np.mean([f.bytes_up for f in group]))}
         for name in NUMBERS:
@@ -100,12 +96,8 @@ def draw(findings: Sequence[Finding], path: Path) -> str | None:
 
 
 def _strips(findings: Sequence[Finding]) -> list[tuple[str, Picture]]:
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in findings:
-        if finding.pictures is not None and finding.pictures[0].dim() == 4 and finding.pictures[0].shape[1] in (1, 3):
-            groups.setdefault((finding.method, finding.codec, finding.defence, finding.attack), []).append(finding)
     strips = []
-    for (method, codec, defence, attack), group in groups.items():
+    for (method, codec, defence, attack), group in _groups(filter(_is_shown, findings)).items():
         sides: list[list[Picture]] = [[], []]
         for finding in group:
             for side, pictures in zip(sides, finding.pictures or (), strict=True):
@@ -114,6 +106,22 @@ def _strips(findings: Sequence[Finding]) -> list[tuple[str, Picture]]:
         title = f"{method}, {codec}\n{defence}\n{attack}: {np.mean(told):.1f} dB"
         strips.append((title, np.concatenate([np.concatenate(side[:MOST_PICTURES], axis=1) for side in sides])))
     return strips
+
+
+def _groups(findings: Iterable[Finding]) -> dict[tuple[str, str, str, str], list[Finding]]:
+    """By method, codec, defence and attack."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.method, finding.codec, finding.defence, finding.attack), []).append(finding)
+    return groups
+
+
+def _is_shown(finding: Finding) -> bool:
+    """Whether there are pictures, grey or in colour."""
+    if finding.pictures is None:
+        return False
+    true, _ = finding.pictures
+    return true.dim() == 4 and true.shape[1] in (1, 3)
 
 
 def _images(pictures: Tensor, low: float, high: float) -> list[Picture]:

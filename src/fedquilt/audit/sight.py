@@ -66,19 +66,30 @@ def sight(letters: Sequence[Letter], client: ClientId, method: Method, pace: flo
         pace: Learning rate times local steps: what turns a change of the model into a mean gradient.
     """
     own, net = [letter for letter in letters if letter.client == client], network(method)
-    changes = {n: t for w in own for n, t in _field(w.upload, "delta").items() if n in net.trainable}
     wire = next((w.upload.slope for w in own if getattr(w.upload, "slope", None) is not None), None)
     slope = {} if wire is None else _slope(method, net, wire)
-    told = {n: t for w in own for n, t in _field(w.upload, "head").items()}
-    held = _held(own, net)
-    estimate = {n: -t.float() / pace for n, t in changes.items()}
-    view, body = View({**told, **held}, _moved({**estimate, **slope})), View(held, _moved(estimate)) if slope else None
-    if told and slope and _exact(method):  # a gradient at the trained model, all of which was sent
-        view = View({**held, **{n: held[n] + t for n, t in changes.items() if n in held}, **told}, _moved(slope))
+    view, body = _views(own, net, slope, pace, _exact(method))
     others = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN
     examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
     peer = None if wire is None else _peer(letters, client, net, wire, slope)
     return Sight(client, view, body, peer, examples, size, ", ".join(sorted(others)), _told(own))
+
+
+def _views(own: Sequence[Letter], net: Net, slope: Params, pace: float, exact: bool) -> tuple[View, View | None]:
+    """What the server holds of a client with these letters: all of it, and without the slope, if there is one."""
+    changes = {n: t for n, t in _sent(own, "delta").items() if n in net.trainable}
+    told, held = _sent(own, "head"), _held(own, net)
+    estimate = {n: -t.float() / pace for n, t in changes.items()}
+    body = View(held, _moved(estimate)) if slope else None
+    if told and slope and exact:  # a gradient at the trained model, all of which was sent
+        trained = {n: held[n] + t for n, t in changes.items() if n in held}
+        return View({**held, **trained, **told}, _moved(slope)), body
+    return View({**told, **held}, _moved({**estimate, **slope})), body
+
+
+def _sent(own: Sequence[Letter], field: str) -> Params:
+    """The tensors in this field of all uploads, the last of each name."""
+    return {n: t for letter in own for n, t in _field(letter.upload, field).items()}
 
 
 def _exact(method: Method) -> bool:

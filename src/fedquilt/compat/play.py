@@ -97,11 +97,7 @@ def played(
         began = time.perf_counter()
         if number % asked.eval_gap == 0:
             found.append(evaluation(rounds.examine(federation.examined, with_global=False)))
-            now = found[-1]
-            say(
-                f"round {number}: train loss {now.loss:.4f}, test accuracy {now.accuracy:.4f} (std over clients "
-                f"{now.std:.4f}), AUC {now.auc:.4f}"
-            )
+            say(f"round {number}: {found[-1].words}")
         if asked.dlg_eval and number % asked.dlg_gap == 0:
             say(attacked(asked, config, method, federation, rounds))
         if number == asked.global_rounds or (asked.auto_break and _old(found, asked.top_cnt)):
@@ -139,7 +135,7 @@ def attacked(asked: argparse.Namespace, config: Config, method: Method, federati
     images = asked.batch_num_per_client * asked.batch_size
     scene = attacks.Scene(network(method), *values_of(federation), iterations=10, restarts=1, batch_size=images)
     found: list[tuple[float, float]] = []
-    notes: list[str] = []
+    notes: dict[str, None] = {}
     for client in list(dict.fromkeys(letter.client for letter in letters))[:ATTACKED]:
         site = federation.site(client, rounds.done)
         steps = asked.local_epochs * -(-len(site.train) // asked.batch_size)
@@ -147,7 +143,7 @@ def attacked(asked: argparse.Namespace, config: Config, method: Method, federati
         numbers, _, note = attacks.dlg(scene, seen, site.train.whole(), rounds.seed.fold("dlg", rounds.done, client))
         got, blind = numbers.get("psnr"), numbers.get("psnr_blind")
         found += [] if got is None or blind is None else [(got, blind)]
-        notes += [note] if note and note not in notes else []
+        notes |= {note: None} if note else {}
     if not found:
         return f"DLG at round {rounds.done}: {'; '.join(notes)}"
     got, blind = (float(np.mean(column)) for column in zip(*found, strict=True))

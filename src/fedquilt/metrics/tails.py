@@ -153,10 +153,12 @@ def over_clients(
         found[name] = float((values * weights).sum() / weights.sum() if name.endswith("f1") else values.mean())
     found |= halves(tallies, {name: weights for name in each[0] if name.endswith("f1")})
     found["worst"] = min(m["accuracy"] for m in each)
-    for kind, own in groupings.items():
-        parts = [by_group(t, groups) for t, groups in zip(tallies, own, strict=True)]
-        found[kind] = {name: _mean([p[name] for p in parts]) for name in parts[0]}
-    return found
+    return found | {kind: _group_means(tallies, own) for kind, own in groupings.items()}
+
+
+def _group_means(tallies: Sequence[ClassTally], own: Sequence[Groups]) -> dict[str, float]:
+    parts = [by_group(t, groups) for t, groups in zip(tallies, own, strict=True)]
+    return {name: _mean([p[name] for p in parts]) for name in parts[0]}
 
 
 def _mean(values: Sequence[float]) -> float:

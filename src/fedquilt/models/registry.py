@@ -209,19 +209,7 @@ def make(
     entry = find(name)
     if weights is not None:
         options["weights"] = weights
-    for option in options:
-        if option not in entry.known:
-            raise InputError(
-                f"The model {name} has no option {option!r}{did_you_mean(option, entry.known)} "
-                f"(its options: {', '.join(entry.known)})"
-            )
-    for option in entry.needs:
-        if option not in options:
-            raise InputError(f"The model {name} needs the option {option}.")
-    for option in PATHS:
-        place = options.get(option)
-        if place is not None and (not isinstance(place, str | Path) or not str(place)):
-            raise InputError(f"{option} should be the path of a file or a folder, got {place!r}.")
+    _check_options(name, entry, options)
     given = _pinned(options)
     sizes = entry_arguments(name, entry, shape)
     if entry.composed is not None:
@@ -240,6 +228,22 @@ def make(
             f"The model {name} cannot be made with {_told(options)}: {told} Give it other numbers."
         ) from error
     return builder
+
+
+def _check_options(name: str, entry: ModelEntry, options: Mapping[str, object]) -> None:
+    for option in options:
+        if option not in entry.known:
+            raise InputError(
+                f"The model {name} has no option {option!r}{did_you_mean(option, entry.known)} "
+                f"(its options: {', '.join(entry.known)})"
+            )
+    for option in entry.needs:
+        if option not in options:
+            raise InputError(f"The model {name} needs the option {option}.")
+    for option in PATHS:
+        place = options.get(option)
+        if place is not None and (not isinstance(place, str | Path) or not str(place)):
+            raise InputError(f"{option} should be the path of a file or a folder, got {place!r}.")
 
 
 def _told(options: Mapping[str, Any]) -> str:

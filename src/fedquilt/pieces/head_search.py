@@ -118,7 +118,7 @@ class HeadSearch:
             seed: For the order.
         """
         nothing = Found(head, len(candidates), 0, 0, math.nan, math.nan)
-        if not len(fit.y) or not len(judge.y):
+        if not min(len(fit.y), len(judge.y)):
             return nothing
         steps = [cosine_step(g, reference) for g in candidates]
         aligned = [j for j in self._order(steps, seed) if steps[j] > 0]
@@ -127,11 +127,10 @@ class HeadSearch:
         nothing = nothing._replace(aligned=len(aligned), before=before, after=before)
         if not aligned:
             return nothing
-        chosen = [(candidates[j], steps[j]) for j in aligned]
         if self.search == "greedy":
-            moved, taken = self._greedy(head, chosen, fit, judge, before)
+            moved, taken = self._greedy(head, [(candidates[j], steps[j]) for j in aligned], fit, judge, before)
         else:
-            moved, taken = self._joint(head, [g for g, _ in chosen], fit, judge)
+            moved, taken = self._joint(head, [candidates[j] for j in aligned], fit, judge)
         result = (head.double() - moved).to(head.dtype)
         after = loss(judge.z @ result.T, judge.y)
         # Rounding to the head's own type may undo a tiny gain; the promise is that the loss never rises.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -107,10 +107,13 @@ class Nearest:
         due = [k for k, rounds in idle.items() if 0 < self.reseed_after <= rounds]
         if not due:
             return replace(after, idle=idle)
-        ends = {r.client: local(before, r) for r in heard}
+        return self._reseeded(replace(after, idle=idle), due, {r.client: local(before, r) for r in heard})
+
+    def _reseeded(self, after: P, due: Sequence[int], ends: Mapping[ClientId, Params]) -> P:
+        """These clusters begin anew at the models, of those heard, that are farthest from their own centres."""
         views, centres = {c: self.view(after, p) for c, p in ends.items()}, [self.view(after, m) for m in after.models]
         found = reseed_empty(views, after.clusters.labels, centres, due, self.metric)
         models = tuple(ends[found[k]] if k in found else m for k, m in enumerate(after.models))
         clusters = labelled(after, {c: k for k, c in found.items()}, len(models), self.criterion)
-        idle = {k: rounds for k, rounds in idle.items() if k not in found}
+        idle = {k: rounds for k, rounds in after.idle.items() if k not in found}
         return replace(after, models=models, clusters=clusters, idle=idle)

@@ -119,9 +119,9 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         after = self.merged(super().up(state, stayed, turn), stayed)
         labels = {r.client: len(after.models) + i for i, r in enumerate(drifted)}
         models = (*after.models, *opened)
-        after = replace(after, models=models, clusters=labelled(after, labels, len(models), self.rule.criterion))
-        used = set(after.clusters.labels.values())
-        return self.renumbered(after, after.models, [[k] for k in range(len(models)) if k in used])
+        clusters = labelled(after, labels, len(models), self.rule.criterion)
+        used = sorted(set(clusters.labels.values()))
+        return self.renumbered(replace(after, models=models, clusters=clusters), models, [[k] for k in used])
 
     def merged(self, state: Centres, heard: Sequence[Reply[DriftVote]]) -> Centres:
         """One model, the mean by examples of those heard, for every group of clusters that are alike."""

@@ -268,16 +268,20 @@ class Grouped(OnBase, Generic[G]):
         """A change fits a model; a client that was placed names a cluster that is there."""
         self.base.check(Server(state.models[0]), upload)
         if isinstance(upload, Joined):
-            known, aims = range(len(state.models)), state.clusters.directions
+            known = range(len(state.models))
             if upload.nearest not in known or (upload.cluster is not None and upload.cluster not in known):
                 raise InputError(f"There are {len(known)} clusters, but the client joined {upload.cluster}.")
-            vector, dtypes = upload.vector, {t.dtype for t in state.models[0].values()}
-            if vector is not None and (aims is None or vector.shape != aims.shape[1:] or vector.dtype not in dtypes):
-                raise InputError(f"The client's vector is {shown(vector)}, unlike the clusters'.")
-            if vector is not None:
-                check_reach({"vector": vector}, state.models[0], "The client's vector")
-            if vector is None and upload.cluster is None and aims is not None:
+            self._check_vector(state, upload)
+
+    def _check_vector(self, state: G, upload: Joined) -> None:
+        vector, aims, model = upload.vector, state.clusters.directions, state.models[0]
+        if vector is None:
+            if upload.cluster is None and aims is not None:
                 raise InputError("A client that opens a cluster must show its vector.")
+            return
+        if aims is None or vector.shape != aims.shape[1:] or vector.dtype not in {t.dtype for t in model.values()}:
+            raise InputError(f"The client's vector is {shown(vector)}, unlike the clusters'.")
+        check_reach({"vector": vector}, model, "The client's vector")
 
     def up(self, state: G, replies: Iterable[Reply[HasDelta]], turn: Turn) -> G:
         """Average inside clusters."""

@@ -160,9 +160,8 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         if not common:
             return after
         own = [pick(self.embedded, m) for m in after.models]
-        changes = [[(r.examples, pick(self.embedded, r.upload.delta)) for r in part] for part in parts]
         top = self.weight(turn.round - self.initial_rounds) if after.sharing else 0.0
-        factors = [top * share for share in shares(self._rule(state.clusters), own, common, changes)]
+        factors = [top * share for share in self._shares(state.clusters, own, common, parts)]
         models = (
             {**m, **lerp(e, common, f)} if part else m
             for m, e, f, part in zip(after.models, own, factors, parts, strict=True)
@@ -181,6 +180,12 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
             for k, (m, part, n) in enumerate(zip(state.models, parts, sizes, strict=True))
             if n > 0
         )
+
+    def _shares(
+        self, clusters: ClusterResult, own: list[Params], common: Params, parts: Sequence[Sequence[Reply[HasDelta]]]
+    ) -> list[float]:
+        changes = [[(r.examples, pick(self.embedded, r.upload.delta)) for r in part] for part in parts]
+        return shares(self._rule(clusters), own, common, changes)
 
     def _rule(self, clusters: ClusterResult) -> Sharing:
         if self.sharing_by == "stability":

@@ -190,18 +190,21 @@ class FedLoGe(OnBase):
     def __post_init__(self) -> None:
         if self.serve not in ("auto", *MODES):
             raise InputError(f"serve must be 'auto', 'universal', 'realigned' or 'plain', got {self.serve!r}.")
-        warm = 1.0 if self.warm_norm is None else self.warm_norm
-        if (self.warm_norm is None) != (self.warm_rounds == 0) or not 0 < warm < math.inf or self.warm_rounds < 0:
-            raise InputError(
-                "warm_norm (above 0) and warm_rounds (1 or more) go together; "
-                f"got {self.warm_norm} and {self.warm_rounds}."
-            )
+        self._check_warm_up()
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise InputError(f"The temperature must be finite and start above 0, got {self.temperature}.")
         if self.by_class and self.base.aggregate is not mean:
             raise InputError("by_class is a way to average of its own; leave aggregate out.")
         self.realign  # noqa: B018 - checks its options
         assert self.framed.net.names  # builds it, so that a frame that cannot be is refused at once
+
+    def _check_warm_up(self) -> None:
+        warm = 1.0 if self.warm_norm is None else self.warm_norm
+        if (self.warm_norm is None) != (self.warm_rounds == 0) or not 0 < warm < math.inf or self.warm_rounds < 0:
+            raise InputError(
+                "warm_norm (above 0) and warm_rounds (1 or more) go together; "
+                f"got {self.warm_norm} and {self.warm_rounds}."
+            )
 
     @property
     def plain(self) -> Net:

@@ -301,12 +301,15 @@ class HGLS(OnBase):
             pass
         if not fresh:
             return state
-        now = {p.client for p in fresh}
-        old = [p for p in state.peers if p.client not in now and turn.round - p.round <= self.max_age]
-        peers = () if self.own_only else self._shuffled([*old, *fresh], turn)
+        peers = () if self.own_only else self._shuffled([*self._older(state, fresh, turn), *fresh], turn)
         met = (*state.met, *(p.client for p in fresh if p.client not in state.met))
         head = heads.value() if self.mean_head else state.head
         return SearchServer(base, head, peers, self._nearest(peers, state.head), met, (), SlopeTally())
+
+    def _older(self, state: SearchServer, fresh: list[Peer], turn: Turn) -> list[Peer]:
+        """The slopes of earlier rounds that still count."""
+        now = {p.client for p in fresh}
+        return [p for p in state.peers if p.client not in now and turn.round - p.round <= self.max_age]
 
     def _shuffled(self, peers: list[Peer], turn: Turn) -> tuple[Peer, ...]:
         order = torch.randperm(len(peers), generator=turn.seed.fold("peers").torch())

@@ -94,6 +94,14 @@ class Clustering:
 OPTIMIZER = AdamW(1e-4, weight_decay=0.05)  # as published
 
 
+def _check_prototypes(rows: Tensor, counts: Tensor, bank: Tensor) -> None:
+    width = bank.shape[1]
+    if rows.dim() != 2 or rows.shape[1] != width or rows.dtype != bank.dtype or counts.shape != rows.shape[:1]:
+        raise InputError(f"upload: prototypes {tuple(rows.shape)} with {tuple(counts.shape)} counts, width {width}.")
+    if len(rows) and (float(rows.norm(dim=1).min()) < 1e-6 or int(counts.min()) < 1):
+        raise InputError("upload: a prototype of length zero, or of no rows.")
+
+
 @dataclass(frozen=True, init=False)
 class Adapters(OnBase):
     """Adapters of a frozen masked autoencoder, which guess hidden patches, without prototypes.
@@ -177,18 +185,7 @@ class Adapters(OnBase):
         """Adapters as they are here; prototypes of the right width, none of them zero, with a count each."""
         if isinstance(upload, AdapterUpload):
             check_change(state.shared, upload.delta, "upload")
-        rows, counts, width = upload.prototypes, upload.counts, state.bank.rows.shape[1]
-        if (
-            rows.dim() != 2
-            or rows.shape[1] != width
-            or rows.dtype != state.bank.rows.dtype
-            or counts.shape != rows.shape[:1]
-        ):
-            raise InputError(
-                f"upload: prototypes {tuple(rows.shape)} with {tuple(counts.shape)} counts, width {width}."
-            )
-        if len(rows) and (float(rows.norm(dim=1).min()) < 1e-6 or int(counts.min()) < 1):
-            raise InputError("upload: a prototype of length zero, or of no rows.")
+        _check_prototypes(upload.prototypes, upload.counts, state.bank.rows)
         if isinstance(upload, AdapterUpload) and not 0 < upload.rows <= 10**9:
             raise InputError(f"upload: trained on {upload.rows!r} rows.")
 

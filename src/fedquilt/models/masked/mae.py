@@ -20,6 +20,14 @@ from fedquilt.models.split import check_counts, check_share, check_switch
 from fedquilt.models.vit import TransformerBlock
 
 
+def _check_width(name: str, width: int, heads: int) -> None:
+    if width % heads or width % 4:
+        raise InputError(
+            f"{name}width must be a multiple of {name}heads and, for its positions, of 4; got "
+            f"{name}width {width} and {name}heads {heads}."
+        )
+
+
 class MaskedAutoencoder(nn.Module):
     """An encoder that sees some patches of an image and a decoder that guesses the pixels of all of them.
 
@@ -63,12 +71,8 @@ class MaskedAutoencoder(nn.Module):
         check_switch(norm_pixels=norm_pixels)
         if size % patch:
             raise InputError(f"The image's side must be a multiple of patch; got size {size} and patch {patch}.")
-        for name, numbers, parts in (("", width, heads), ("decoder_", decoder_width, decoder_heads)):
-            if numbers % parts or numbers % 4:
-                raise InputError(
-                    f"{name}width must be a multiple of {name}heads and, for its positions, of 4; got "
-                    f"{name}width {numbers} and {name}heads {parts}."
-                )
+        _check_width("", width, heads)
+        _check_width("decoder_", decoder_width, decoder_heads)
         self.channels, self.size, self.patch, self.width = channels, size, patch, width
         self.mask_ratio, self.norm_pixels = float(mask_ratio), norm_pixels
         self.patches = (size // patch) ** 2

@@ -146,13 +146,11 @@ def finite(tensor: Tensor) -> bool:
 
 def compare(base: StoredModel, other: StoredModel) -> list[str]:
     """Every way in which another model does not fit: names, shapes, dtypes."""
-    problems = []
-    lacking = [n for n in base.entries if n not in other.entries]
-    extra = [n for n in other.entries if n not in base.entries]
-    for names, what in ((lacking, "lacks"), (extra, "has besides")):
-        if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            problems.append(f"'{other.path}' {what} {', '.join(names[:3])}{more}")
+    problems = [
+        f"'{other.path}' {what} {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        for what, names in (("lacks", _less(base, other)), ("has besides", _less(other, base)))
+        if names
+    ]
     for name, entry in base.entries.items():
         mine = other.entries.get(name)
         if mine is not None and (mine.shape, mine.dtype) != (entry.shape, entry.dtype):
@@ -161,6 +159,10 @@ def compare(base: StoredModel, other: StoredModel) -> list[str]:
                 f"but {entry.shape} {_CODES[entry.dtype]} in '{base.path}'"
             )
     return problems
+
+
+def _less(one: StoredModel, other: StoredModel) -> list[str]:
+    return [n for n in one.entries if n not in other.entries]
 
 
 class CheckpointWriter:
@@ -216,15 +218,18 @@ class CheckpointWriter:
         if self._file is not None:
             self._file.close()
         if self.folder:
-            for file in sorted(self.like.path.iterdir()):
-                if file.is_file() and file.suffix in (".json", ".txt", ".model") and file.name != OLD_INDEX:
-                    shutil.copyfile(file, self.part / file.name)
-            if len(self.like.files) > 1 and is_torch_file(self.like.files[0]):
-                shards = {name: _written_as(entry.file) for name, entry in self.like.entries.items()}
-                (self.part / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": shards}, indent=1))
+            self._copy_rest()
             if self.target.is_dir():
                 shutil.rmtree(self.target)
         self.part.replace(self.target)
+
+    def _copy_rest(self) -> None:
+        for file in sorted(self.like.path.iterdir()):
+            if file.is_file() and file.suffix in (".json", ".txt", ".model") and file.name != OLD_INDEX:
+                shutil.copyfile(file, self.part / file.name)
+        if len(self.like.files) > 1 and is_torch_file(self.like.files[0]):
+            shards = {name: _written_as(entry.file) for name, entry in self.like.entries.items()}
+            (self.part / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": shards}, indent=1))
 
     def abandon(self) -> None:
         """Leave nothing behind."""

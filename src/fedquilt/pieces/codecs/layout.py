@@ -106,6 +106,16 @@ def read(wire: object, sent: object) -> Layout:
         return known[wire]
     if not isinstance(wire, bytes):
         raise FrameError(f"a layout is a number or bytes, got {type(wire).__name__}.")
+    layout, at = _parsed(wire)
+    if at != len(wire) or len(set(layout.names)) < len(layout.names):
+        raise FrameError("a layout with bytes too many, or with a name twice.")
+    if layout.entries > MOST_TRAVELLING:
+        raise FrameError(f"a layout of {layout.entries} entries came with the message; {MOST_TRAVELLING} are the most.")
+    return layout
+
+
+def _parsed(wire: bytes) -> tuple[Layout, int]:
+    """The layout in these bytes, and where it ends."""
     count, at = from_varint(wire, 0)
     if count > _MOST_NAMES:
         raise FrameError(f"a layout of {count} tensors.")
@@ -114,26 +124,31 @@ def read(wire: object, sent: object) -> Layout:
     for _ in range(count or 1):
         name: str | None = None
         if count:
-            length, at = from_varint(wire, at)
-            if length > _MOST_LETTERS or at + length > len(wire):
-                raise FrameError("a name in a layout ends too early. Truncated?")
-            name, at = _text(wire[at : at + length]), at + length
-        if at + 2 > len(wire) or wire[at] >= len(_DTYPES) or wire[at + 1] > _MOST_DIMENSIONS:
-            raise FrameError("a layout has an unknown dtype or too many dimensions. Truncated?")
-        dtype, dimensions, at = _DTYPES[wire[at]], wire[at + 1], at + 2
-        shape = []
-        for _ in range(dimensions):
-            side, at = from_varint(wire, at)
-            shape.append(side)
+            name, at = _name(wire, at)
+        dtype, shape, at = _kind(wire, at)
         names.append(name)
-        shapes.append(tuple(shape))
+        shapes.append(shape)
         dtypes.append(dtype)
-    layout = Layout(tuple(names), tuple(shapes), tuple(dtypes))
-    if at != len(wire) or len(set(names)) < len(names):
-        raise FrameError("a layout with bytes too many, or with a name twice.")
-    if layout.entries > MOST_TRAVELLING:
-        raise FrameError(f"a layout of {layout.entries} entries came with the message; {MOST_TRAVELLING} are the most.")
-    return layout
+    return Layout(tuple(names), tuple(shapes), tuple(dtypes)), at
+
+
+def _name(wire: bytes, at: int) -> tuple[str, int]:
+    length, at = from_varint(wire, at)
+    if length > _MOST_LETTERS or at + length > len(wire):
+        raise FrameError("a name in a layout ends too early. Truncated?")
+    return _text(wire[at : at + length]), at + length
+
+
+def _kind(wire: bytes, at: int) -> tuple[torch.dtype, tuple[int, ...], int]:
+    """A tensor's dtype and shape, and the place after them."""
+    if at + 2 > len(wire) or wire[at] >= len(_DTYPES) or wire[at + 1] > _MOST_DIMENSIONS:
+        raise FrameError("a layout has an unknown dtype or too many dimensions. Truncated?")
+    dtype, dimensions, at = _DTYPES[wire[at]], wire[at + 1], at + 2
+    shape = []
+    for _ in range(dimensions):
+        side, at = from_varint(wire, at)
+        shape.append(side)
+    return dtype, tuple(shape), at
 
 
 def _text(raw: bytes) -> str:

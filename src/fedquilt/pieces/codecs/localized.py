@@ -59,13 +59,20 @@ class localized:
         if keep is None:
             raise InputError("localized has no keep, and the download tells none. Give localized(keep=0.05), say.")
         part = {n: t for n, t in upload.items() if self.only(n) and t.is_floating_point()}
+        if finite(part.values()):
+            mask = self._mask(part, keep, seed)
+        else:  # it goes as it is, to be refused where it arrives
+            mask = {n: torch.ones_like(t, dtype=torch.bool) for n, t in part.items()}
+        return self._wire().encode(upload | marked({n: part[n] for n in mask}, mask), sent, memory, seed)
+
+    def _mask(self, part: Params, keep: float, seed: Seed) -> Params:
+        """Which numbers are chosen, of all tensors that have any."""
         seen = part if not self.noise else jittered(part, self.noise, seed)
-        groups = [list(part)] if self.per == "all" else [[n] for n in part]
-        mask = {} if finite(part.values()) else {n: torch.ones_like(t, dtype=torch.bool) for n, t in part.items()}
-        for group in groups if not mask else ():  # what is not finite goes as it is, to be refused where it arrives
+        mask: Params = {}
+        for group in [list(part)] if self.per == "all" else [[n] for n in part]:
             if any(part[n].numel() for n in group):
                 mask |= at_least({n: part[n] for n in group}, threshold({n: seen[n] for n in group}, keep))
-        return self._wire().encode(upload | marked({n: part[n] for n in mask}, mask), sent, memory, seed)
+        return mask
 
     def decode(self, wire: object, sent: object) -> Params:
         """As :class:`sparse`."""

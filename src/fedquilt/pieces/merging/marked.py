@@ -46,19 +46,18 @@ class stitch_marked:
             raise InputError(f"conflicts = {self.conflicts!r} divides by votes; divide = 'clients' needs 'mean'.")
 
     def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
-        names = [n for n, t in current.items() if self.only(n) and t.is_floating_point()]
-        rest = {n: t for n, t in current.items() if n not in set(names)}
-        changes, statistics = _Changes(self, {n: current[n] for n in names}), Mean()
+        floats = [n for n, t in current.items() if t.is_floating_point()]
+        weights = [n for n in floats if self.only(n)]
+        others = [n for n in floats if not self.only(n)]
+        changes, statistics = _Changes(self, {n: current[n] for n in weights}), Mean()
         for reply in replies:
             delta = reply.upload.delta
-            changes.add({n: delta[n] for n in names}, float(reply.examples) if self.by_examples else 1.0)
-            statistics.add({n: delta[n] for n, t in rest.items() if t.is_floating_point()}, 1)
+            changes.add({n: delta[n] for n in weights}, float(reply.examples) if self.by_examples else 1.0)
+            statistics.add({n: delta[n] for n in others}, 1)
         if not statistics.weight:
             return current
-        means = statistics.value()
-        stitched_ones = {n: moved(current[n], changes.value(n)) for n in names}
-        others = {n: moved(t, means[n]) if n in means else t for n, t in rest.items()}
-        return {n: stitched_ones[n] if n in stitched_ones else others[n] for n in current}
+        found = statistics.value() | {n: changes.value(n) for n in weights}
+        return current | {n: moved(current[n], found[n]) for n in floats}
 
 
 class _Changes:
