@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Params, same_names, weighted_mean
@@ -17,8 +18,9 @@ from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.clustered.regrouping import Regrouping
 from fedquilt.methods.clustered.starts import Centres, Offer, Starts, labelled, local
-from fedquilt.pieces.clustering.alike import alike
 from fedquilt.records.record import record
+
+APART = 1e9  # the distance of clusters that cannot be compared
 
 
 @record(name="fedquilt.methods.feddrift:Watch")
@@ -151,3 +153,24 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
             if members:
                 loss[:, j] = np.average([m[1] for m in members], axis=0, weights=[m[0] for m in members])
         return alike(loss, self.delta)
+
+
+def alike(loss: NDArray[np.float64], limit: float) -> list[list[int]]:
+    """Groups of clusters by complete linkage on d(i, j) = max(L_ij - L_jj, L_ji - L_ii, 0), cut at ``limit``, which may
+    be reached. Each group is in order, and groups are in the order of their smallest number.
+
+    Args:
+        loss: [k, k]: L_ij of model i on the rows of cluster j; NaN where nobody of cluster j was heard.
+        limit: How much a loss may rise, >= 0.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage  # takes a while to import
+    from scipy.spatial.distance import squareform
+
+    if len(loss) == 1:
+        return [[0]]
+    rise = loss - np.diag(loss)  # [i, j]: L_ij - L_jj
+    apart = np.nan_to_num(np.maximum(np.maximum(rise, rise.T), 0), nan=APART)
+    np.fill_diagonal(apart, 0)
+    names = fcluster(linkage(squareform(apart), "complete"), limit, "distance")
+    groups = {name: [k for k, n in enumerate(names) if n == name] for name in names}
+    return sorted(groups.values())

@@ -19,9 +19,8 @@ from fedquilt.methods.clustered.grouped import Discovery, G, Grouped, Groups, do
 from fedquilt.methods.clustered.retest import Retest
 from fedquilt.methods.fedavg import C, FedAvg
 from fedquilt.pieces.clustering.agglomerative import agglomerate, check_settings
-from fedquilt.pieces.clustering.private import Blur
+from fedquilt.pieces.clustering.private import Blur, sketch
 from fedquilt.pieces.clustering.result import ClusterResult, merge_small
-from fedquilt.pieces.clustering.sketch import sketch
 from fedquilt.pieces.clustering.tree import Cut
 from fedquilt.records.declared import shown
 from fedquilt.records.record import record

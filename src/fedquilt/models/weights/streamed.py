@@ -19,20 +19,7 @@ from torch import Tensor
 from fedquilt.errors import InputError
 from fedquilt.models.weights.files import INDEX, OLD_INDEX, weight_files
 from fedquilt.models.weights.torch_files import is_torch_file, read_torch
-
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+from fedquilt.records.registered import CODES, DTYPES
 
 
 @dataclass(frozen=True)
@@ -83,13 +70,13 @@ class StoredModel(Mapping[str, Tensor]):
         header: dict[str, Any] = json.loads(stream.read(length))
         header.pop("__metadata__", None)
         for name, told in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            if told["dtype"] not in _DTYPES:
+            if told["dtype"] not in DTYPES:
                 raise InputError(f"'{file}': the tensor '{name}' is of dtype {told['dtype']}, which cannot be merged.")
             place = 8 + length + told["data_offsets"][0]
-            self._enter(name, StoredTensor(file, tuple(told["shape"]), _DTYPES[told["dtype"]], place))
+            self._enter(name, StoredTensor(file, tuple(told["shape"]), DTYPES[told["dtype"]], place))
 
     def _enter(self, name: str, entry: StoredTensor) -> None:
-        if entry.dtype not in _CODES:
+        if entry.dtype not in CODES:
             raise InputError(f"'{entry.file}': the tensor '{name}' is of dtype {entry.dtype}, which cannot be merged.")
         if name in self.entries:
             raise InputError(f"'{self.path}' has the tensor '{name}' in two files.")
@@ -155,8 +142,8 @@ def compare(base: StoredModel, other: StoredModel) -> list[str]:
         mine = other.entries.get(name)
         if mine is not None and (mine.shape, mine.dtype) != (entry.shape, entry.dtype):
             problems.append(
-                f"'{other.path}': '{name}' is {mine.shape} {_CODES[mine.dtype]}, "
-                f"but {entry.shape} {_CODES[entry.dtype]} in '{base.path}'"
+                f"'{other.path}': '{name}' is {mine.shape} {CODES[mine.dtype]}, "
+                f"but {entry.shape} {CODES[entry.dtype]} in '{base.path}'"
             )
     return problems
 
@@ -205,7 +192,7 @@ class CheckpointWriter:
             entry = self.like.entries[name]
             if entry.file == source:
                 span = [end, end + entry.size]
-                header[name] = {"dtype": _CODES[entry.dtype], "shape": list(entry.shape), "data_offsets": span}
+                header[name] = {"dtype": CODES[entry.dtype], "shape": list(entry.shape), "data_offsets": span}
                 end += entry.size
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
