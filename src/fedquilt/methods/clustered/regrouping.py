@@ -71,7 +71,7 @@ class LowestLoss:
         return after
 
 
-class Rule(Protocol[S]):
+class GroupingRule(Protocol[S]):
     """What a client is offered, and who decides where it belongs."""
 
     @property
@@ -122,7 +122,7 @@ class Regrouping(OnBase, Generic[S, C]):
         _ = self.rule, self.apart, self.objective  # pieces check their settings when they are made
 
     @cached_property
-    def rule(self) -> Rule[S]:
+    def rule(self) -> GroupingRule[S]:
         """Who decides where a client belongs."""
         return LowestLoss()
 

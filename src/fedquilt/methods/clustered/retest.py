@@ -76,7 +76,7 @@ class Retest:
         """
         leaving = {c: vectors[c] for c in vectors if strikes.get(c, 0) >= self.patience}
         placed = {c: assign(found, v) for c, v in leaving.items()}
-        members = _Members(dict(found.labels), Counter(found.labels.values()), min_size)
+        members = _Moves(dict(found.labels), Counter(found.labels.values()), min_size)
         for client, place in placed.items():
             if place.cluster is not None and members.may_leave(client):
                 members.move(client, place.cluster)
@@ -87,7 +87,7 @@ class Retest:
 
 
 def _opened(
-    found: ClusterResult, far: Mapping[ClientId, Tensor], members: _Members, seed: Seed
+    found: ClusterResult, far: Mapping[ClientId, Tensor], members: _Moves, seed: Seed
 ) -> tuple[list[ClientId], Tensor | None]:
     """Move clients that are far from all clusters to new ones: a client of each, and all directions after that."""
     aims = found.directions
@@ -106,7 +106,7 @@ def _opened(
 
 
 @dataclass
-class _Members:
+class _Moves:
     """Who is where while clients move, and how many are."""
 
     labels: dict[ClientId, int]
