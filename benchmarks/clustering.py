@@ -22,7 +22,7 @@ import torch
 
 from fedquilt.core.seed import Seed
 from fedquilt.pieces.clustering.agglomerative import agglomerate
-from fedquilt.pieces.clustering.sketch import blocks
+from fedquilt.pieces.clustering.private import blocks
 
 GROUPS, NOISE, AT_ONCE = 10, 0.5, 1000  # a client's update has cosine 1 / (1 + NOISE^2) = 0.8 with its like
 MOST_SECONDS, MOST_MEGABYTES = 60.0, 1000.0

@@ -21,10 +21,10 @@ import torch
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.methods.self_supervised.anchoring import NOVEL, OWN, TOLD, Anchoring
-from fedquilt.methods.self_supervised.podfcssv_records import Anchored, Learned
+from fedquilt.methods.self_supervised.podfcssv_records import AdapterUpload, Anchored
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.optimizers import AdamW
-from fedquilt.pieces.prototypes.memory import Following
+from fedquilt.pieces.prototypes.memory import FollowingPrototypes
 from fedquilt.pieces.prototypes.spherical import spherical_kmeans
 from fedquilt.records.record import frame_bytes
 
@@ -80,7 +80,10 @@ def following() -> dict[str, float]:
     found = {}
     for width in (96, 768):
         z, own = torch.randn(64, width), torch.nn.functional.normalize(torch.randn(5, width), dim=1)
-        follow, times = Following(threshold=-1.0), []  # every row moves a prototype: the most work there can be
+        follow, times = (
+            FollowingPrototypes(threshold=-1.0),
+            [],
+        )  # every row moves a prototype: the most work there can be
         for _ in range(50):
             began = time.process_time()
             follow(own, z)
@@ -101,7 +104,7 @@ def traffic(rows: int = 100, k: int = 5) -> dict[str, float]:
             f"{name}.up.bias": torch.zeros(WIDTH),
         }
     numbers = sum(t.numel() for t in adapters.values())
-    up = frame_bytes(Learned(adapters, torch.zeros(k, WIDTH), torch.zeros(k, dtype=torch.int64), 1), compact=True)
+    up = frame_bytes(AdapterUpload(adapters, torch.zeros(k, WIDTH), torch.zeros(k, dtype=torch.int64), 1), compact=True)
     down = frame_bytes(Anchored(adapters, torch.zeros(rows, WIDTH), torch.zeros(WIDTH)), compact=True)
     whole = 4 * BACKBONE
     return {

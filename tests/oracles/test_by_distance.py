@@ -18,13 +18,13 @@ from fedquilt.core.params import nbytes, sub
 from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.errors import ExchangeError, InputError
-from fedquilt.methods.clustered.by_distance import Placed
+from fedquilt.methods.clustered.by_distance import PlacedCentres
 from fedquilt.methods.clustered.cgpfl import CGPFL
 from fedquilt.methods.clustered.feddrift import FedDrift
 from fedquilt.methods.clustered.fesem import FeSEM, Remembering
 from fedquilt.methods.clustered.ifca import IFCA
 from fedquilt.methods.clustered.lcfed import LCFed, Projected
-from fedquilt.methods.clustered.starts import Vote
+from fedquilt.methods.clustered.starts import ClusterVote
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.result import ClusterResult
@@ -44,11 +44,11 @@ def before(centres: Any = CENTRES, labels: Any = (0, 0, 0, 0, 0), **more: Any) -
     return Remembering(tuple(centres), {}, clusters, at(0, 0), more.get("idle", {}), more.get("last", {}))
 
 
-def replies(state: Any, models: Any = MODELS, examples: Any = (1, 1, 1, 1, 1)) -> list[Reply[Vote]]:
+def replies(state: Any, models: Any = MODELS, examples: Any = (1, 1, 1, 1, 1)) -> list[Reply[ClusterVote]]:
     """Each client trained the model of its cluster and ended at ``models``."""
     labels = state.clusters.labels
     return [
-        Reply(c, n, Vote(sub(m, state.models[labels[c]]), labels[c]))
+        Reply(c, n, ClusterVote(sub(m, state.models[labels[c]]), labels[c]))
         for c, (m, n) in enumerate(zip(models, examples, strict=True))
         if m is not None
     ]
@@ -158,7 +158,7 @@ def test_cgpfl_pulls_to_the_model_of_the_context():
     for mu, expected in ((1.0, 2.5 - 1.5 * 0.8**3), (0.0, 4 - 3 * 0.9**3)):
         method = CGPFL(LOSS, n_clusters=1, mu=mu, optimizer=SGD(0.1), steps=3)
         clusters = ClusterResult({0: 0}, 1, "")
-        rounds = Rounds(method, data, Local(), Seed(0), state=Placed((at(1, 1),), {}, clusters, at(1, 1), {}))
+        rounds = Rounds(method, data, Local(), Seed(0), state=PlacedCentres((at(1, 1),), {}, clusters, at(1, 1), {}))
         rounds.play()
         assert place(rounds.state.models[0]) == pytest.approx([expected] * 2, abs=1e-6)
 

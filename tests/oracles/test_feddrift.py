@@ -14,7 +14,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import IID, Federation, LabelPermutation, Stream
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.feddrift import FedDrift, Report, Watch
+from fedquilt.methods.clustered.feddrift import DriftVote, DriftWatch, FedDrift
 from fedquilt.methods.clustered.starts import Centres
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.pieces.optimizers import SGD
@@ -29,7 +29,9 @@ def before(*models: Any) -> Centres:
     return Centres(models, {}, ClusterResult({}, len(models), ""))
 
 
-def visited(method: Any, state: Centres, client: Watch, point: tuple[float, float]) -> tuple[Watch, Report]:
+def visited(
+    method: Any, state: Centres, client: DriftWatch, point: tuple[float, float]
+) -> tuple[DriftWatch, DriftVote]:
     source = federation({0: point})
     return method.exchanges()[0].work(method.down(state, 0), client, source.site(0, 0), Turn(0, 0, Seed(0)))
 
@@ -46,21 +48,23 @@ def test_a_client_drifts_when_its_best_loss_has_risen_often_enough():
     assert (well.lowest, well.strikes) == (0.5, 0)  # a single bad visit is forgiven
     client, report = visited(method, state, client, (2, 0))
     assert (client.lowest, client.strikes, report.drifted) == (None, 0, True)
-    hasty, report = visited(replace(method, patience=1), state, Watch({}, 0.5, 0), (2**0.5, 0))
+    hasty, report = visited(replace(method, patience=1), state, DriftWatch({}, 0.5, 0), (2**0.5, 0))
     assert not report.drifted  # by .5 exactly: not by more
     assert hasty.lowest == pytest.approx(1.0)
 
 
 def test_another_model_that_fits_is_no_drift():
     method = FedDrift(LOSS, delta=0.5)
-    client, report = visited(method, before(at(0, 0), at(2, 0)), Watch({}, 0.5, 0), (2, 0))
+    client, report = visited(method, before(at(0, 0), at(2, 0)), DriftWatch({}, 0.5, 0), (2, 0))
     assert (report.cluster, report.drifted, client.lowest) == (1, False, 0.0)
     assert report.losses["loss"].tolist() == [2, 0]
 
 
-def told(client: int, cluster: int, losses: list[float], end: Any, start: Any, drifted: bool = False) -> Reply[Report]:
+def told(
+    client: int, cluster: int, losses: list[float], end: Any, start: Any, drifted: bool = False
+) -> Reply[DriftVote]:
     delta = {n: t - start[n] for n, t in end.items()}
-    return Reply(client, 1, Report(delta, cluster, {"loss": tensor(losses, dtype=torch.float64)}, drifted))
+    return Reply(client, 1, DriftVote(delta, cluster, {"loss": tensor(losses, dtype=torch.float64)}, drifted))
 
 
 def test_who_drifts_opens_a_cluster_with_the_model_it_trained():
@@ -119,4 +123,4 @@ def test_strange_settings_are_refused():
     with pytest.raises(InputError, match="delta >= 0, patience >= 1"):
         FedDrift(LOSS, patience=0)
     with pytest.raises(InputError, match="should be"):
-        FedDrift(LOSS).check(before(at(0, 0)), Report(at(0, 0), 0, {"loss": torch.zeros(2)}, False))
+        FedDrift(LOSS).check(before(at(0, 0)), DriftVote(at(0, 0), 0, {"loss": torch.zeros(2)}, False))

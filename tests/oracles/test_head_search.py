@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
-from fedquilt.pieces.head_search import Found, HeadSearch, Line, Rows, cosine_step, head_gradient, loss
+from fedquilt.pieces.head_search import FeatureRows, Found, HeadSearch, Line, cosine_step, head_gradient, loss
 
 # Three rows with two features (and the 1 that goes with the bias), two classes, a head of zeros.
-ROWS = Rows(torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 1]]).double(), torch.tensor([0, 1, 0]))
+ROWS = FeatureRows(torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 1]]).double(), torch.tensor([0, 1, 0]))
 HEAD = torch.zeros(2, 3).double()
 OWN = head_gradient(HEAD, ROWS)
 
@@ -118,9 +118,9 @@ def problem(seed: int, rows: int = 30, width: int = 6, classes: int = 4, peers: 
     z = torch.randn(rows, width, generator=draw).relu()
     y = torch.randint(0, classes, (rows,), generator=draw)
     head = torch.randn(classes, width, generator=draw) / 2
-    own = head_gradient(head, Rows(z, y))
+    own = head_gradient(head, FeatureRows(z, y))
     others = [0.3 * torch.randn(classes, width, generator=draw) + own * k / 4 for k in range(peers)]
-    return head, own, others, Rows(z, y)
+    return head, own, others, FeatureRows(z, y)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -191,11 +191,11 @@ def test_the_order_follows_the_seed():
 def test_rows_that_judge_alone(options: dict[str, Any]):
     """What is fitted to some rows counts only if the others' loss falls; with no rows on a side nothing moves."""
     head, own, others, rows = problem(7, rows=60)
-    fit, judge = Rows(rows.z[:30], rows.y[:30]), Rows(rows.z[30:], rows.y[30:])
+    fit, judge = FeatureRows(rows.z[:30], rows.y[:30]), FeatureRows(rows.z[30:], rows.y[30:])
     found = HeadSearch(**options)(head, own, others, fit, judge, Seed(0))
     assert found.before == loss(judge.z @ head.T, judge.y)
     assert found.after == loss(judge.z @ found.head.T, judge.y) < found.before
-    empty = Rows(rows.z[:0], rows.y[:0])
+    empty = FeatureRows(rows.z[:0], rows.y[:0])
     for sides in ((empty, judge), (fit, empty)):
         assert HeadSearch(**options)(head, own, others, *sides, Seed(0)).head is head
 

@@ -21,7 +21,7 @@ from fedquilt.engines.local import Local
 from fedquilt.errors import InputError
 from fedquilt.methods.clustered.ifca import IFCA, IFCAGradient
 from fedquilt.methods.clustered.row_losses import mean_loss
-from fedquilt.methods.clustered.starts import Centres, Offer, Vote
+from fedquilt.methods.clustered.starts import Centres, ClusterVote, Offer
 from fedquilt.methods.fedavg import Client, FedAvg, Server
 from fedquilt.models import MLP
 from fedquilt.pieces.aggregators import uniform_mean
@@ -161,9 +161,9 @@ def test_votes_for_what_is_not_there_are_left_out():
     state = Centres(AT, {}, ClusterResult({}, 3, ""))
     for cluster in (3, -1, True, 0.0):
         with pytest.raises(InputError, match="there is no cluster"):
-            method.check(state, Vote({"w": tensor(0.0)}, cluster))
+            method.check(state, ClusterVote({"w": tensor(0.0)}, cluster))
     with pytest.raises(InputError, match="names differ"):
-        method.check(state, Vote({"v": tensor(0.0)}, 0))
+        method.check(state, ClusterVote({"v": tensor(0.0)}, 0))
 
 
 def test_strange_settings_are_refused():

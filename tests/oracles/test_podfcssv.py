@@ -19,7 +19,7 @@ from fedquilt.pieces.aggregators import mean, uniform_mean
 from fedquilt.pieces.prototypes.bank import MergeOrAdd, collapsed, cosines, no_prototypes
 from fedquilt.pieces.prototypes.centre import moved, no_rows
 from fedquilt.pieces.prototypes.gpad import GPAD
-from fedquilt.pieces.prototypes.memory import Following, Novelty
+from fedquilt.pieces.prototypes.memory import FollowingPrototypes, Novelty
 from fedquilt.pieces.prototypes.spherical import spherical_kmeans
 from fedquilt.records.record import pack, unpack
 
@@ -212,13 +212,13 @@ class TestFollowing:
     samples = torch.tensor([[4.0, 3.0], [3.0, 4.0], [1.0, 1.0], [1.0, -1.0]])
 
     def test_row_by_row(self):
-        found, who = Following()(torch.eye(2), self.samples)
+        found, who = FollowingPrototypes()(torch.eye(2), self.samples)
         assert near(found[0], 0.991690, 0.128650)
         assert near(found[1], 0.061110, 0.998131)
         assert int(who.sum()) == 3
 
     def test_the_threshold_itself_is_near_enough(self):
-        _, who = Following(threshold=1.0)(torch.eye(2), torch.eye(2))
+        _, who = FollowingPrototypes(threshold=1.0)(torch.eye(2), torch.eye(2))
         assert who.tolist() == [True, True]
 
     @given(shapes, st.floats(-1, 1), st.floats(0, 1))
@@ -237,7 +237,7 @@ class TestFollowing:
                 if float(new.norm()) < 1e-3:
                     return
                 own[j] = new / new.norm()
-        found, who = Following(threshold, alpha)(start, z)
+        found, who = FollowingPrototypes(threshold, alpha)(start, z)
         assert torch.allclose(found.double(), own, atol=1e-4)
         assert who.tolist() == moved_by
         assert torch.allclose(found.norm(dim=1), torch.ones(k), atol=1e-5)
@@ -245,7 +245,7 @@ class TestFollowing:
     def test_what_is_near_nothing_is_collected_and_becomes_new_prototypes(self):
         """Five rows along y and five along z for a prototype along x; the buffer is full at eight."""
         rows = torch.eye(3)[[1, 2] * 5]
-        keep, follow = Novelty(size=8, clusters=2), Following(threshold=0.9)
+        keep, follow = Novelty(size=8, clusters=2), FollowingPrototypes(threshold=0.9)
         some, held = keep(torch.eye(3)[:1], torch.zeros(0, 3), rows[:6], follow, Seed(0))
         assert (len(some), len(held)) == (1, 6)
         more, held = keep(some, held, rows[6:], follow, Seed(0))

@@ -23,7 +23,7 @@ from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.pieces.aggregators import noised, uniform_mean
 from fedquilt.pieces.merging.rule import merge, merging
-from fedquilt.pieces.merging.stitch import Stitch, Tally, stitched
+from fedquilt.pieces.merging.stitch import Stitch, VoteSums, stitched
 from fedquilt.pieces.merging.trim import localize, taus
 
 TURN = Turn(0, None, Seed(0), 2)
@@ -251,7 +251,7 @@ def test_where_few_have_a_say_the_rest_is_left_out_of_the_work_only(count: Any, 
 def test_a_client_can_be_added_and_removed_without_the_others(made: tuple[Params, list[Params]], keep: float) -> None:
     _, deltas = made
     for name in deltas[0]:
-        tally, kept = Tally.empty(deltas[0][name]), [localize(d, keep).mask[name] for d in deltas]
+        tally, kept = VoteSums.empty(deltas[0][name]), [localize(d, keep).mask[name] for d in deltas]
         for delta, mask in zip(deltas, kept, strict=True):
             tally.add(delta[name], mask)
         torch.testing.assert_close(tally.value(), stitched([d[name] for d in deltas], kept))

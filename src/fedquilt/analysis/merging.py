@@ -19,11 +19,11 @@ from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.models.weights.files import fingerprint
-from fedquilt.models.weights.streamed import StoredModel, Writer, compare, finite
+from fedquilt.models.weights.streamed import CheckpointWriter, StoredModel, compare, finite
 from fedquilt.models.weights.torch_files import is_torch_file
 from fedquilt.pieces.merging.informed import Fisher, RegMean
 from fedquilt.pieces.merging.pairs import Slerp, greedy_soup
-from fedquilt.pieces.merging.rule import Difference, Report, Rule, Work, check_weights, merged, weights_of
+from fedquilt.pieces.merging.rule import Difference, MergeReport, Rule, Work, check_weights, merged, weights_of
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.ties import Dare, Soup, TaskArithmetic, Ties
 from fedquilt.rounds.client import one_thread
@@ -182,7 +182,7 @@ def _written(
         weights_of(base.dtypes),
         check_weights(request.weights, len(models)),
         Seed(request.seed),
-        Report(),
+        MergeReport(),
     )
     extra: dict[str, Any] = {}
     if known_rule(request.rule) == "greedy_soup":
@@ -190,7 +190,7 @@ def _written(
         extra = {"chosen": [str(request.models[i]) for i in chosen], "valid_accuracy": score}
         work = Work(base, [work.deltas[i] for i in chosen], work.names, [1.0] * len(chosen), work.seed, work.report)
     with storage(request.out.parent):
-        writer = Writer(base, request.out)
+        writer = CheckpointWriter(base, request.out)
         try:
             _write_all(writer, rule, work, base, step)
             writer.finish()
@@ -204,7 +204,7 @@ def _written(
     return {**found, "extra": extra}
 
 
-def _write_all(writer: Writer, rule: Rule, work: Work, base: StoredModel, step: Step | None) -> None:
+def _write_all(writer: CheckpointWriter, rule: Rule, work: Work, base: StoredModel, step: Step | None) -> None:
     ordered = _InOrder(base, writer.names)
     for name, tensor in merged(rule, Work(ordered, work.deltas, work.names, work.weights, work.seed, work.report)):
         if not finite(tensor):

@@ -17,7 +17,7 @@ from fedquilt.core.table import ClientId, Table
 from fedquilt.data import tiers_by_count, tiers_by_share
 from fedquilt.errors import InputError
 from fedquilt.metrics.collapse import collapse
-from fedquilt.metrics.tails import Tally, by_group, halves, over_clients, tally
+from fedquilt.metrics.tails import ClassTally, by_group, halves, over_clients, tally
 from fedquilt.pieces.realign import Head, Heads, Personal, Realign, lengths, local, masked, with_head
 from fedquilt.rounds.client import one_thread
 
@@ -124,14 +124,14 @@ def _common(played: Played, examiner: Examiner, shared: Heads | None, rule: Real
     return {name: _told(tally(scores, labels), groups) for name, scores in scored.items()}
 
 
-def _told(found: Tally, groups: Mapping[str, Any]) -> dict[str, Any]:
+def _told(found: ClassTally, groups: Mapping[str, Any]) -> dict[str, Any]:
     kinds = {kind: by_group(found, tiers) for kind, tiers in groups.items()}
     return {**found.measures(), **halves([found]), **kinds, "per_class": found.recalls.tolist()}
 
 
 def _local(played: Played, examiner: Examiner, shared: Heads | None, rule: Realign) -> dict[str, Any]:
     """On each client's own test rows."""
-    tallies: dict[str, dict[str, list[Tally]]] = {}
+    tallies: dict[str, dict[str, list[ClassTally]]] = {}
     groupings: dict[str, list[Any]] = {kind: [] for kind in GROUPINGS}
     rows, fallback = list[int](), list[ClientId]()
     for client, counts in zip(played.clients, played.counts, strict=True):

@@ -58,11 +58,8 @@ def peer(scene: Scene, seen: Sight, truth: Batch, seed: Seed) -> Found:
 
 
 def _inverted(scene: Scene, seen: Sight, view: View, truth: Batch, seed: Seed, given: bool) -> Found:
-    if not view.gradient:
-        instead = f"; the uploads hold {seen.rest}" if seen.rest else ""
-        return {}, None, f"no gradient and no change of weights was sent{instead}"
-    if not any(n in view.model for n in view.gradient) and not all(n.startswith("head.") for n in view.gradient):
-        return {}, None, "the model that was trained was not sent"
+    if lacking := _lacking(seen, view):
+        return {}, None, lacking
     model, head_known = filled(scene.net, view.model, seed.fold("own"))
     count = min(seen.examples, scene.batch_size, MOST)
     labels = label_of(view.gradient, count) if given else None
@@ -70,6 +67,16 @@ def _inverted(scene: Scene, seen: Sight, view: View, truth: Batch, seed: Seed, g
         return {}, None, "the head was not sent, so that there is no label to begin with"
     puzzle = Puzzle(scene.net, model, view.gradient, tuple(truth.x.shape[1:]), scene.low, scene.high, head_known)
     return _scored(scene, invert(puzzle, count, seed, labels, scene.iterations, scene.restarts), truth)
+
+
+def _lacking(seen: Sight, view: View) -> str:
+    """Why this view cannot be inverted, if so."""
+    if not view.gradient:
+        return "no gradient and no change of weights was sent" + (
+            f"; the uploads hold {seen.rest}" if seen.rest else ""
+        )
+    known = any(n in view.model for n in view.gradient) or all(n.startswith("head.") for n in view.gradient)
+    return "" if known else "the model that was trained was not sent"
 
 
 def _scored(scene: Scene, guess: Guess, truth: Batch) -> Found:

@@ -15,7 +15,7 @@ from fedquilt.audit.tapping import Few, overheard
 from fedquilt.config.config import Config, Kinded
 from fedquilt.config.data import made
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId
+from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.local import Local
 from fedquilt.errors import ExchangeError, InputError, RoundError
 from fedquilt.rounds.rounds import MemorySlots, Rounds
@@ -73,7 +73,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Cell:
+class AuditCell:
     """One place in the table."""
 
     config: Config
@@ -107,24 +107,26 @@ class Finding:
     high: float = 1.0
 
 
-def cells(config: Config, plan: Plan) -> list[Cell]:
+def cells(config: Config, plan: Plan) -> list[AuditCell]:
     """Every method with every defence."""
     chosen = [config.method] if not plan.methods else [Kinded(kind=name) for name in plan.methods]
     return [
-        Cell(config.with_method(method), codec, defence)
+        AuditCell(config.with_method(method), codec, defence)
         for method in chosen
         for codec in plan.codecs
         for defence in plan.defences
     ]
 
 
-def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None] = lambda text: None) -> list[Finding]:
+def audited(
+    cell: AuditCell, federation: Source, plan: Plan, tell: Callable[[str], None] = lambda text: None
+) -> list[Finding]:
     """Play the cell's round, and attack; a defence that this method cannot live with is a finding too."""
     config, seed = _settings(cell, plan), Seed(plan.seed)
     victims = tuple(federation.ids)[: plan.images]
     if plan.images > len(victims):
         raise InputError(f"--images {plan.images}: there are only {len(victims)} clients, each is attacked once.")
-    method: Any = method_of(config, federation)
+    method = method_of(config, federation)
     if getattr(method, "pools_data", False):
         raise InputError(f"{config.method.kind} pools all data in one place: there is nothing to audit.")
     rows = None if "round" in cell.parts else config.train.batch_size
@@ -161,7 +163,7 @@ def audited(cell: Cell, federation: Any, plan: Plan, tell: Callable[[str], None]
     return found
 
 
-def _settings(cell: Cell, plan: Plan) -> Config:
+def _settings(cell: AuditCell, plan: Plan) -> Config:
     """The recipe with the local work of this cell; everybody is asked."""
     everyone = cell.config.cohort.model_copy(update={"fraction": 1.0, "count": None})
     config = cell.config.model_copy(update={"cohort": everyone})
@@ -180,7 +182,7 @@ def _rate(config: Config, plan: Plan) -> float:
     return lr * float(factor)
 
 
-def _before(config: Config, federation: Any, plan: Plan) -> tuple[Any, MemorySlots | None]:
+def _before(config: Config, federation: Source, plan: Plan) -> tuple[Any, MemorySlots | None]:
     """The server's state and the clients' after the rounds of the recipe that come first."""
     if plan.rounds == 0:
         return None, None
@@ -192,7 +194,7 @@ def _before(config: Config, federation: Any, plan: Plan) -> tuple[Any, MemorySlo
     return rounds.state, slots
 
 
-def values_of(federation: Any) -> tuple[float, float, Tensor]:
+def values_of(federation: Source) -> tuple[float, float, Tensor]:
     """The range of the data's values, and the mean input: what one knows of such data without looking at a client."""
     low, high, total, count = float("inf"), -float("inf"), torch.zeros(()), 0
     for client in federation.ids:

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from fedquilt.audit.analytic import BIAS
-from fedquilt.core.exchange import Codec, Exchange, plain, unmoved
+from fedquilt.core.exchange import Codec, Exchange, Method, plain, unmoved
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import InTurn, Train
 from fedquilt.errors import InputError
 from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.personalised.hgls import HGLS
+from fedquilt.methods.personalised.hgls_records import HeadUpload
 from fedquilt.pieces.codecs import on
 from fedquilt.records.record import tensors_in
 from fedquilt.registry import lookup
 
-Change = Callable[[Any, Seed], Any]
+Change = Callable[[Any, Seed], Any]  # an upload, as its defence leaves it
 KNOWN = {
     "none": "one step on one row: the gradient itself",
     "batch": "one step on a larger batch",
@@ -53,7 +54,7 @@ class clip_and_noise:
         if not (self.limit > 0 and self.noise >= 0):
             raise InputError(f"clip must be positive and noise not negative, got {self.limit} and {self.noise}.")
 
-    def __call__(self, upload: Any, seed: Seed) -> Any:
+    def __call__(self, upload: object, seed: Seed) -> object:
         floats = [t for t in tensors_in(upload) if t.is_floating_point()]
         size = math.sqrt(math.fsum(float(t.double().square().sum()) for t in floats))
         shrink, draw = min(1.0, self.limit / size) if size else 1.0, seed.torch()
@@ -66,12 +67,12 @@ class clip_and_noise:
         return mapped(upload, change)
 
 
-def without_bias(upload: Any, seed: Seed) -> Any:
+def without_bias(upload: object, seed: Seed) -> object:
     """Zeros for the head's bias."""
     return mapped(upload, lambda name, tensor: torch.zeros_like(tensor) if name == BIAS else tensor)
 
 
-def mapped(value: Any, change: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
+def mapped(value: object, change: Callable[[str, Tensor], Tensor], name: str = "") -> object:
     """A record with every tensor changed; ``change`` is told its name."""
     if isinstance(value, Tensor):
         return change(name, value)
@@ -91,13 +92,13 @@ class Guarded:
     changes: tuple[Change, ...]
     codec: Codec
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: object, sent: object, memory: object, seed: Seed) -> tuple[object, object]:
         """Change, then encode."""
         for place, change in enumerate(self.changes):
             upload = change(upload, seed.fold("defence", place))
         return self.codec.encode(upload, sent, memory, seed)
 
-    def decode(self, wire: Any, sent: Any) -> Any:
+    def decode(self, wire: object, sent: object) -> object:
         """What the server sees."""
         return self.codec.decode(wire, sent)
 
@@ -106,7 +107,7 @@ class Guarded:
 class Dressed(OnBase):
     """A method whose clients change what they upload after training, and may use another codec for it."""
 
-    base: Any
+    base: Method
     changes: tuple[Change, ...]
     codec: Codec | None
 
@@ -119,13 +120,12 @@ class Dressed(OnBase):
             return exchange
         return replace(exchange, codec=Guarded(self.changes, exchange.codec if self.codec is None else self.codec))
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: object, round: int) -> tuple[str, ...]:
         """As the base."""
-        names: tuple[str, ...] = self.base.plan(state, round)
-        return names
+        return self.base.plan(state, round)
 
 
-def dressed(method: Any, codec: Codec | None, limit: float, noise: float | None, bias: bool, pace: float) -> Any:
+def dressed(method: Method, codec: Codec | None, limit: float, noise: float | None, bias: bool, pace: float) -> Dressed:
     """A method with a codec and defences.
 
     Args:
@@ -147,7 +147,7 @@ def dressed(method: Any, codec: Codec | None, limit: float, noise: float | None,
     return Dressed(base=guarded, changes=tuple(apart(c) for c in changes(pace)), codec=None)
 
 
-def searching(method: Any) -> HGLS | None:
+def searching(method: object) -> HGLS | None:
     """The HGLS that a method is or is made of. Its slopes are gradients, and encoded before the upload is made."""
     while method is not None and not isinstance(method, HGLS):
         method = getattr(method, "base", None)
@@ -166,8 +166,9 @@ class apart:
 
     change: Change
 
-    def __call__(self, upload: Any, seed: Seed) -> Any:
-        return replace(self.change(replace(upload, slope=None), seed), slope=upload.slope)
+    def __call__(self, upload: HeadUpload, seed: Seed) -> HeadUpload:
+        changed: HeadUpload = self.change(replace(upload, slope=None), seed)
+        return replace(changed, slope=upload.slope)
 
 
 def codec_of(text: str) -> Codec | None:
@@ -187,8 +188,9 @@ def codec_of(text: str) -> Codec | None:
     return made
 
 
-def _number(text: str) -> Any:
-    for kind in (int, float):
+def _number(text: str) -> int | float | str:
+    kinds: tuple[type[int] | type[float], ...] = (int, float)
+    for kind in kinds:
         try:
             return kind(text)
         except ValueError:

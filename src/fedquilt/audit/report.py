@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
@@ -39,18 +40,16 @@ SHOWN = {
     "labels": ("classes_precision", "classes_recall", "classes_exact"),
     "features": ("feature_cosine", "feature_error"),
 }
+Picture = NDArray[np.float32]
+Row = dict[str, Any]  # of the table: words, and numbers by name
 MOST_PICTURES = 8  # in one row of the grid
 
 
-def rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def rows(findings: Sequence[Finding]) -> list[Row]:
     """One row for each method, codec, defence and attack: means over the clients attacked."""
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in findings:
-        key = (finding.method, finding.codec, finding.defence, finding.attack)
-        groups.setdefault(key, []).append(finding)
     found = []
-    for (method, codec, defence, attack), group in groups.items():
-        row: dict[str, Any] = {"method": method, "codec": codec, "defence": defence, "attack": attack}
+    for (method, codec, defence, attack), group in _groups(findings).items():
+        row: Row = {"method": method, "codec": codec, "defence": defence, "attack": attack}
         row |= {"clients": len(group), "bytes_up": float(np.mean([f.bytes_up for f in group]))}
         for name in NUMBERS:
             values = [v for f in group if (v := f.numbers.get(name)) is not None]
@@ -96,14 +95,10 @@ def draw(findings: Sequence[Finding], path: Path) -> str | None:
     return str(path.with_suffix(".png"))
 
 
-def _strips(findings: Sequence[Finding]) -> list[tuple[str, Any]]:
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in findings:
-        if finding.pictures is not None and finding.pictures[0].dim() == 4 and finding.pictures[0].shape[1] in (1, 3):
-            groups.setdefault((finding.method, finding.codec, finding.defence, finding.attack), []).append(finding)
+def _strips(findings: Sequence[Finding]) -> list[tuple[str, Picture]]:
     strips = []
-    for (method, codec, defence, attack), group in groups.items():
-        sides: list[list[Any]] = [[], []]
+    for (method, codec, defence, attack), group in _groups(filter(_is_shown, findings)).items():
+        sides: list[list[Picture]] = [[], []]
         for finding in group:
             for side, pictures in zip(sides, finding.pictures or (), strict=True):
                 side += _images(pictures, finding.low, finding.high)
@@ -113,14 +108,30 @@ def _strips(findings: Sequence[Finding]) -> list[tuple[str, Any]]:
     return strips
 
 
-def _images(pictures: Tensor, low: float, high: float) -> list[Any]:
+def _groups(findings: Iterable[Finding]) -> dict[tuple[str, str, str, str], list[Finding]]:
+    """By method, codec, defence and attack."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.method, finding.codec, finding.defence, finding.attack), []).append(finding)
+    return groups
+
+
+def _is_shown(finding: Finding) -> bool:
+    """Whether there are pictures, grey or in colour."""
+    if finding.pictures is None:
+        return False
+    true, _ = finding.pictures
+    return true.dim() == 4 and true.shape[1] in (1, 3)
+
+
+def _images(pictures: Tensor, low: float, high: float) -> list[Picture]:
     """As matplotlib takes them: [height, width] or [height, width, 3], values from 0 to 1."""
     scaled = ((pictures - low) / (high - low)).clamp(0, 1).numpy()
     framed = np.pad(scaled, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=1.0)
     return [p.transpose(1, 2, 0) if len(p) == 3 else p[0] for p in framed]
 
 
-def table(found: Sequence[dict[str, Any]], attack: str, notes: list[str]) -> Table:
+def table(found: Sequence[Row], attack: str, notes: list[str]) -> Table:
     """The rows of one attack for the terminal; ``notes`` gains what is to be said below."""
     made = Table(title=attack, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in ("method", "codec", "defence"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from fedquilt.audit.analytic import BIAS, WEIGHT
 from fedquilt.audit.defences import searching
 from fedquilt.audit.tapping import Letter
+from fedquilt.core.exchange import Method
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -56,7 +56,7 @@ class Sight:
     classes: frozenset[int] | None = None
 
 
-def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float) -> Sight:
+def sight(letters: Sequence[Letter], client: ClientId, method: Method, pace: float) -> Sight:
     """What is known of one client.
 
     Args:
@@ -66,27 +66,38 @@ def sight(letters: Sequence[Letter], client: ClientId, method: Any, pace: float)
         pace: Learning rate times local steps: what turns a change of the model into a mean gradient.
     """
     own, net = [letter for letter in letters if letter.client == client], network(method)
-    changes = {n: t for w in own for n, t in _field(w.upload, "delta").items() if n in net.trainable}
     wire = next((w.upload.slope for w in own if getattr(w.upload, "slope", None) is not None), None)
     slope = {} if wire is None else _slope(method, net, wire)
-    told = {n: t for w in own for n, t in _field(w.upload, "head").items()}
-    held = _held(own, net)
-    estimate = {n: -t.float() / pace for n, t in changes.items()}
-    view, body = View({**told, **held}, _moved({**estimate, **slope})), View(held, _moved(estimate)) if slope else None
-    if told and slope and _exact(method):  # a gradient at the trained model, all of which was sent
-        view = View({**held, **{n: held[n] + t for n, t in changes.items() if n in held}, **told}, _moved(slope))
+    view, body = _views(own, net, slope, pace, _exact(method))
     others = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN
     examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
     peer = None if wire is None else _peer(letters, client, net, wire, slope)
     return Sight(client, view, body, peer, examples, size, ", ".join(sorted(others)), _told(own))
 
 
-def _exact(method: Any) -> bool:
+def _views(own: Sequence[Letter], net: Net, slope: Params, pace: float, exact: bool) -> tuple[View, View | None]:
+    """What the server holds of a client with these letters: all of it, and without the slope, if there is one."""
+    changes = {n: t for n, t in _sent(own, "delta").items() if n in net.trainable}
+    told, held = _sent(own, "head"), _held(own, net)
+    estimate = {n: -t.float() / pace for n, t in changes.items()}
+    body = View(held, _moved(estimate)) if slope else None
+    if told and slope and exact:  # a gradient at the trained model, all of which was sent
+        trained = {n: held[n] + t for n, t in changes.items() if n in held}
+        return View({**held, **trained, **told}, _moved(slope)), body
+    return View({**told, **held}, _moved({**estimate, **slope})), body
+
+
+def _sent(own: Sequence[Letter], field: str) -> Params:
+    """The tensors in this field of all uploads, the last of each name."""
+    return {n: t for letter in own for n, t in _field(letter.upload, field).items()}
+
+
+def _exact(method: Method) -> bool:
     search = searching(method)
     return search is not None and search.gradient == "full"
 
 
-def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: Any, slope: Params) -> View | None:
+def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: object, slope: Params) -> View | None:
     """The first other client that was sent this one's slope. Slopes come without names; here we know whose is whose."""
     for letter in letters:
         passed = getattr(letter.sent, "slopes", ())
@@ -109,7 +120,7 @@ def _held(letters: Sequence[Letter], net: Net) -> Params:
     return model
 
 
-def _slope(method: Any, net: Net, wire: Any) -> Params:
+def _slope(method: Method, net: Net, wire: object) -> Params:
     """A head slope as everybody decodes it."""
     search = searching(method)
     if search is None:
@@ -120,7 +131,7 @@ def _slope(method: Any, net: Net, wire: Any) -> Params:
     return decoded
 
 
-def network(method: Any) -> Net:
+def network(method: Method) -> Net:
     """The method's network."""
     net: Net | None = getattr(method, "net", None)
     if net is None:
@@ -140,7 +151,7 @@ def _told(letters: Sequence[Letter]) -> frozenset[int] | None:
     return frozenset(torch.nonzero(counts[-1] > 0).flatten().tolist()) if counts else None
 
 
-def _field(upload: Any, name: str) -> Mapping[str, Tensor]:
+def _field(upload: object, name: str) -> Mapping[str, Tensor]:
     """The tensors in this field of an upload, or of the upload of a base in it."""
     value = getattr(upload, name, None)
     if isinstance(value, Mapping):
@@ -149,7 +160,7 @@ def _field(upload: Any, name: str) -> Mapping[str, Tensor]:
     return {} if inner is None else _field(inner, name)
 
 
-def _models(value: Any) -> Iterator[Mapping[str, Tensor]]:
+def _models(value: object) -> Iterator[Mapping[str, Tensor]]:
     """Every dict of tensors in a record."""
     if isinstance(value, Mapping):
         if value and all(isinstance(v, Tensor) for v in value.values()):

@@ -13,7 +13,7 @@ from fedquilt.engines.local import Local
 from fedquilt.records.record import unpack
 from fedquilt.rounds.client import Outcome, Task
 from fedquilt.rounds.engine import Lost
-from fedquilt.rounds.rounds import Rounds
+from fedquilt.rounds.rounds import MemorySlots, Rounds
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,23 @@ class Tap(Local):
 class Few:
     """A source whose clients train on a few of their rows only, drawn from a seed; None leaves them all."""
 
-    source: Any
+    source: Source
     rows: int | None
     seed: Seed
 
     @property
     def ids(self) -> Sequence[ClientId]:
         """Those of the source."""
-        ids: Sequence[ClientId] = self.source.ids
-        return ids
+        return self.source.ids
 
     @property
     def examined(self) -> Sequence[ClientId]:
         """Those of the source."""
-        ids: Sequence[ClientId] = self.source.examined
-        return ids
+        return self.source.examined
 
     def site(self, client: ClientId, round: int) -> Site:
         """The client's data, with few training rows."""
-        site: Site = self.source.site(client, round)
+        site = self.source.site(client, round)
         if self.rows is None or len(site.train) <= self.rows:
             return site
         chosen = self.seed.fold("few", client).numpy().choice(len(site.train), self.rows, replace=False)
@@ -86,8 +84,7 @@ class Few:
 
     def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
         """As the source."""
-        table: Table | None = self.source.exam(client, split, round)
-        return table
+        return self.source.exam(client, split, round)
 
     def size(self, client: ClientId) -> int:
         """How many rows it trains on."""
@@ -95,7 +92,7 @@ class Few:
 
 
 def overheard(
-    method: Method, source: Source, seed: Seed, state: Any = None, done: int = 0, slots: Any = None
+    method: Method, source: Source, seed: Seed, state: Any = None, done: int = 0, slots: MemorySlots | None = None
 ) -> list[Letter]:
     """Everything that clients were sent and answered in one round, from the start or from an earlier point."""
     tap = Tap()

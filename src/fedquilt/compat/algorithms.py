@@ -173,11 +173,7 @@ def model_settings(asked: argparse.Namespace, shape: tuple[int, ...]) -> Options
     for short, given in (("-vs", asked.vocab_size), ("-ml", asked.max_len)):
         if given is not None:
             raise InputError(f"{short} {given}: only TextCNN takes texts, {asked.model} does not. Leave {short} out.")
-    image = len(shape) == 3 and shape[1] == shape[2]
-    if wanted.startswith(("cnn", "resnet", "vit")) and not image:
-        raise InputError(f"-m {asked.model} takes square images; the rows of {asked.dataset} have the shape {shape}.")
-    if wanted.startswith("resnet") and shape[0] != 3:
-        raise InputError(f"-m {asked.model} takes 3 channels; {asked.dataset} has {shape[0]}. Use -m CNN.")
+    _check_shape(asked, wanted, shape)
     options: Options = {"kind": MODELS[wanted]}
     if wanted == "cnn":
         return {**options, "hidden": asked.feature_dim}
@@ -191,3 +187,11 @@ def model_settings(asked: argparse.Namespace, shape: tuple[int, ...]) -> Options
     if wanted.startswith("resnet"):
         options |= {"norm": "batch", "stem": "7x7"}
     return options
+
+
+def _check_shape(asked: argparse.Namespace, wanted: str, shape: tuple[int, ...]) -> None:
+    image = len(shape) == 3 and shape[1] == shape[2]
+    if wanted.startswith(("cnn", "resnet", "vit")) and not image:
+        raise InputError(f"-m {asked.model} takes square images; the rows of {asked.dataset} have the shape {shape}.")
+    if wanted.startswith("resnet") and shape[0] != 3:
+        raise InputError(f"-m {asked.model} takes 3 channels; {asked.dataset} has {shape[0]}. Use -m CNN.")

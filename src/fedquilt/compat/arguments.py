@@ -169,23 +169,33 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
             setattr(asked, name, value)
     if asked.top_cnt != TOP and not asked.auto_break:
         raise InputError("-tc without -ab has no effect. Add -ab, or leave -tc out.")
-    for name in ("local_learning_rate", "time_threthold"):
-        if not getattr(asked, name) > 0:
-            raise InputError(f"--{name} must be positive, got {getattr(asked, name)}.")
     if not asked.goal or "/" in asked.goal:
         raise InputError(f"-go {asked.goal}: it is part of the names of files, so it may not be empty or hold a '/'.")
     if asked.prev >= asked.times:
         raise InputError(f"-pv {asked.prev} -t {asked.times}: no run is left; runs go from -pv to -t minus 1.")
+    _check_clients(asked)
+    _check_rates(asked)
+    if asked.time_select:
+        raise InputError("-ts has no effect in PFLlib, so there is nothing to do here. Leave it out; -tth works alone.")
+    _check_heads(asked)
+    return asked
+
+
+def _check_rates(asked: argparse.Namespace) -> None:
+    for name in ("local_learning_rate", "time_threthold"):
+        if not getattr(asked, name) > 0:
+            raise InputError(f"--{name} must be positive, got {getattr(asked, name)}.")
+    if asked.learning_rate_decay is False and asked.learning_rate_decay_gamma != 0.99:
+        raise InputError("-ldg without -ld has no effect. Add -ld, or leave -ldg out.")
+
+
+def _check_clients(asked: argparse.Namespace) -> None:
     if int(asked.num_clients * asked.join_ratio) < 1:
         raise InputError(f"-jr {asked.join_ratio} of {asked.num_clients} clients is nobody. Give a larger share.")
     if int((1 - asked.client_drop_rate) * int(asked.num_clients * asked.join_ratio)) < 1:
         raise InputError(f"-cdr {asked.client_drop_rate}: every upload would get lost. Give a smaller rate.")
-    if asked.time_select:
-        raise InputError("-ts has no effect in PFLlib, so there is nothing to do here. Leave it out; -tth works alone.")
-    if asked.learning_rate_decay is False and asked.learning_rate_decay_gamma != 0.99:
-        raise InputError("-ldg without -ld has no effect. Add -ld, or leave -ldg out.")
-    _check_heads(asked)
-    return asked
+    if asked.num_new_clients == 0 and asked.fine_tuning_epoch_new:
+        raise InputError("-ften tunes newcomers, and there are none. Add -nnc, or leave -ften out.")
 
 
 def _check_heads(asked: argparse.Namespace) -> None:
@@ -197,5 +207,3 @@ def _check_heads(asked: argparse.Namespace) -> None:
         raise InputError("--as_coded says how -uhg works, which is not there. Add -uhg, or leave --as_coded out.")
     if asked.search is not None and (asked.as_coded or not asked.use_head_grad):
         raise InputError("--search says how -uhg searches, and --as_coded is greedy. Add -uhg, or leave --search out.")
-    if asked.num_new_clients == 0 and asked.fine_tuning_epoch_new:
-        raise InputError("-ften tunes newcomers, and there are none. Add -nnc, or leave -ften out.")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from fedquilt.errors import FedquiltError
 
 
-def told(run: Callable[[], Any]) -> None:
+def told(run: Callable[[], object]) -> None:
     """Run it; errors become one message and an exit code, as of the command ``fedquilt``."""
     try:
         run()

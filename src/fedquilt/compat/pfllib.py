@@ -26,9 +26,8 @@ ROOTS = ("dataset", "../dataset")
 def folder_of(asked: argparse.Namespace) -> Path:
     """The folder of a data set: its name counts, not its case, hyphens or underscores."""
     roots = [Path(asked.dataset_root)] if asked.dataset_root else [Path(root) for root in ROOTS]
-    there = [folder for root in roots if root.is_dir() for folder in sorted(root.iterdir()) if folder.is_dir()]
-    exact = [folder for folder in there if folder.name == asked.dataset]
-    alike = exact or [folder for folder in there if _plain(folder.name) == _plain(asked.dataset)]
+    there = _folders(roots)
+    alike = _alike(there, asked.dataset)
     if not alike:
         names = ", ".join(folder.name for folder in there) or "no folder at all"
         raise InputError(
@@ -39,6 +38,15 @@ def folder_of(asked: argparse.Namespace) -> Path:
     if len({folder.name for folder in alike}) > 1:
         raise InputError(f"-data {asked.dataset} could be {' or '.join(f.name for f in alike)}. Write it as it is.")
     return alike[0]
+
+
+def _folders(roots: Sequence[Path]) -> list[Path]:
+    return [folder for root in roots if root.is_dir() for folder in sorted(root.iterdir()) if folder.is_dir()]
+
+
+def _alike(there: Sequence[Path], name: str) -> list[Path]:
+    exact = [folder for folder in there if folder.name == name]
+    return exact or [folder for folder in there if _plain(folder.name) == _plain(name)]
 
 
 def _plain(name: str) -> str:
@@ -90,7 +98,7 @@ def run(words: Sequence[str] | None = None) -> list[Path]:
     federation, new = federations(asked, folder)
     first = federation.site(federation.ids[0], 0).train
     shape = tuple(first.rows(first.all_rows()[:1]).x.shape[1:])
-    devices = []
+    devices: list[str] = []
     if asked.device == "cuda":
         devices = [f"cuda:{number}" for number in asked.device_id] if torch.cuda.is_available() else []
         print(f"devices {', '.join(devices)}" if devices else "cuda: not available here, so the CPU is used")
@@ -117,14 +125,19 @@ def run(words: Sequence[str] | None = None) -> list[Path]:
         saved = play.save_model(rounds, Path(asked.save_folder_name) / f"{name}_{number}.safetensors")
         seconds.append(time.perf_counter() - began)
         _say(f"results {paths[-1]}" + (f", global model {saved}" if saved else ""))
-    earlier = [Path(asked.results_folder) / f"{name}_{n}.h5" for n in range(asked.prev)]
-    missing = [str(path) for path in earlier if not path.is_file()]
-    if missing:
-        _say(f"runs before -pv are not in the summary, for their files are not there: {', '.join(missing)}")
-    for line in results.summary([*(path for path in earlier if path.is_file()), *paths]):
+    earlier = _there([Path(asked.results_folder) / f"{name}_{n}.h5" for n in range(asked.prev)])
+    for line in results.summary([*earlier, *paths]):
         _say(line)
     _say(f"time per run: {sum(seconds) / len(seconds):.1f} s")
     return paths
+
+
+def _there(earlier: list[Path]) -> list[Path]:
+    """The results of earlier runs, as far as there are any."""
+    missing = [str(path) for path in earlier if not path.is_file()]
+    if missing:
+        _say(f"runs before -pv are not in the summary, for their files are not there: {', '.join(missing)}")
+    return [path for path in earlier if path.is_file()]
 
 
 def _say(text: str) -> None:

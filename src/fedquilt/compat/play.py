@@ -14,14 +14,16 @@ import safetensors.torch
 from fedquilt.analysis.newcomers import evaluate_newcomers
 from fedquilt.audit import attacks
 from fedquilt.audit.cells import values_of
-from fedquilt.audit.sight import sight
+from fedquilt.audit.sight import network, sight
 from fedquilt.audit.tapping import overheard
 from fedquilt.compat.algorithms import method_settings, model_settings
 from fedquilt.compat.practical import Practical, some
 from fedquilt.compat.results import Traffic
-from fedquilt.compat.scores import Evaluation, evaluation, grade
+from fedquilt.compat.scores import PFLlibScores, evaluation, grade
 from fedquilt.config.config import Config, parse
+from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
+from fedquilt.data import Federation
 from fedquilt.engines.auto import Auto
 from fedquilt.errors import InputError
 from fedquilt.rounds.engine import Engine
@@ -55,7 +57,7 @@ def settings(asked: argparse.Namespace, shape: tuple[int, ...], seed: int) -> Co
     )
 
 
-def method_for(asked: argparse.Namespace, config: Config, federation: Any) -> Any:
+def method_for(asked: argparse.Namespace, config: Config, federation: Federation) -> Method:
     """The method, in the conditions asked for."""
     method, seed = method_of(config, federation), Seed(config.seed)
     check_fits(method, federation, asked.batch_size)
@@ -76,7 +78,7 @@ def method_for(asked: argparse.Namespace, config: Config, federation: Any) -> An
     return worse
 
 
-def check_newcomers(asked: argparse.Namespace, method: Any) -> None:
+def check_newcomers(asked: argparse.Namespace, method: Method) -> None:
     """Newcomers need a model to be given, or some training."""
     whole = method.global_model(method.init_server(Seed(0).fold("server")))
     if asked.num_new_clients and not asked.fine_tuning_epoch_new and whole is None:
@@ -84,22 +86,18 @@ def check_newcomers(asked: argparse.Namespace, method: Any) -> None:
 
 
 def played(
-    asked: argparse.Namespace, config: Config, method: Any, federation: Any, engine: Engine, say: Say
-) -> tuple[list[Evaluation], list[Traffic], Rounds]:
+    asked: argparse.Namespace, config: Config, method: Method, federation: Federation, engine: Engine, say: Say
+) -> tuple[list[PFLlibScores], list[Traffic], Rounds]:
     """The evaluations before rounds 0, g, 2g, ... T for the gap g, what each round sent, and the run after the last."""
     rounds = Rounds(method, federation, engine, Seed(config.seed), score=grade)
-    found: list[Evaluation] = []
+    found: list[PFLlibScores] = []
     sent: list[Traffic] = []
     warning: str | None = None
     for number in range(asked.global_rounds + 1):
         began = time.perf_counter()
         if number % asked.eval_gap == 0:
             found.append(evaluation(rounds.examine(federation.examined, with_global=False)))
-            now = found[-1]
-            say(
-                f"round {number}: train loss {now.loss:.4f}, test accuracy {now.accuracy:.4f} (std over clients "
-                f"{now.std:.4f}), AUC {now.auc:.4f}"
-            )
+            say(f"round {number}: {found[-1].words}")
         if asked.dlg_eval and number % asked.dlg_gap == 0:
             say(attacked(asked, config, method, federation, rounds))
         if number == asked.global_rounds or (asked.auto_break and _old(found, asked.top_cnt)):
@@ -116,17 +114,17 @@ def played(
     return found, sent, rounds
 
 
-def told_by(method: Any, state: Any) -> str | None:
+def told_by(method: Method, state: object) -> str | None:
     """What a method has to say about its state, if anything."""
     found: str | None = method.warned(state) if hasattr(method, "warned") else None
     return found
 
 
-def _old(found: list[Evaluation], top: int) -> bool:
+def _old(found: list[PFLlibScores], top: int) -> bool:
     return len(found) - int(np.argmax([e.accuracy for e in found])) > top
 
 
-def attacked(asked: argparse.Namespace, config: Config, method: Any, federation: Any, rounds: Rounds) -> str:
+def attacked(asked: argparse.Namespace, config: Config, method: Method, federation: Federation, rounds: Rounds) -> str:
     """DLG on what some clients are about to send: the coming round is played once more, with somebody listening."""
     slots = MemorySlots()
     slots.frames = {c: frame for c in federation.ids if (frame := rounds.slots.get(c)) is not None}
@@ -135,9 +133,9 @@ def attacked(asked: argparse.Namespace, config: Config, method: Any, federation:
     if asked.learning_rate_decay:
         lr *= asked.learning_rate_decay_gamma**rounds.done
     images = asked.batch_num_per_client * asked.batch_size
-    scene = attacks.Scene(method.net, *values_of(federation), iterations=10, restarts=1, batch_size=images)
+    scene = attacks.Scene(network(method), *values_of(federation), iterations=10, restarts=1, batch_size=images)
     found: list[tuple[float, float]] = []
-    notes: list[str] = []
+    notes: dict[str, None] = {}
     for client in list(dict.fromkeys(letter.client for letter in letters))[:ATTACKED]:
         site = federation.site(client, rounds.done)
         steps = asked.local_epochs * -(-len(site.train) // asked.batch_size)
@@ -145,7 +143,7 @@ def attacked(asked: argparse.Namespace, config: Config, method: Any, federation:
         numbers, _, note = attacks.dlg(scene, seen, site.train.whole(), rounds.seed.fold("dlg", rounds.done, client))
         got, blind = numbers.get("psnr"), numbers.get("psnr_blind")
         found += [] if got is None or blind is None else [(got, blind)]
-        notes += [note] if note and note not in notes else []
+        notes |= {note: None} if note else {}
     if not found:
         return f"DLG at round {rounds.done}: {'; '.join(notes)}"
     got, blind = (float(np.mean(column)) for column in zip(*found, strict=True))
@@ -155,7 +153,7 @@ def attacked(asked: argparse.Namespace, config: Config, method: Any, federation:
     )
 
 
-def newcomers(asked: argparse.Namespace, method: Any, rounds: Rounds, new: Any) -> tuple[float, str]:
+def newcomers(asked: argparse.Namespace, method: Method, rounds: Rounds, new: Federation) -> tuple[float, str]:
     """The accuracy of clients that never took part, over all their rows."""
     mode = "fine_tune" if asked.fine_tuning_epoch_new else "none"
     whole = getattr(method, "base", method) if isinstance(method, Practical) else method

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
-from fedquilt.core.exchange import Exchange, Reply, Turn, at_random, unmoved
+from fedquilt.core.exchange import Exchange, Method, Reply, Turn, at_random, unmoved
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Site
+from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import InTurn, Job, Train
 from fedquilt.errors import InputError
 from fedquilt.methods.on_base import OnBase
 
 DELAY = 0.1  # seconds that one message on a slow line takes at most, as in PFLlib
+
+S = TypeVar("S")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -23,15 +26,15 @@ class joining:
 
     least: int
 
-    def __call__(self, state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+    def __call__(self, state: object, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
         count = int(seed.fold("how many").numpy().integers(self.least, len(ids) + 1))
         return at_random(count)(state, ids, seed)
 
 
-def some(rate: float, ids: Sequence[int], seed: Seed) -> tuple[int, ...]:
+def some(rate: float, ids: Sequence[ClientId], seed: Seed) -> tuple[ClientId, ...]:
     """int(rate * N) of the clients."""
     drawn = seed.numpy().choice(len(ids), int(rate * len(ids)), replace=False)
-    return tuple(sorted(ids[i] for i in drawn))
+    return in_order([ids[i] for i in drawn])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +52,17 @@ class Practical(OnBase):
         seed: Of the simulated times.
     """
 
-    base: Any
+    base: Method
     join: int | None = None
     drop_rate: float = 0.0
-    slow: tuple[int, ...] = ()
-    late: tuple[int, ...] = ()
+    slow: tuple[ClientId, ...] = ()
+    late: tuple[ClientId, ...] = ()
     patience: float = 10000.0
     seed: int = 0
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: object, round: int) -> tuple[str, ...]:
         """As the base."""
-        names: tuple[str, ...] = self.base.plan(state, round)
-        return names
+        return self.base.plan(state, round)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's."""
@@ -69,27 +71,35 @@ class Practical(OnBase):
     def _worse(self, exchange: Exchange) -> Exchange:
         if self.join is not None and isinstance(exchange.cohort, at_random):
             exchange = replace(exchange, cohort=joining(self.join))
-        if exchange.up == unmoved or not isinstance(exchange.work, Train | InTurn):
-            if self.slow and exchange.up != unmoved and exchange.name == "train":
+        work = exchange.work
+        if exchange.up == unmoved:
+            return exchange
+        if not isinstance(work, Train | InTurn):
+            if self.slow and exchange.name == "train":
                 raise InputError("-tsr: this algorithm's local work has no epochs that could be fewer. Leave it out.")
             return exchange
         if self.drop_rate or self.late:
             exchange = replace(exchange, up=partial(self._up, exchange.up))
-        return replace(exchange, work=self._slowed(exchange.work)) if self.slow else exchange
+        if not self.slow:
+            return exchange
+        slowed = InTurn(tuple(map(self._slowed, work.works))) if isinstance(work, InTurn) else self._slowed(work)
+        return replace(exchange, work=slowed)
 
-    def _slowed(self, work: Any) -> Any:
-        if isinstance(work, InTurn):
-            return InTurn(tuple(self._slowed(part) for part in work.works))
+    def _slowed(self, work: Train) -> Train:
         return replace(work, start=partial(self._start, work.start, work.epochs))
 
-    def _start(self, begin: Callable[..., Job], epochs: int, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def _start(
+        self, begin: Callable[..., Job], epochs: int, download: object, client: object, site: Site, turn: Turn
+    ) -> Job:
         job = begin(download, client, site, turn)
         if turn.client not in self.slow:
             return job
         most = max(1, (job.epochs or epochs) // 2)
         return replace(job, epochs=int(turn.seed.fold("slow").numpy().integers(1, most + 1)))
 
-    def _up(self, up: Callable[..., Any], state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    def _up(
+        self, up: Callable[[S, Iterable[Reply[U]], Turn], S], state: S, replies: Iterable[Reply[U]], turn: Turn
+    ) -> S:
         heard = list(replies)
         count = int((1 - self.drop_rate) * len(heard))
         drawn = turn.seed.fold("lost").numpy().choice(len(heard), count, replace=False)

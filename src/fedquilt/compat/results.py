@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.compat.scores import Evaluation
+from fedquilt.compat.scores import PFLlibScores
 from fedquilt.core.memory import check_bytes
 from fedquilt.errors import InputError
 from fedquilt.storage.files import write_atomic
@@ -55,7 +55,7 @@ def h5py() -> Any:
     return found
 
 
-def save(path: Path, scores: Sequence[Evaluation], sent: Sequence[Traffic], about: Mapping[str, Any]) -> None:
+def save(path: Path, scores: Sequence[PFLlibScores], sent: Sequence[Traffic], about: Mapping[str, object]) -> None:
     """One value per evaluation in each series, one per round in those of bytes; settings as attributes."""
     content = io.BytesIO()
     with h5py().File(content, "w") as file:

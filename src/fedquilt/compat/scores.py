@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +46,7 @@ def _auc(scores: Tensor, labels: Tensor) -> float | None:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PFLlibScores:
     """All clients at once.
 
     ``accuracy``, ``auc`` and ``loss`` count rows; ``std`` is that of the clients' accuracies.
@@ -58,15 +57,30 @@ class Evaluation:
     auc: float
     loss: float
 
+    @property
+    def words(self) -> str:
+        """For people."""
+        return (
+            f"train loss {self.loss:.4f}, test accuracy {self.accuracy:.4f} (std over clients {self.std:.4f}), "
+            f"AUC {self.auc:.4f}"
+        )
 
-def evaluation(exams: Mapping[ClientId, Mapping[str, Any]]) -> Evaluation:
+
+Exams = Mapping[ClientId, Mapping[str, Mapping[str, Grades]]]  # by client, model and split
+
+
+def _grades(exams: Exams, split: str) -> list[Grades]:
+    """Of the clients whose deployed models were graded on this split."""
+    return [e["deployed"][split] for e in exams.values() if split in e["deployed"]]
+
+
+def evaluation(exams: Exams) -> PFLlibScores:
     """From each client's grades: on 'test' rows, and on training rows under the name 'valid'."""
-    tests = [e["deployed"]["test"] for e in exams.values() if "test" in e["deployed"]]
-    trains = [e["deployed"]["valid"] for e in exams.values() if "valid" in e["deployed"]]
+    tests, trains = _grades(exams, "test"), _grades(exams, "valid")
     rows = sum(g.rows for g in tests)
-    known = [g for g in tests if g.auc is not None]
-    auc = sum(g.auc * g.rows for g in known) / sum(g.rows for g in known) if known else float("nan")
-    return Evaluation(
+    known = [(g.auc, g.rows) for g in tests if g.auc is not None]
+    auc = sum(a * n for a, n in known) / sum(n for _, n in known) if known else float("nan")
+    return PFLlibScores(
         sum(g.right for g in tests) / rows,
         float(np.std([g.right / g.rows for g in tests])),
         auc,

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from fedquilt.compat.entry import told
-from fedquilt.config.config import load
+from fedquilt.config.config import Config, load
 from fedquilt.config.data import federation_of
 from fedquilt.core.table import Table
+from fedquilt.data import Federation
 from fedquilt.errors import InputError
 from fedquilt.storage.files import to_json, write_atomic
 
 
-def write(federation: Any, folder: Path, settings: Mapping[str, Any] | None = None) -> None:
+def write(federation: Federation, folder: Path, settings: Mapping[str, Any] | None = None) -> None:
     """Clients become 0, 1, ... in their order; validation rows go to train, for PFLlib has none.
 
     ``settings`` say how the division was made, in the words of PFLlib's config.json.
@@ -70,7 +71,7 @@ def _log(counts: Sequence[Sequence[Sequence[int]]], sizes: Mapping[str, Sequence
     return "\n".join(lines) + "\n"
 
 
-def partition_settings(config: Any) -> dict[str, Any]:
+def partition_settings(config: Config) -> dict[str, Any]:
     """How a recipe divides rows, as PFLlib's config.json has it."""
     chosen = config.data.partition
     even = chosen.kind == "iid"

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     D = TypeVar("D", default=Any)  # a download, as the client sees it
     C = TypeVar("C", default=Any)  # a client's state
     U = TypeVar("U", default=Any)  # an upload, as the server sees it
+    R = TypeVar("R", covariant=True, default=Any)  # in a reply, one of a narrower type will do
 else:
     from typing import TypeVar
 
     S, D, C, U = TypeVar("S"), TypeVar("D"), TypeVar("C"), TypeVar("U")
+    R = TypeVar("R", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,12 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Reply(Generic[U]):
+class Reply(Generic[R]):
     """What one client answered. ``examples`` is how much data stands behind it."""
 
     client: ClientId
     examples: int
-    upload: U
+    upload: R
 
 
 class Codec(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedquilt.core.exchange import Codec, Exchange, plain
+from fedquilt.core.exchange import Codec, Exchange, Method, plain
 from fedquilt.errors import InputError
 from fedquilt.methods.on_base import OnBase
 
@@ -29,7 +29,7 @@ class Compressed(OnBase):
         >>> method = Compressed(base=FedAvg(objective=net), codec=error_feedback(top_k(0.01)))
     """
 
-    base: Any
+    base: Method
     codec: Codec = plain
     download: Codec = plain
     exchange: str | None = None
@@ -59,7 +59,6 @@ class Compressed(OnBase):
         )
         return tuple(trips.values())
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: object, round: int) -> tuple[str, ...]:
         """As the base."""
-        names: tuple[str, ...] = self.base.plan(state, round)
-        return names
+        return self.base.plan(state, round)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 from torch import Tensor
 
 from fedquilt.core.exchange import Codec, Cohort, Exchange, Reply, Turn, everyone, plain
+from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, Parts, check_change, everything, pick, sub
@@ -20,6 +21,9 @@ from fedquilt.pieces.aggregators import Aggregator, mean
 from fedquilt.pieces.objectives import cross_entropy
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.records.record import record
+
+S = TypeVar("S", bound=HasShared)
+C = TypeVar("C", bound=HasPrivate)
 
 
 @record
@@ -121,12 +125,12 @@ class FedAvg:
         """The network."""
         return self.loss.net
 
-    def init_server(self, seed: Seed) -> Any:
+    def init_server(self, seed: Seed) -> Server:
         """The shared part of a fresh model."""
         self.parts.check(self.net.names)
         return Server(shared=pick(self.parts.shared, self.net.init(seed)))
 
-    def init_client(self, seed: Seed) -> Any:
+    def init_client(self, seed: Seed) -> Client:
         """The private part of a fresh model; every client starts with its own, unless with ``shared_start``."""
         if not any(self.parts.private(n) for n in self.net.names):
             return Client(private={})
@@ -153,40 +157,40 @@ class FedAvg:
         )
         return (Exchange("train", self.down, work, self.up, self.codec, self.cohort, self.check),)
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: HasShared, round: int) -> tuple[str, ...]:
         """The same every round."""
         return ("train",)
 
-    def down(self, state: Any, client_id: ClientId) -> Any:
+    def down(self, state: HasShared, client_id: ClientId) -> Download:
         """The shared part, the same for everyone."""
         return Download(shared=state.shared)
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """Begin from the shared part and one's own private part."""
         return Job(params={**download.shared, **client.private}, fixed={"start": download.shared})
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, Upload]:
         """Keep the private part, send the change of the shared one."""
         delta = sub(pick(self.parts.shared, trained.params), job.fixed["start"])
         return replace(client, private=pick(self.parts.private, trained.params)), Upload(delta=delta)
 
-    def check(self, state: Any, upload: Any) -> None:
+    def check(self, state: HasShared, upload: HasDelta) -> None:
         """A change has the names and shapes of what it changes."""
         check_change(state.shared, upload.delta, "upload")
 
-    def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    def up(self, state: S, replies: Iterable[Reply[HasDelta]], turn: Turn) -> S:
         """Merge the changes."""
         return replace(state, shared=self.aggregate(state.shared, replies, turn))
 
-    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+    def observe(self, state: S, metrics: Mapping[str, float]) -> S:
         """Metrics change nothing."""
         return state
 
-    def global_model(self, state: Any) -> Params | None:
+    def global_model(self, state: HasShared) -> Params | None:
         """The shared part, if it is a whole model."""
         return state.shared if state.shared.keys() >= set(self.net.names) else None
 
-    def personal_model(self, download: Any, client: Any) -> Params:
+    def personal_model(self, download: HasShared, client: HasPrivate) -> Params:
         """The shared part with the client's own private part."""
         return {**download.shared, **client.private}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, get_type_hints
@@ -49,6 +49,12 @@ def _or_empty(default: Any) -> Any:
     return Parameter.empty if default is MISSING else default
 
 
+def _refuse_unknown(cls: type[object], options: Iterable[str], own: Iterable[str], known: tuple[str, ...]) -> None:
+    for name in options:
+        if name not in known:
+            raise InputError(f"{cls.__name__} has no option {name!r}{did_you_mean(name, (*own, *known))}.")
+
+
 class OnBase:
     """A method around another one, its ``base``: it answers every question of a method by asking the base, unless the
     class answers itself. ``plan`` is the exception: by default a round makes all of the method's own exchanges, in
@@ -85,11 +91,7 @@ class OnBase:
             base = None
         if (base is None) == (objective is None):
             raise InputError(f"{cls.__name__} needs either a network (or an objective), or base=...")
-        known = () if base is not None else tuple(_options(FedAvg))
-        for name in options:
-            if name not in known:
-                close = did_you_mean(name, (*own, *known))
-                raise InputError(f"{cls.__name__} has no option {name!r}{close}.")
+        _refuse_unknown(cls, options, own, () if base is not None else tuple(_options(FedAvg)))
         object.__setattr__(self, "base", base if objective is None else self.around(objective, **options))
         self.__post_init__()
 

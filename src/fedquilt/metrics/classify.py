@@ -41,6 +41,9 @@ class Scores:
             raise InputError("malformed scores: their kinds of numbers")
         if len({len(c) for c in counts}) != 1 or bool((torch.stack(counts) < 0).any()):
             raise InputError("malformed scores: their counts")
+        self._check_sums()
+
+    def _check_sums(self) -> None:
         most = torch.minimum(self.support, self.called)
         if {int(self.support.sum()), int(self.called.sum())} != {self.rows} or bool((self.correct > most).any()):
             raise InputError("malformed scores: their counts do not add up")

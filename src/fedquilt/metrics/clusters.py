@@ -161,21 +161,29 @@ def _scored(
     clients: Sequence[ClientId], scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float]
 ) -> dict[str, float | None]:
     names = [m.id for m in metrics("table")]
-    found: dict[str, Any] = {}
-    if clients:
-        counts = Counts.of([scores[c] for c in clients])
-        held = values(counts)
-        first = held[PRIMARY]
-        found = {f"{PRIMARY}_std": first.std(), f"{PRIMARY}_least": first.min()}
-        known = {name: np.ma.compressed(held[name]) for name in names if name in held}
-        found |= {name: column.mean() for name, column in known.items() if len(column)}
-        there = {name: np.flatnonzero(~np.ma.getmaskarray(held[name])) for name in known}
-        found |= {name + ROWS_HALF: metric(name).half(counts, which) for name, which in there.items() if len(which)}
+    found = _measured(names, Counts.of([scores[c] for c in clients])) if clients else {}
     least = [majority[c] for c in clients if c in majority and not math.isnan(majority[c])]
-    found |= {"majority_class": np.mean(least)} if least else {}
-    keys = (PRIMARY, f"{PRIMARY}_std", f"{PRIMARY}_least", *(n for n in names if n != PRIMARY), "majority_class")
-    halves = (name + ROWS_HALF for name in names)
-    return {n: None if found.get(n) is None else float(found[n]) for n in (*keys, *halves)}
+    found |= {"majority_class": float(np.mean(least))} if least else {}
+    first = (PRIMARY, f"{PRIMARY}_std", f"{PRIMARY}_least")
+    rest = dict.fromkeys([*names, "majority_class", *(name + ROWS_HALF for name in names)])
+    return {n: _number(found.get(n)) for n in dict.fromkeys([*first, *rest])}
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _measured(names: Sequence[str], counts: Counts) -> dict[str, float | None]:
+    """The means of these metrics with their intervals, and how the first one is spread."""
+    held = values(counts)
+    first = held[PRIMARY]
+    found: dict[str, float | None] = {f"{PRIMARY}_std": first.std(), f"{PRIMARY}_least": first.min()}
+    for name in names:
+        which = np.flatnonzero(~np.ma.getmaskarray(held[name])) if name in held else np.zeros(0, dtype=np.int64)
+        if len(which):
+            mean = np.ma.compressed(held[name]).mean()
+            found |= {name: mean, name + ROWS_HALF: metric(name).half(counts, which)}
+    return found
 
 
 def embedding_distances(

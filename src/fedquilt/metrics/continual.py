@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -98,6 +99,7 @@ def _check(x: Tensor, y: Tensor) -> None:
 
 
 Row = Sequence[float | None]
+Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -128,21 +130,22 @@ def continual(matrix: Sequence[Row], before: Row | None = None) -> Continual:
     """
     a = _square(matrix)
     tasks = len(a)
-    old, start = range(tasks - 1), None if before is None else _line(before, tasks)
-    ahead = None
-    if start is not None and tasks > 1:
-        gains = [a[i - 1, i] - start[i] for i in range(1, tasks)]
-        ahead = None if any(map(math.isnan, gains)) else float(np.mean(gains))
+    old = range(tasks - 1)
     return Continual(
         average=float(a[-1].mean()),
         forgetting=float(np.mean([np.nanmax(a[:-1, i]) - a[-1, i] for i in old])) if old else None,
         backward=float(np.mean([a[-1, i] - a[i, i] for i in old])) if old else None,
-        forward=ahead,
+        forward=None if before is None else _forward(a, _line(before, tasks)),
         incremental=float(np.mean([a[t, : t + 1].mean() for t in range(tasks)])),
     )
 
 
-def _square(matrix: Sequence[Row]) -> np.ndarray:
+def _forward(a: Scores, start: Scores) -> float | None:
+    gains = [a[i - 1, i] - start[i] for i in range(1, len(a))]
+    return float(np.mean(gains)) if gains and not any(map(math.isnan, gains)) else None
+
+
+def _square(matrix: Sequence[Row]) -> Scores:
     rows = [_line(row, len(matrix)) for row in matrix]
     if not rows:
         raise InputError("Without a task there is nothing to remember or to forget: the matrix is empty.")
@@ -152,7 +155,7 @@ def _square(matrix: Sequence[Row]) -> np.ndarray:
     return a
 
 
-def _line(row: Row, tasks: int) -> np.ndarray:
+def _line(row: Row, tasks: int) -> Scores:
     if len(row) != tasks:
         raise InputError(f"Every row needs a score for each of the {tasks} tasks, got one with {len(row)}.")
     return np.array([math.nan if v is None else v for v in row], dtype=np.float64)

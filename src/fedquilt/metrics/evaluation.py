@@ -137,16 +137,17 @@ def client_rows(round: int, exams: Mapping[ClientId, Mapping[str, Any]]) -> list
             for split, score in exam.get(model, {}).items():
                 keys.append({"round": round, "client": client, "model": model, "split": split})
                 scores.append(score)
-    if not scores:
-        return []
-    counts = Counts.of(scores)
+    lists = _columns(Counts.of(scores)) if scores else {}
+    return [{**key, **{name: column[i] for name, column in lists.items()}} for i, key in enumerate(keys)]
+
+
+def _columns(counts: Counts) -> dict[str, list[float | None]]:
     columns = {"rows": counts.rows, **values(counts)}
     for m in metrics():
         columns |= m.spread(counts) if m.id in columns else {}
     if counts.kind == "classification":
         columns["rarest"] = rarest(counts.support)
-    lists = {name: column.tolist() for name, column in columns.items()}
-    return [{**key, **{name: column[i] for name, column in lists.items()}} for i, key in enumerate(keys)]
+    return {name: column.tolist() for name, column in columns.items()}
 
 
 def score_row(score: Any) -> dict[str, float]:

@@ -19,8 +19,8 @@ BINS = 15  # of confidence
 Floats = NDArray[np.float64]
 
 
-@record
-class Tally:
+@record(name="fedquilt.metrics.tails:Tally")
+class ClassTally:
     """Which labels were called what, [classes, classes] with rows the labels; and per bin of confidence how many rows,
     how many of them right, and the sum of their confidences."""
 
@@ -47,8 +47,8 @@ class Tally:
         """How many rows are called so, of each class."""
         return self.calls.sum(0)
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.calls + other.calls, self.bins + other.bins)
+    def __add__(self, other: ClassTally) -> ClassTally:
+        return ClassTally(self.calls + other.calls, self.bins + other.bins)
 
     # Measures
 
@@ -103,7 +103,7 @@ class Tally:
         return {name: getattr(self, name) for name in names}
 
 
-def tally(scores: Tensor, labels: Tensor) -> Tally:
+def tally(scores: Tensor, labels: Tensor) -> ClassTally:
     """The counts of some rows; scores may be -inf for classes that cannot be the answer."""
     classes = scores.shape[1]
     confidence, answer = scores.double().softmax(1).max(1)
@@ -114,10 +114,10 @@ def tally(scores: Tensor, labels: Tensor) -> Tally:
         torch.zeros(BINS, dtype=torch.float64).index_add(0, place, v)
         for v in (torch.ones_like(right), right, confidence)
     ]
-    return Tally(calls, torch.stack(per_bin))
+    return ClassTally(calls, torch.stack(per_bin))
 
 
-def halves(tallies: Sequence[Tally], weights: Mapping[str, Array] | None = None) -> dict[str, float]:
+def halves(tallies: Sequence[ClassTally], weights: Mapping[str, Array] | None = None) -> dict[str, float]:
     """Half of the 95 % interval that the number of rows leaves the mean over tallies of each measure that is a metric
     with a variance; ``weights`` of tallies are by measure."""
     support, correct, called = (
@@ -125,20 +125,20 @@ def halves(tallies: Sequence[Tally], weights: Mapping[str, Array] | None = None)
     )
     rows = np.array([t.rows for t in tallies], dtype=np.float64)
     counts = Counts("classification", rows, np.zeros(len(rows)), support, correct, called, {})
-    known = [m for m in metrics() if m.variance is not None and hasattr(Tally, m.id)]
+    known = [m for m in metrics() if m.variance is not None and hasattr(ClassTally, m.id)]
     return {m.id + ROWS_HALF: half_of_mean(m.variance(counts), (weights or {}).get(m.id)) for m in known if m.variance}
 
 
 Groups = Mapping[str, Sequence[int]]  # head, middle and tail: which classes
 
 
-def by_group(found: Tally, groups: Groups) -> dict[str, float]:
+def by_group(found: ClassTally, groups: Groups) -> dict[str, float]:
     """Share of right rows in each group of classes."""
     return {name: found.of(classes) for name, classes in groups.items()}
 
 
 def over_clients(
-    tallies: Sequence[Tally], rows: Sequence[int], groupings: Mapping[str, Sequence[Groups]]
+    tallies: Sequence[ClassTally], rows: Sequence[int], groupings: Mapping[str, Sequence[Groups]]
 ) -> dict[str, Any]:
     """Clients' measures as one row.
 
@@ -153,10 +153,12 @@ def over_clients(
         found[name] = float((values * weights).sum() / weights.sum() if name.endswith("f1") else values.mean())
     found |= halves(tallies, {name: weights for name in each[0] if name.endswith("f1")})
     found["worst"] = min(m["accuracy"] for m in each)
-    for kind, own in groupings.items():
-        parts = [by_group(t, groups) for t, groups in zip(tallies, own, strict=True)]
-        found[kind] = {name: _mean([p[name] for p in parts]) for name in parts[0]}
-    return found
+    return found | {kind: _group_means(tallies, own) for kind, own in groupings.items()}
+
+
+def _group_means(tallies: Sequence[ClassTally], own: Sequence[Groups]) -> dict[str, float]:
+    parts = [by_group(t, groups) for t, groups in zip(tallies, own, strict=True)]
+    return {name: _mean([p[name] for p in parts]) for name in parts[0]}
 
 
 def _mean(values: Sequence[float]) -> float:

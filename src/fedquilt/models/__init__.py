@@ -2,7 +2,7 @@
 
 from fedquilt.models.adapters import Adapter, LowRank, adapted, inject
 from fedquilt.models.audit import Audit, audit
-from fedquilt.models.counts import Counts, count
+from fedquilt.models.counts import ModelSize, count
 from fedquilt.models.encoder import TextEncoder, tokenise
 from fedquilt.models.masked.hf_mae import ViTMAE
 from fedquilt.models.masked.mae import MaskedAutoencoder
@@ -14,6 +14,7 @@ from fedquilt.models.small import MLP, CNNCifar, CNNMnist, FedAvgCNN, LeNet5, Lo
 from fedquilt.models.text import CharRNN, TextCNN
 from fedquilt.models.vit import ViT, ViTCehgls
 from fedquilt.models.weights.start import Loaded, load_weights, with_weights
+from fedquilt.moved import moved
 
 __all__ = [
     "MLP",
@@ -22,13 +23,13 @@ __all__ = [
     "CNNCifar",
     "CNNMnist",
     "CharRNN",
-    "Counts",
     "FedAvgCNN",
     "LeNet5",
     "Loaded",
     "LogisticRegression",
     "LowRank",
     "MaskedAutoencoder",
+    "ModelSize",
     "Pictures",
     "Reconstruction",
     "ResNet",
@@ -50,3 +51,8 @@ __all__ = [
     "tokenise",
     "with_weights",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Names of 0.1."""
+    return moved(f"{__name__}:{name}")

@@ -16,7 +16,7 @@ from fedquilt.errors import InputError
 
 
 @dataclass(frozen=True)
-class Counts:
+class ModelSize:
     """The size of a network and the cost of one row.
 
     Args:
@@ -35,7 +35,7 @@ class Counts:
     bytes: int
 
 
-def count(module: nn.Module | Callable[[], nn.Module], shape: Sequence[int]) -> Counts:
+def count(module: nn.Module | Callable[[], nn.Module], shape: Sequence[int]) -> ModelSize:
     """The counts of a module, or of what a builder makes, for one row of this shape.
 
     Nothing is computed and no memory used, unless what the module does depends on values: then one row really
@@ -53,7 +53,7 @@ def count(module: nn.Module | Callable[[], nn.Module], shape: Sequence[int]) -> 
         made = module if isinstance(module, nn.Module) else _build(module, "cpu")
         flops = _flops(made, shape, None)
     parameters, buffers = list(made.parameters()), _saved(made)
-    return Counts(
+    return ModelSize(
         parameters=sum(p.numel() for p in parameters),
         trainable=sum(p.numel() for p in parameters if p.requires_grad),
         buffers=sum(b.numel() for b in buffers),

@@ -17,7 +17,7 @@ from fedquilt.core.memory import check_bytes
 from fedquilt.core.net import Net
 from fedquilt.core.params import everything_but, nothing, under
 from fedquilt.errors import FedquiltError, InputError, did_you_mean
-from fedquilt.models.counts import Counts, count
+from fedquilt.models.counts import ModelSize, count
 from fedquilt.models.encoder import TextEncoder
 from fedquilt.models.masked.autoencoders import ADAPTING, SIZES, library_autoencoder, own_autoencoder, with_adapters
 from fedquilt.models.masked.mae import MaskedAutoencoder
@@ -28,6 +28,7 @@ from fedquilt.models.text import CharRNN, TextCNN
 from fedquilt.models.vit import ViT, ViTCehgls
 from fedquilt.models.weights.files import fingerprint
 from fedquilt.models.weights.start import with_weights
+from fedquilt.moved import moved
 from fedquilt.registry import entries, lookup
 
 Shape = tuple[int, ...]
@@ -36,7 +37,7 @@ PATHS = ("weights", "pretrained", "folder")  # options that name files
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModelEntry:
     """A network that can be asked for; its name and one line about it are in :mod:`fedquilt.registry`.
 
     Args:
@@ -124,30 +125,30 @@ _CHARS = ("vocab", "width", "hidden", "layers")
 _VIT_S = partial(ViT, patch=16, width=384, depth=12, heads=6, mlp=1536)
 
 
-def _resnet(depth: int) -> Entry:
-    return Entry(
+def _resnet(depth: int) -> ModelEntry:
+    return ModelEntry(
         partial(ResNet, depth=depth), "(C, H, H) with H of 8 or more", _images(8), _image, _RESNET, (3, 32, 32)
     )
 
 
 MODELS = {
-    "logistic": Entry(LogisticRegression, "any shape", _any_shape, _flat),
-    "mlp": Entry(MLP, "any shape", _any_shape, _flat, ("hidden",)),
-    "lenet5": Entry(LeNet5, "(C, 28, 28) or (C, 32, 32)", _sides(28, 32), _image),
-    "fedavg_cnn": Entry(FedAvgCNN, "(C, H, H) with H of 16 or more", _images(16), _image, ("hidden",)),
-    "cnn_mnist": Entry(CNNMnist, "(C, H, H) with H of 16 or more", _images(16), _image, ("hidden", "dropout")),
-    "cnn_cifar": Entry(CNNCifar, "(C, H, H) with H of 8 or more", _images(8), _image, ("hidden",), (3, 32, 32)),
+    "logistic": ModelEntry(LogisticRegression, "any shape", _any_shape, _flat),
+    "mlp": ModelEntry(MLP, "any shape", _any_shape, _flat, ("hidden",)),
+    "lenet5": ModelEntry(LeNet5, "(C, 28, 28) or (C, 32, 32)", _sides(28, 32), _image),
+    "fedavg_cnn": ModelEntry(FedAvgCNN, "(C, H, H) with H of 16 or more", _images(16), _image, ("hidden",)),
+    "cnn_mnist": ModelEntry(CNNMnist, "(C, H, H) with H of 16 or more", _images(16), _image, ("hidden", "dropout")),
+    "cnn_cifar": ModelEntry(CNNCifar, "(C, H, H) with H of 8 or more", _images(8), _image, ("hidden",), (3, 32, 32)),
     "resnet10": _resnet(10),
     "resnet18": _resnet(18),
     "resnet34": _resnet(34),
-    "vit_tiny": Entry(ViT, "(C, H, H) with H a multiple of patch", _images(4), _image, _VIT, (3, 32, 32)),
-    "vit_small_patch16_224": Entry(
+    "vit_tiny": ModelEntry(ViT, "(C, H, H) with H a multiple of patch", _images(4), _image, _VIT, (3, 32, 32)),
+    "vit_small_patch16_224": ModelEntry(
         _VIT_S, "(C, 224, 224)", _sides(224), _image, ("dropout", "frozen"), (3, 224, 224), 1000
     ),
-    "vit_cehgls": Entry(
+    "vit_cehgls": ModelEntry(
         ViTCehgls, "(C, H, H) with H of 28, 32, 64 or 224", _sides(28, 32, 64, 224), _image, ("dropout",), (3, 32, 32)
     ),
-    "text_cnn": Entry(
+    "text_cnn": ModelEntry(
         TextCNN,
         "token ids (L,) with L of 5 or more",
         _text,
@@ -156,13 +157,15 @@ MODELS = {
         (128,),
         4,
     ),
-    "char_lstm": Entry(CharRNN, "token ids (L,)", _text, _length, _CHARS, (80,), 80),
-    "char_gru": Entry(partial(CharRNN, cell="gru"), "token ids (L,)", _text, _length, _CHARS, (80,), 80),
-    "signal_cnn": Entry(SignalCNN, "(C, L) with L of 28 or more", _window, _signal, ("span", "hidden"), (9, 128), 6),
-    "text_encoder": Entry(
+    "char_lstm": ModelEntry(CharRNN, "token ids (L,)", _text, _length, _CHARS, (80,), 80),
+    "char_gru": ModelEntry(partial(CharRNN, cell="gru"), "token ids (L,)", _text, _length, _CHARS, (80,), 80),
+    "signal_cnn": ModelEntry(
+        SignalCNN, "(C, L) with L of 28 or more", _window, _signal, ("span", "hidden"), (9, 128), 6
+    ),
+    "text_encoder": ModelEntry(
         TextEncoder, "token ids (L,)", _text, _length, ("folder", "frozen", "pad"), (64,), 2, ("folder",)
     ),
-    "mae": Entry(
+    "mae": ModelEntry(
         MaskedAutoencoder,
         "(C, H, H) with H a multiple of patch",
         _images(4),
@@ -172,7 +175,7 @@ MODELS = {
         composed=own_autoencoder,
         described=(own_autoencoder, with_adapters),
     ),
-    "hf_mae": Entry(
+    "hf_mae": ModelEntry(
         nn.Module,
         "(C, H, H) as its folder says",
         _images(4),
@@ -206,19 +209,7 @@ def make(
     entry = find(name)
     if weights is not None:
         options["weights"] = weights
-    for option in options:
-        if option not in entry.known:
-            raise InputError(
-                f"The model {name} has no option {option!r}{did_you_mean(option, entry.known)} "
-                f"(its options: {', '.join(entry.known)})"
-            )
-    for option in entry.needs:
-        if option not in options:
-            raise InputError(f"The model {name} needs the option {option}.")
-    for option in PATHS:
-        place = options.get(option)
-        if place is not None and (not isinstance(place, str | Path) or not str(place)):
-            raise InputError(f"{option} should be the path of a file or a folder, got {place!r}.")
+    _check_options(name, entry, options)
     given = _pinned(options)
     sizes = entry_arguments(name, entry, shape)
     if entry.composed is not None:
@@ -239,6 +230,22 @@ def make(
     return builder
 
 
+def _check_options(name: str, entry: ModelEntry, options: Mapping[str, object]) -> None:
+    for option in options:
+        if option not in entry.known:
+            raise InputError(
+                f"The model {name} has no option {option!r}{did_you_mean(option, entry.known)} "
+                f"(its options: {', '.join(entry.known)})"
+            )
+    for option in entry.needs:
+        if option not in options:
+            raise InputError(f"The model {name} needs the option {option}.")
+    for option in PATHS:
+        place = options.get(option)
+        if place is not None and (not isinstance(place, str | Path) or not str(place)):
+            raise InputError(f"{option} should be the path of a file or a folder, got {place!r}.")
+
+
 def _told(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} = {v!r:.60}" for k, v in options.items()) or "its own options"
 
@@ -255,7 +262,7 @@ def net(name: str, shape: Sequence[int], classes: int, **options: Any) -> Net:
     return Net(builder, frozen=under(*still) if still else nothing)
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> ModelEntry:
     """What is known of a model; an unknown name is an error that says what was perhaps meant.
 
     A package may bring such an entry, or what makes a network from ``shape``, ``classes`` and options.
@@ -264,16 +271,16 @@ def find(name: str) -> Entry:
 
 
 @cache
-def _entry(found: Any) -> Entry:
-    if isinstance(found, Entry):
+def _entry(found: Any) -> ModelEntry:
+    if isinstance(found, ModelEntry):
         return found
     taken = inspect.signature(found).parameters
     options = tuple(n for n in taken if n not in ("shape", "classes"))
     needs = tuple(n for n in options if taken[n].default is inspect.Parameter.empty)
-    return Entry(found, "what it says", _any_shape, _whole, options, needs=needs)
+    return ModelEntry(found, "what it says", _any_shape, _whole, options, needs=needs)
 
 
-def entry_arguments(name: str, entry: Entry, shape: Sequence[int]) -> dict[str, Any]:
+def entry_arguments(name: str, entry: ModelEntry, shape: Sequence[int]) -> dict[str, Any]:
     """The arguments that follow from the shape; refused when the network cannot take it."""
     wanted = tuple(int(s) for s in shape)
     if not wanted or min(wanted) < 1:
@@ -308,7 +315,7 @@ def available() -> list[dict[str, Any]]:
 
 
 @cache
-def _counts(name: str) -> Counts:
+def _counts(name: str) -> ModelSize:
     entry = find(name)
     return count(make(name, entry.reference, entry.classes), entry.reference)
 
@@ -326,3 +333,8 @@ def _pinned(options: dict[str, Any]) -> dict[str, Any]:
     if isinstance(folder, str) and Path(folder).is_dir():
         given |= {"folder": str(Path(folder).resolve()), "content": fingerprint(folder)}
     return given
+
+
+def __getattr__(name: str) -> object:
+    """Names of 0.1."""
+    return moved(f"{__name__}:{name}")

@@ -50,7 +50,7 @@ class ResNet(Split):
         narrow = width
         for stage, count in enumerate(BLOCKS[depth]):
             wide, stride = width * 2**stage, 1 if stage == 0 else 2
-            blocks = [Block(narrow if i == 0 else wide, wide, stride if i == 0 else 1, norm) for i in range(count)]
+            blocks = [BasicBlock(narrow if i == 0 else wide, wide, stride if i == 0 else 1, norm) for i in range(count)]
             parts[f"stage{stage + 1}"], narrow = nn.Sequential(*blocks), wide
         parts |= {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten()}
         super().__init__(nn.Sequential(parts), nn.Linear(narrow, classes), (channels, size, size))
@@ -59,7 +59,7 @@ class ResNet(Split):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """y = relu(F(x) + x) with two 3x3 convolutions in F; where the shape changes, x passes a 1x1 convolution."""
 
     def __init__(self, narrow: int, wide: int, stride: int, norm: str) -> None:

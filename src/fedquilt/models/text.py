@@ -11,7 +11,7 @@ from fedquilt.errors import InputError
 from fedquilt.models.split import Split, check_choice, check_counts, check_share
 
 
-class Tokens(nn.Embedding):
+class TokenEmbedding(nn.Embedding):
     """An embedding that says which ids it has when it is asked for another."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class TextCNN(Split):
 class _Spans(nn.Module):
     def __init__(self, vocab: int, width: int, maps: int, spans: Sequence[int], dropout: float) -> None:
         super().__init__()
-        self.embedding = Tokens(vocab, width, padding_idx=0)
+        self.embedding = TokenEmbedding(vocab, width, padding_idx=0)
         self.convs = nn.ModuleList(nn.Conv1d(width, maps, span) for span in spans)
         self.drop = nn.Dropout(dropout)
 
@@ -110,7 +110,7 @@ class CharRNN(Split):
 class _Recurrent(nn.Module):
     def __init__(self, vocab: int, width: int, hidden: int, layers: int, cell: str) -> None:
         super().__init__()
-        self.embedding = Tokens(vocab, width)
+        self.embedding = TokenEmbedding(vocab, width)
         kind = nn.LSTM if cell == "lstm" else nn.GRU
         self.rnn = kind(width, hidden, layers, batch_first=True)
 

@@ -94,7 +94,7 @@ class _Features(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, width)) if class_token else None
         self.pos_embed = nn.Parameter(torch.empty(1, tokens, width))
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(Block(width, heads, mlp, dropout) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads, mlp, dropout) for _ in range(depth)))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         if self.cls_token is not None:
@@ -109,7 +109,7 @@ class _Features(nn.Module):
         return vector
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """x <- x + attention(norm(x)); x <- x + mlp(norm(x))."""
 
     def __init__(self, width: int, heads: int, mlp: int, dropout: float = 0.0) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Mean, Names, Params, add, pick
 from fedquilt.errors import InputError
 
@@ -16,17 +17,17 @@ from fedquilt.errors import InputError
 class Aggregator(Protocol):
     """The shape of every aggregator."""
 
-    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
         """The next shared values; ``current`` when there is no reply."""
         ...
 
 
-def mean(current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+def mean(current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
     """w + sum n_i delta_i / sum n_i: every client counts by its number of examples."""
     return _apply(current, ((r.examples, r.upload.delta) for r in replies))
 
 
-def uniform_mean(current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+def uniform_mean(current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
     """w + mean of delta_i: every client counts the same."""
     return _apply(current, ((1, r.upload.delta) for r in replies))
 
@@ -53,7 +54,7 @@ class noised:
         if self.scale < 0:
             raise InputError(f"noised needs scale >= 0, got {self.scale}.")
 
-    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
         merged = self.then(current, replies, turn)
         if merged is current or self.scale == 0:
             return merged

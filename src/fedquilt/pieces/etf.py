@@ -70,6 +70,9 @@ class Frame:
             raise InputError(f"The norm of a frame's vectors must be above 0, got {self.norm}.")
         if self.steps < 0 or not 0 < self.lr < math.inf:
             raise InputError(f"steps must be 0 or more and lr above 0, got {self.steps} and {self.lr}.")
+        self._check_width()
+
+    def _check_width(self) -> None:
         if self.features - int(self.sparsity * self.features) < LEAST:
             raise InputError(
                 f"sparsity {self.sparsity} of {self.features} features leaves a class fewer than {LEAST} entries. "

@@ -24,7 +24,7 @@ HALVINGS = 20
 DOUBLINGS = 40
 
 
-class Rows(NamedTuple):
+class FeatureRows(NamedTuple):
     """Feature vectors [rows, width] and labels."""
 
     z: Tensor
@@ -48,7 +48,7 @@ def loss(scores: Tensor, y: Tensor) -> float:
     return float(F.cross_entropy(scores.double(), y))
 
 
-def head_gradient(head: Tensor, rows: Rows) -> Tensor:
+def head_gradient(head: Tensor, rows: FeatureRows) -> Tensor:
     """The slope of the loss along H: (softmax(Z H') - one-hot(y))' Z / rows."""
     off = (rows.z @ head.T).softmax(1)
     off[torch.arange(len(rows.y)), rows.y] -= 1
@@ -99,7 +99,13 @@ class HeadSearch:
             raise InputError(f"ridge and least must be >= 0, got {self.ridge} and {self.least}.")
 
     def __call__(
-        self, head: Tensor, reference: Tensor, candidates: Sequence[Tensor], fit: Rows, judge: Rows, seed: Seed
+        self,
+        head: Tensor,
+        reference: Tensor,
+        candidates: Sequence[Tensor],
+        fit: FeatureRows,
+        judge: FeatureRows,
+        seed: Seed,
     ) -> Found:
         """The head that was found; the one that was given, bit for bit, if no candidate helps.
 
@@ -112,7 +118,7 @@ class HeadSearch:
             seed: For the order.
         """
         nothing = Found(head, len(candidates), 0, 0, math.nan, math.nan)
-        if not len(fit.y) or not len(judge.y):
+        if not min(len(fit.y), len(judge.y)):
             return nothing
         steps = [cosine_step(g, reference) for g in candidates]
         aligned = [j for j in self._order(steps, seed) if steps[j] > 0]
@@ -121,11 +127,10 @@ class HeadSearch:
         nothing = nothing._replace(aligned=len(aligned), before=before, after=before)
         if not aligned:
             return nothing
-        chosen = [(candidates[j], steps[j]) for j in aligned]
         if self.search == "greedy":
-            moved, taken = self._greedy(head, chosen, fit, judge, before)
+            moved, taken = self._greedy(head, [(candidates[j], steps[j]) for j in aligned], fit, judge, before)
         else:
-            moved, taken = self._joint(head, [g for g, _ in chosen], fit, judge)
+            moved, taken = self._joint(head, [candidates[j] for j in aligned], fit, judge)
         result = (head.double() - moved).to(head.dtype)
         after = loss(judge.z @ result.T, judge.y)
         # Rounding to the head's own type may undo a tiny gain; the promise is that the loss never rises.
@@ -140,7 +145,7 @@ class HeadSearch:
         return found
 
     def _greedy(
-        self, head: Tensor, chosen: Sequence[tuple[Tensor, float]], fit: Rows, judge: Rows, best: float
+        self, head: Tensor, chosen: Sequence[tuple[Tensor, float]], fit: FeatureRows, judge: FeatureRows, best: float
     ) -> tuple[Tensor, int]:
         """The sum of the accepted a_j g_j, and how many they are."""
         moved, taken = torch.zeros_like(head, dtype=torch.float64), 0
@@ -164,7 +169,9 @@ class HeadSearch:
             return cosine
         return line.minimum(cosine) if self.step == "exact" else line.backtracked(cosine)
 
-    def _joint(self, head: Tensor, chosen: Sequence[Tensor], fit: Rows, judge: Rows) -> tuple[Tensor, int]:
+    def _joint(
+        self, head: Tensor, chosen: Sequence[Tensor], fit: FeatureRows, judge: FeatureRows
+    ) -> tuple[Tensor, int]:
         """The best non-negative combination."""
         units = torch.stack([g.double() / g.double().norm() for g in chosen])
         weights = self._weights((fit.z @ head.T).double(), units, fit)
@@ -174,7 +181,7 @@ class HeadSearch:
             moved = moved * line.minimum(1.0, most=1.0)
         return moved, int((weights > 0).sum())
 
-    def _weights(self, scores: Tensor, units: Tensor, fit: Rows) -> Tensor:
+    def _weights(self, scores: Tensor, units: Tensor, fit: FeatureRows) -> Tensor:
         """a >= 0 that minimises loss(H - sum a_j u_j) + ridge/2 |sum a_j u_j|^2, by L-BFGS with bounds."""
         from scipy.optimize import minimize  # takes a moment to import
 

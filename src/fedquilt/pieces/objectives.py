@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.net import Net, logits_of
+from fedquilt.core.holders import Fixed
+from fedquilt.core.net import Net, ScoresAndFeatures, logits_of
 from fedquilt.core.params import Params, learns
 from fedquilt.core.table import Batch, Table
 from fedquilt.errors import InputError
@@ -35,7 +34,7 @@ def row_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 
-def cross_entropy(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+def cross_entropy(out: object, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """Mean over rows of -log softmax(logits)[label]."""
     logits = logits_of(out)
     if batch.weight is None and not torch._C._functorch.is_batchedtensor(logits):
@@ -43,7 +42,7 @@ def cross_entropy(out: Any, params: Params, fixed: Mapping[str, Any], batch: Bat
     return weighted_mean(row_losses(logits, batch.y), batch.weight)
 
 
-def class_weighted(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+def class_weighted(out: object, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """Mean over rows of w_y times the cross-entropy, w = ``fixed["weights"]``; not divided by the weights' sum."""
     values = row_losses(logits_of(out), batch.y)
     return weighted_mean(values * fixed["weights"][batch.y], batch.weight)
@@ -54,14 +53,14 @@ def class_counts(table: Table) -> Tensor:
     return torch.bincount(table.columns["y"].index_select(0, table.all_rows()))
 
 
-def _shifted(out: Any, shift: Tensor, batch: Batch) -> Tensor:
+def _shifted(out: object, shift: Tensor, batch: Batch) -> Tensor:
     """Cross-entropy of logits + shift; classes beyond the shift's end, or shifted by -inf, do not count."""
     logits = logits_of(out)
     whole = F.pad(shift.to(logits.dtype), (0, logits.shape[1] - len(shift)), value=-math.inf)
     return weighted_mean(row_losses(logits + whole, batch.y), batch.weight)
 
 
-def balanced_softmax(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+def balanced_softmax(out: object, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """Mean over rows of -log( n_y e^s_y / sum_c n_c e^s_c ), with n = ``fixed["counts"]`` rows of each class.
 
     Reference: Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition, 2020, eq. (3).
@@ -82,13 +81,13 @@ class calibrated:
         if self.tau < 0:
             raise InputError(f"calibrated needs tau >= 0, got {self.tau}.")
 
-    def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, out: object, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         counts = fixed["counts"].double()
         shift = torch.where(counts > 0, -self.tau * counts.clamp(min=1).pow(-0.25), -math.inf)
         return _shifted(out, shift, batch)
 
 
-def tilt(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+def tilt(out: object, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """<fixed["tilt"], w>: adds a constant to the gradient of every name in ``fixed["tilt"]``."""
     return sum(((params[n] * t).sum() for n, t in fixed["tilt"].items()), logits_of(out).new_zeros(()))
 
@@ -112,7 +111,7 @@ class contrast:
         if self.mu < 0 or self.tau <= 0:
             raise InputError(f"contrast needs mu >= 0 and tau > 0, got {self.mu} and {self.tau}.")
 
-    def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, out: ScoresAndFeatures, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         with torch.no_grad():
             near, far = (self.net.split(fixed[name], batch).features.flatten(1) for name in ("global", "previous"))
         z = out.features.flatten(1)
@@ -138,7 +137,7 @@ class prox:
         if self.mu < 0:
             raise InputError(f"prox needs mu >= 0, got {self.mu}.")
 
-    def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, out: object, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         pulls = [
             (params[n] - w).square().sum() for n, w in fixed[self.to].items() if learns(params[n])
         ]  # private names have no anchor; buffers are not trained

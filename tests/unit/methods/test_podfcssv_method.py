@@ -13,7 +13,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, without_labels
 from fedquilt.errors import InputError
 from fedquilt.methods.self_supervised.podfcssv import PODFCSSV, FedMAE, MAEAlone
-from fedquilt.methods.self_supervised.podfcssv_records import Learned
+from fedquilt.methods.self_supervised.podfcssv_records import AdapterUpload
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.records.record import pack
 from fedquilt.runs.runner import run
@@ -37,9 +37,9 @@ def visit(made: PODFCSSV, source=None, round: int = 0, state=None, client=None):
     return train.work(made.down(state, 0), client, source.site(0, round), Turn(round, 0, Seed(2)))
 
 
-def upload(values: Params, rows: int, prototypes: torch.Tensor | None = None) -> Learned:
+def upload(values: Params, rows: int, prototypes: torch.Tensor | None = None) -> AdapterUpload:
     own = torch.zeros(0, 16) if prototypes is None else prototypes
-    return Learned(values, own, torch.ones(len(own), dtype=torch.int64), rows)
+    return AdapterUpload(values, own, torch.ones(len(own), dtype=torch.int64), rows)
 
 
 def test_only_adapters_prototypes_and_counts_are_sent():

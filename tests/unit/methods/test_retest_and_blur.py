@@ -17,9 +17,8 @@ from fedquilt.methods.clustered.flhc import FLHC, Sensed
 from fedquilt.methods.clustered.grouped import Groups
 from fedquilt.methods.clustered.hcfl import HCFL
 from fedquilt.pieces.clustering.agglomerative import agglomerate
-from fedquilt.pieces.clustering.private import Blur
+from fedquilt.pieces.clustering.private import Blur, sketch
 from fedquilt.pieces.clustering.result import ClusterResult
-from fedquilt.pieces.clustering.sketch import sketch
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.rounds.rounds import Rounds
 from helpers.places import LOSS, at

@@ -1,4 +1,4 @@
-"""Counts against hand derivations; the list of models; the command."""
+"""ModelSize against hand derivations; the list of models; the command."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import nn
 
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
-from fedquilt.models import CharRNN, Counts, FedAvgCNN, ResNet, available, count, make
+from fedquilt.models import CharRNN, FedAvgCNN, ModelSize, ResNet, available, count, make
 from fedquilt.models.registry import MODELS
 from helpers.command import fedquilt
 
 
 def test_one_linear_layer():
     # 784 products and sums for each of 10 classes; 7850 numbers of four bytes
-    assert count(make("logistic", (1, 28, 28), 10), (1, 28, 28)) == Counts(7850, 7850, 0, 2 * 784 * 10, 4 * 7850)
+    assert count(make("logistic", (1, 28, 28), 10), (1, 28, 28)) == ModelSize(7850, 7850, 0, 2 * 784 * 10, 4 * 7850)
 
 
 def test_a_convolutional_network():
@@ -27,7 +27,7 @@ def test_a_convolutional_network():
     second = 2 * 25 * 32 * 64 * 8 * 8
     rest = 2 * 1024 * 512 + 2 * 512 * 10
     assert first + second + rest == 8_534_016
-    assert count(FedAvgCNN, (1, 28, 28)) == Counts(582_026, 582_026, 0, 8_534_016, 4 * 582_026)
+    assert count(FedAvgCNN, (1, 28, 28)) == ModelSize(582_026, 582_026, 0, 8_534_016, 4 * 582_026)
 
 
 def test_a_residual_network():
@@ -58,7 +58,7 @@ def test_a_module_is_left_as_it_was():
     module[0].requires_grad_(False)
     before = {n: t.clone() for n, t in module.state_dict().items()}
     state = torch.get_rng_state()
-    assert count(module, (4,)) == Counts(15 + 6 + 6, 12, 7, 2 * 12 + 2 * 6, 4 * (27 + 6) + 8)
+    assert count(module, (4,)) == ModelSize(15 + 6 + 6, 12, 7, 2 * 12 + 2 * 6, 4 * (27 + 6) + 8)
     assert [m.training for m in module] == [True, True, False, True]
     assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
     assert torch.equal(state, torch.get_rng_state())

@@ -15,7 +15,7 @@ from fedquilt.core.table import Batch
 from fedquilt.errors import InputError
 from fedquilt.models import ResNet, ViT, ViTCehgls, make
 from fedquilt.models.registry import bare
-from fedquilt.models.resnet import Block, groups
+from fedquilt.models.resnet import BasicBlock, groups
 
 
 def sizes(builder):
@@ -57,7 +57,7 @@ def test_resnet_bodies_by_hand():
 
 
 def test_the_skip_is_a_strided_convolution():
-    block = Block(16, 24, 2, "group")
+    block = BasicBlock(16, 24, 2, "group")
     x = torch.randn(2, 16, 7, 7, generator=Seed(0).torch())
     thin, conv, norm = block.skip
     strided = torch.nn.functional.conv2d(x, conv.weight, stride=2)

@@ -16,6 +16,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.decomposed import grouped, madc
+from fedquilt.pieces.clustering.private import blocks, sketch
 from fedquilt.pieces.clustering.result import (
     assign,
     canonical,
@@ -26,7 +27,6 @@ from fedquilt.pieces.clustering.result import (
     unit,
     unknown,
 )
-from fedquilt.pieces.clustering.sketch import blocks, sketch
 from fedquilt.pieces.clustering.tree import cluster_sums, correlation, silhouette
 from fedquilt.records.record import pack, unpack
 

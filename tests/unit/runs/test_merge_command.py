@@ -14,7 +14,7 @@ from torch import Tensor
 from fedquilt.analysis.merging import RULES, Request, card_of, known_rule, merge_files
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
-from fedquilt.models.weights.streamed import StoredModel, Writer
+from fedquilt.models.weights.streamed import CheckpointWriter, StoredModel
 from fedquilt.pieces.merging.rule import merge
 from fedquilt.pieces.merging.stitch import Stitch
 from helpers.command import fedquilt
@@ -223,7 +223,7 @@ def test_only_one_tensor_of_a_model_is_held(stored: tuple[Path, list[Path]]) -> 
     assert found["a.bias"] is not first
     assert found["a.weight"] is not first
     with pytest.raises(InputError, match="should be written as"):
-        Writer(found, stored[0].with_name("x.safetensors")).add("a.bias", torch.zeros(2))
+        CheckpointWriter(found, stored[0].with_name("x.safetensors")).add("a.bias", torch.zeros(2))
     found.close()
 
 

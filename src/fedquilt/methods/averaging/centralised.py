@@ -6,8 +6,8 @@ Training in the first round, and no more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from fedquilt.core.holders import HasShared
 from fedquilt.methods.fedavg import FedAvg
 
 
@@ -32,6 +32,6 @@ class SingleModel(Centralised):
     Reference: none; it is no federated method.
     """
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: HasShared, round: int) -> tuple[str, ...]:
         """Train in the first round, then nothing."""
         return super().plan(state, round) if round == 0 else ()

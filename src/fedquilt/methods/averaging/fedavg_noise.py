@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedquilt.core.exchange import Reply, Turn
-from fedquilt.methods.fedavg import FedAvg
+from fedquilt.core.holders import HasDelta
+from fedquilt.methods.fedavg import FedAvg, S
 from fedquilt.pieces.aggregators import Aggregator, noised, uniform_mean
 
 
@@ -31,6 +31,6 @@ class FedAvgNoise(FedAvg):
         super().__post_init__()
         noised(self.noise)  # checks it
 
-    def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    def up(self, state: S, replies: Iterable[Reply[HasDelta]], turn: Turn) -> S:
         """Merge the changes, add the noise."""
         return replace(state, shared=noised(self.noise, self.aggregate)(state.shared, replies, turn))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.holders import HasShared
 from fedquilt.core.params import Params, add, scale, sub, zeros_like
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
@@ -72,7 +73,7 @@ class FedDyn(OnBase):
         loss = self.base.loss.plus(tilt, prox(self.alpha))
         return (replace(train.training(start=self.start, objective=loss, finish=self.finish), up=self.up),)
 
-    def start(self, download: Any, client: SlopedClient, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: SlopedClient, site: Site, turn: Turn) -> Job:
         """As the base, with -g_k as the linear term."""
         job = self.base.start(download, client, site, turn)
         return replace(job, fixed={**job.fixed, "tilt": scale(client.slope, -1)})

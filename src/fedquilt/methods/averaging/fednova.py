@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Mean, Params, add, scale
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.fedavg import FedAvg, Server
+from fedquilt.methods.fedavg import C, FedAvg, Server
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.records.record import record
@@ -51,7 +50,7 @@ class FedNova(OnBase):
         (train,) = self.base.exchanges()
         return (replace(train.training(finish=self.finish), check=self.check, up=self.up),)
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, PacedUpload]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, PacedUpload]:
         """As the base, and how far the steps went."""
         client, upload = self.base.finish(job, trained, client, site, turn)
         assert isinstance(self.base.optimizer, SGD)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Params, add, sub
 from fedquilt.core.seed import Seed
 from fedquilt.methods.fedavg import FedAvg
@@ -54,7 +54,7 @@ class FedOpt(OnBase, ABC):
         (train,) = self.base.exchanges()
         return (replace(train, up=self.up),)
 
-    def up(self, state: Steered, replies: Iterable[Reply[Any]], turn: Turn) -> Steered:
+    def up(self, state: Steered, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Steered:
         """Merge the changes, then let the server's optimiser make its step along the result."""
         merged = self.base.aggregate(state.shared, replies, turn)
         if merged is state.shared:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.holders import HasShared
 from fedquilt.core.objective import scores_and_features
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -57,7 +57,7 @@ class Moon(OnBase):
         loss = replace(loss, forward=scores_and_features)
         return (train.training(start=self.start, objective=loss, finish=self.finish),)
 
-    def start(self, download: Any, client: MoonClient, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: MoonClient, site: Site, turn: Turn) -> Job:
         """As the base, with the two models that features are compared with."""
         job = self.base.start(download, client, site, turn)
         return replace(job, fixed={**job.fixed, "global": job.params, "previous": client.previous or job.params})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from fedquilt.core.exchange import Reply
 from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.starts import Centres, Offer, StartAt, all_models, check_start, labelled, local
+from fedquilt.methods.clustered.starts import Centres, HasVote, Offer, StartAt, all_models, check_start, labelled, local
 from fedquilt.pieces.clustering.centres import METRICS, nearest, reseed_empty
 from fedquilt.records.record import record
 
@@ -21,7 +21,7 @@ Metric = Literal["squared", "cosine"]
 
 
 @record(name="fedquilt.methods.by_distance:Placed")
-class Placed(Centres):
+class PlacedCentres(Centres):
     """Also the model that everything began from, and for each empty cluster since how many rounds it is."""
 
     origin: Params
@@ -29,10 +29,13 @@ class Placed(Centres):
 
 
 @record(name="fedquilt.methods.by_distance:Sent")
-class Sent(Offer):
+class BegunOffer(Offer):
     """Also where local training begins, if not at the model itself ({})."""
 
     begin: Params
+
+
+P = TypeVar("P", bound=PlacedCentres)
 
 
 @dataclass(frozen=True)
@@ -71,18 +74,18 @@ class Nearest:
         """What decides."""
         return f"nearest model, {self.metric}"
 
-    def first(self, state: Centres) -> Placed:
+    def first(self, state: Centres) -> PlacedCentres:
         """Remember the first model."""
-        return Placed(**vars(state), origin=state.models[0], idle={})
+        return PlacedCentres(**vars(state), origin=state.models[0], idle={})
 
-    def offer(self, state: Any, client_id: ClientId) -> Sent:
+    def offer(self, state: PlacedCentres, client_id: ClientId) -> BegunOffer:
         """The model of the client's cluster; all of them for a client without one."""
         offer = all_models(state, client_id)
         if offer.yours >= 0:
             offer = replace(offer, models={offer.yours: offer.models[offer.yours]})
-        return Sent(**vars(offer), begin=state.origin if self.start_at == "global" else {})
+        return BegunOffer(**vars(offer), begin=state.origin if self.start_at == "global" else {})
 
-    def view(self, state: Any, params: Params) -> Tensor:
+    def view(self, state: PlacedCentres, params: Params) -> Tensor:
         """What of a model is compared."""
         whole = self.vector(params)
         if self.metric == "squared":
@@ -90,24 +93,27 @@ class Nearest:
         way = whole - self.vector(state.origin)
         return way if self.seen is None else self.seen(state, way)
 
-    def regroup(self, state: Any, heard: Sequence[Reply[Any]]) -> dict[ClientId, int]:
+    def regroup(self, state: PlacedCentres, heard: Sequence[Reply[HasVote]]) -> dict[ClientId, int]:
         """To the nearest centre."""
         if len(state.models) == 1:
             return {r.client: 0 for r in heard}
         centres = [self.view(state, m) for m in state.models]
         return {r.client: nearest(self.view(state, local(state, r)), centres, self.metric) for r in heard}
 
-    def settle(self, before: Any, after: Any, heard: Sequence[Reply[Any]]) -> Any:
+    def settle(self, before: P, after: P, heard: Sequence[Reply[HasVote]]) -> P:
         """Clusters that were empty for long start anew, as far as there are clients for them."""
         used = Counter(after.clusters.labels.values())
         idle = {k: before.idle.get(k, 0) + 1 for k in range(len(after.models)) if not used[k]}
         due = [k for k, rounds in idle.items() if 0 < self.reseed_after <= rounds]
         if not due:
             return replace(after, idle=idle)
-        ends = {r.client: local(before, r) for r in heard}
+        return self._reseeded(replace(after, idle=idle), due, {r.client: local(before, r) for r in heard})
+
+    def _reseeded(self, after: P, due: Sequence[int], ends: Mapping[ClientId, Params]) -> P:
+        """These clusters begin anew at the models, of those heard, that are farthest from their own centres."""
         views, centres = {c: self.view(after, p) for c, p in ends.items()}, [self.view(after, m) for m in after.models]
         found = reseed_empty(views, after.clusters.labels, centres, due, self.metric)
         models = tuple(ends[found[k]] if k in found else m for k, m in enumerate(after.models))
         clusters = labelled(after, {c: k for k, c in found.items()}, len(models), self.criterion)
-        idle = {k: rounds for k, rounds in idle.items() if k not in found}
+        idle = {k: rounds for k, rounds in after.idle.items() if k not in found}
         return replace(after, models=models, clusters=clusters, idle=idle)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.exchange import Reply, Turn, everyone
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import flatten
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
@@ -53,7 +53,7 @@ def parting(updates: Mapping[ClientId, Tensor], turn: Turn) -> Parting:
 
 
 @dataclass(frozen=True, init=False)
-class CFL(Grouped):
+class CFL(Grouped[Groups]):
     """All clients train every round; a cluster is split in two when its common model rests and its clients do not.
 
     Cluster c with updates delta_i is split if |mean delta_i| < eps_1, max |delta_i| > eps_2, it has more than two
@@ -84,7 +84,7 @@ class CFL(Grouped):
         if self.base.cohort is not everyone:
             raise InputError("CFL compares all members of a cluster in the same round: it needs a cohort of everyone.")
 
-    def merged(self, state: Any, heard: Sequence[Reply[Any]], turn: Turn) -> Any:
+    def merged(self, state: Groups, heard: Sequence[Reply[HasDelta]], turn: Turn) -> Groups:
         """Split where it is due, then average inside the new clusters."""
         known = state.clusters.labels
         labels = {**known, **{r.client: 0 for r in heard if r.client not in known}}
@@ -93,7 +93,7 @@ class CFL(Grouped):
             state = self.parted(state, k, part, turn)
         return super().merged(state, heard, turn)
 
-    def parted(self, state: Groups, cluster: int, part: Iterable[Reply[Any]], turn: Turn) -> Groups:
+    def parted(self, state: Groups, cluster: int, part: Iterable[Reply[HasDelta]], turn: Turn) -> Groups:
         """The state after looking at one cluster; the side without its smallest member gets a new number."""
         updates = {r.client: flatten(self.base.trained(r.upload.delta)) for r in part}
         if not updates:

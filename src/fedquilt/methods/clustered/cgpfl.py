@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from fedquilt.core.exchange import Turn
 from fedquilt.core.objective import Objective
@@ -12,16 +11,16 @@ from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.clustered.by_distance import Metric, Nearest
+from fedquilt.methods.clustered.by_distance import Metric, Nearest, PlacedCentres
 from fedquilt.methods.clustered.regrouping import Regrouping
-from fedquilt.methods.clustered.starts import StartAt
-from fedquilt.methods.fedavg import Owner
+from fedquilt.methods.clustered.starts import HasVote, Offer, StartAt
+from fedquilt.methods.fedavg import Client, Owner
 from fedquilt.methods.personalised.pfedme import Moreau
 from fedquilt.pieces.objectives import prox
 
 
 @dataclass(frozen=True, init=False)
-class CGPFL(Regrouping):
+class CGPFL(Regrouping[PlacedCentres, Client]):
     """Client i trains f_i(w) + mu/2 |w - W_k|^2 from the model W_k of its context, then goes to the nearest context.
 
     Args:
@@ -49,7 +48,7 @@ class CGPFL(Regrouping):
 
 
 @dataclass(frozen=True, init=False)
-class CGPFLMoreau(Regrouping):
+class CGPFLMoreau(Regrouping[PlacedCentres, Owner]):
     """The same with pFedMe's two loops: theta_i(w) = argmin f_i(theta) + mu/2 |theta - w|^2 is the client's own model,
     found by a few steps; the copy w of W_k, which is what is compared and averaged, moves by lr mu (w - theta_i(w)).
 
@@ -82,16 +81,16 @@ class CGPFLMoreau(Regrouping):
         """No model of its own yet."""
         return Owner(self.base.init_client(seed).private, {})
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def finish(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, HasVote]:
         """Send what w learned, keep theta(w)."""
         client, upload = super().finish(job, trained, client, site, turn)
         theta = self.objective.own(self.base, job, trained, site, turn)
         return replace(client, own=theta), upload
 
-    def personal_model(self, download: Any, client: Any) -> Params:
+    def personal_model(self, download: Offer, client: Owner) -> Params:
         """theta, once there is one."""
         return client.own or super().personal_model(download, client)
 
-    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+    def select_model(self, download: Offer, client: Owner, site: Site) -> Params | None:
         """Nothing to select once there is theta."""
         return None if client.own else super().select_model(download, client, site)

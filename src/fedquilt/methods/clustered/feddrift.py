@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Params, same_names, weighted_mean
@@ -16,13 +17,14 @@ from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.clustered.regrouping import Regrouping
-from fedquilt.methods.clustered.starts import Starts, labelled, local
-from fedquilt.pieces.clustering.alike import alike
+from fedquilt.methods.clustered.starts import Centres, Offer, Starts, labelled, local
 from fedquilt.records.record import record
+
+APART = 1e9  # the distance of clusters that cannot be compared
 
 
 @record(name="fedquilt.methods.feddrift:Watch")
-class Watch:
+class DriftWatch:
     """A client's private part, its best model's loss when it was last well (None: not yet), and visits since then."""
 
     private: Params
@@ -31,7 +33,7 @@ class Watch:
 
 
 @record(name="fedquilt.methods.feddrift:Report")
-class Report:
+class DriftVote:
     """A vote, with the losses of all models on the client's rows (under 'loss'), and whether its data drifted."""
 
     delta: Params
@@ -41,7 +43,7 @@ class Report:
 
 
 @dataclass(frozen=True, init=False)
-class FedDrift(Regrouping):
+class FedDrift(Regrouping[Centres, DriftWatch]):
     """As IFCA, but the number of clusters follows the data.
 
     A client drifts when even its best model's loss has risen by more than ``delta`` since it last was well, at
@@ -73,22 +75,24 @@ class FedDrift(Regrouping):
                 f"got {self.delta}, {self.patience} and {self.most}."
             )
 
-    def init_client(self, seed: Seed) -> Watch:
+    def init_client(self, seed: Seed) -> DriftWatch:
         """Nothing watched yet."""
-        return Watch(self.base.init_client(seed).private, None, 0)
+        return DriftWatch(self.base.init_client(seed).private, None, 0)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """One model needs no starts."""
         return super().exchanges()[:1]
 
-    def start(self, download: Any, client: Watch, site: Site, turn: Turn) -> Job:
+    def start(self, download: Offer, client: DriftWatch, site: Site, turn: Turn) -> Job:
         """As the base, from the best model; remember all losses."""
         losses = self.losses(download, client, site)
         best = min(losses, key=lambda k: (losses[k], k))
         offer = replace(download, models={best: download.models[best]})
         return replace(super().start(offer, client, site, turn), memo=(best, losses))
 
-    def finish(self, job: Job, trained: Trained, client: Watch, site: Site, turn: Turn) -> tuple[Watch, Report]:
+    def finish(
+        self, job: Job, trained: Trained, client: DriftWatch, site: Site, turn: Turn
+    ) -> tuple[DriftWatch, DriftVote]:
         """Also report the losses, and drift."""
         best, losses = job.memo
         client, upload = self.base.finish(job, trained, client, site, turn)
@@ -97,16 +101,16 @@ class FedDrift(Regrouping):
         drifted = strikes >= self.patience
         lowest = None if drifted else client.lowest if risen else losses[best]
         told = {"loss": torch.tensor([losses[k] for k in sorted(losses)], dtype=torch.float64)}
-        return replace(client, lowest=lowest, strikes=0 if drifted else strikes), Report(
+        return replace(client, lowest=lowest, strikes=0 if drifted else strikes), DriftVote(
             upload.delta, best, told, drifted
         )
 
-    def check(self, state: Any, upload: Any) -> None:
+    def check(self, state: Centres, upload: Any) -> None:
         """A vote, and a loss for every model."""
         super().check(state, upload)
         same_names({"loss": torch.zeros(len(state.models), dtype=torch.float64)}, upload.losses, "losses")
 
-    def up(self, state: Any, replies: Iterable[Reply[Report]], turn: Turn) -> Any:
+    def up(self, state: Centres, replies: Iterable[Reply[DriftVote]], turn: Turn) -> Centres:
         """Average, merge what is alike, open clusters for those who drifted, close those that are empty."""
         heard = list(replies)
         if not heard:
@@ -117,11 +121,11 @@ class FedDrift(Regrouping):
         after = self.merged(super().up(state, stayed, turn), stayed)
         labels = {r.client: len(after.models) + i for i, r in enumerate(drifted)}
         models = (*after.models, *opened)
-        after = replace(after, models=models, clusters=labelled(after, labels, len(models), self.rule.criterion))
-        used = set(after.clusters.labels.values())
-        return self.renumbered(after, after.models, [[k] for k in range(len(models)) if k in used])
+        clusters = labelled(after, labels, len(models), self.rule.criterion)
+        used = sorted(set(clusters.labels.values()))
+        return self.renumbered(replace(after, models=models, clusters=clusters), models, [[k] for k in used])
 
-    def merged(self, state: Any, heard: Sequence[Reply[Report]]) -> Any:
+    def merged(self, state: Centres, heard: Sequence[Reply[DriftVote]]) -> Centres:
         """One model, the mean by examples of those heard, for every group of clusters that are alike."""
         groups = self._alike(len(state.models), heard)
         if len(groups) == len(state.models):
@@ -134,14 +138,14 @@ class FedDrift(Regrouping):
         firsts = {g[0]: model for g, model in zip(groups, models, strict=True)}
         return self.renumbered(state, [firsts.get(k, m) for k, m in enumerate(state.models)], groups)
 
-    def renumbered(self, state: Any, models: Sequence[Params], groups: Sequence[Sequence[int]]) -> Any:
+    def renumbered(self, state: Centres, models: Sequence[Params], groups: Sequence[Sequence[int]]) -> Centres:
         """One cluster for each group, with the model of its first."""
         number = {k: i for i, g in enumerate(groups) for k in g}
         labels: dict[ClientId, int] = {c: number[k] for c, k in state.clusters.labels.items()}
         clusters = labelled(state, labels, len(groups), self.rule.criterion)
         return replace(state, models=tuple(models[g[0]] for g in groups), clusters=clusters)
 
-    def _alike(self, k: int, heard: Sequence[Reply[Report]]) -> list[list[int]]:
+    def _alike(self, k: int, heard: Sequence[Reply[DriftVote]]) -> list[list[int]]:
         """Groups of clusters, each in order, by smallest number."""
         loss = np.full((k, k), np.nan)  # [i, j]: model i on the rows of cluster j
         for j in range(k):
@@ -149,3 +153,24 @@ class FedDrift(Regrouping):
             if members:
                 loss[:, j] = np.average([m[1] for m in members], axis=0, weights=[m[0] for m in members])
         return alike(loss, self.delta)
+
+
+def alike(loss: NDArray[np.float64], limit: float) -> list[list[int]]:
+    """Groups of clusters by complete linkage on d(i, j) = max(L_ij - L_jj, L_ji - L_ii, 0), cut at ``limit``, which may
+    be reached. Each group is in order, and groups are in the order of their smallest number.
+
+    Args:
+        loss: [k, k]: L_ij of model i on the rows of cluster j; NaN where nobody of cluster j was heard.
+        limit: How much a loss may rise, >= 0.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage  # takes a while to import
+    from scipy.spatial.distance import squareform
+
+    if len(loss) == 1:
+        return [[0]]
+    rise = loss - np.diag(loss)  # [i, j]: L_ij - L_jj
+    apart = np.nan_to_num(np.maximum(np.maximum(rise, rise.T), 0), nan=APART)
+    np.fill_diagonal(apart, 0)
+    names = fcluster(linkage(squareform(apart), "complete"), limit, "distance")
+    groups = {name: [k for k, n in enumerate(names) if n == name] for name in names}
+    return sorted(groups.values())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from fedquilt.core.exchange import Reply, Turn, at_random, plain
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.objective import Term
 from fedquilt.core.params import Params, flatten, norm, weighted_mean
 from fedquilt.core.table import Site
@@ -17,14 +18,14 @@ from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.clustered.flhc import ByUpdates, DiscoveryOptions, Evidence
 from fedquilt.methods.clustered.grouped import Budget, Discovery, Grouped, Groups, down_anchor
-from fedquilt.methods.fedavg import Upload
+from fedquilt.methods.fedavg import C, Upload
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.clustering.decomposed import grouped
 from fedquilt.pieces.objectives import prox
 
 
 @dataclass(frozen=True, init=False)
-class FedGroup(Grouped):
+class FedGroup(Grouped[Groups]):
     """Groups by decomposed cosines of updates, with cold start.
 
     The first round begins with a trip to min(pretrain_scale n_clusters, N) clients, which is no round of its own: each
@@ -82,7 +83,7 @@ class FedGroup(Grouped):
         """What groups have directions of."""
         return flatten(self.base.trained(upload.delta))
 
-    def sense(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Upload]:
+    def sense(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, Upload]:
         """The update; the client keeps nothing."""
         return client, self.base.finish(job, trained, client, site, turn)[1]
 
@@ -96,7 +97,7 @@ class FedGroup(Grouped):
         models = [uniform_mean(start, [r for r in heard if found.labels[r.client] == k], turn) for k in range(found.k)]
         return replace(state, models=tuple(models), clusters=found, anchor=start)
 
-    def merged(self, state: Any, heard: Sequence[Reply[Any]], turn: Turn) -> Any:
+    def merged(self, state: Groups, heard: Sequence[Reply[HasDelta]], turn: Turn) -> Groups:
         """Average inside groups, then mix them."""
         after = super().merged(state, heard, turn)
         if not self.group_agg_lr:
@@ -110,7 +111,7 @@ class FedGroup(Grouped):
 
 
 @dataclass(frozen=True, init=False)
-class FedGroupParams(DiscoveryOptions, Grouped):
+class FedGroupParams(DiscoveryOptions, Grouped[Groups]):
     """What a published comparison called FedGroup: weights, not updates, clustered by cosine after a warm-up.
 
     Weights trained from one start are almost parallel, so a threshold of 0.5 finds one cluster and this is FedAvg. It

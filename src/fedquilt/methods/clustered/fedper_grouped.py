@@ -7,11 +7,11 @@ from functools import cached_property
 
 from fedquilt.core.params import at_home
 from fedquilt.methods.clustered.flhc import ByUpdates, Criterion, DiscoveryOptions
-from fedquilt.methods.clustered.grouped import Discovery, Grouped
+from fedquilt.methods.clustered.grouped import Discovery, Grouped, Groups
 
 
 @dataclass(frozen=True, init=False)
-class FedPerGrouped(DiscoveryOptions, Grouped):
+class FedPerGrouped(DiscoveryOptions, Grouped[Groups]):
     """FL+HC whose base is FedPer: clusters are found by the updates of the body, the only part that travels.
 
     Args:

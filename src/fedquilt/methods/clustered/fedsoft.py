@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +41,7 @@ class Soft(Centres):
 
 
 @dataclass(frozen=True, init=False)
-class FedSoft(Regrouping):
+class FedSoft(Regrouping[Soft, Owner]):
     """u_ik = share of client i's rows on which model k has the lowest loss. Client i trains f_i(w) + lam/2 sum_k u_ik
     |w - W_k|^2, going on from its own model, and W_k averages w_i over clients drawn with probability ~ u_ik n_i.
 
@@ -189,17 +188,17 @@ class FedSoft(Regrouping):
         shares = {c: self.share(state, c) * r.examples for c, r in heard.items()}
         return [{c: float(u[k]) for c, u in shares.items()} for k in range(len(state.models))]
 
-    def personal_model(self, download: Any, client: Owner) -> Params:
+    def personal_model(self, download: Offer | Download, client: Owner) -> Params:
         """One's own, once there is one; until then what the download gives."""
         if isinstance(download, Offer):
             return client.own or super().personal_model(download, client)
         return client.own or {**download.shared, **client.private}
 
-    def select_model(self, download: Any, client: Owner, site: Site) -> Params | None:
+    def select_model(self, download: Offer | Download, client: Owner, site: Site) -> Params | None:
         """Without a model of one's own, and if all are at hand, the one of lowest loss; else nothing to select."""
         return None if client.own or not isinstance(download, Offer) else super().select_model(download, client, site)
 
-    def newcomer_model(self, download: Any, client: Owner, site: Site, turn: Turn) -> Params:
+    def newcomer_model(self, download: Offer | Download, client: Owner, site: Site, turn: Turn) -> Params:
         """The model of lowest loss if all are at hand, else the even mixture."""
         if isinstance(download, Offer):
             return super().newcomer_model(download, client, site, turn)

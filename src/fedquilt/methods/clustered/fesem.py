@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from fedquilt.core.exchange import Reply, Turn
 from fedquilt.core.params import Params, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.methods.clustered.by_distance import Nearest, Placed
+from fedquilt.methods.clustered.by_distance import Nearest, PlacedCentres
 from fedquilt.methods.clustered.regrouping import Regrouping
-from fedquilt.methods.clustered.starts import Vote, local
+from fedquilt.methods.clustered.starts import ClusterVote, HasVote, local
+from fedquilt.methods.fedavg import Client
 from fedquilt.records.record import record
 
 
 @record(name="fedquilt.methods.fesem:Kept")
-class Kept:
+class LastModel:
     """The last model of a client, and its examples."""
 
     model: Params
@@ -26,14 +26,14 @@ class Kept:
 
 
 @record(name="fedquilt.methods.fesem:Remembering")
-class Remembering(Placed):
+class Remembering(PlacedCentres):
     """Also the last model of each client, if they are remembered."""
 
-    last: dict[ClientId, Kept]
+    last: dict[ClientId, LastModel]
 
 
 @dataclass(frozen=True, init=False)
-class FeSEM(Regrouping):
+class FeSEM(Regrouping[Remembering, Client]):
     """E: r_i = argmin_k |w_i - W_k|^2. M: W_k = average of {w_i : r_i = k}. Then w_i is trained from W_{r_i}.
 
     Neither E nor M increases sum_i |w_i - W_{r_i}|^2 when every client counts the same (``uniform_mean``) and all of a
@@ -61,20 +61,20 @@ class FeSEM(Regrouping):
         return Remembering(**vars(super().init_server(seed)), last={})
 
     def group(
-        self, state: Any, heard: Sequence[Reply[Any]], labels: Mapping[ClientId, int], k: int
-    ) -> Sequence[Reply[Any]]:
+        self, state: Remembering, heard: Sequence[Reply[HasVote]], labels: Mapping[ClientId, int], k: int
+    ) -> Sequence[Reply[HasVote]]:
         """With memory, also the members that were not heard, with their last models."""
         found = {r.client: r for r in super().group(state, heard, labels, k)}
         for client, kept in state.last.items():
             if client not in labels and state.clusters.labels[client] == k:
-                found[client] = Reply(client, kept.examples, Vote(sub(kept.model, state.models[k]), k))
+                found[client] = Reply(client, kept.examples, ClusterVote(sub(kept.model, state.models[k]), k))
         return [found[c] for c in in_order(list(found))]
 
-    def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    def up(self, state: Remembering, replies: Iterable[Reply[HasVote]], turn: Turn) -> Remembering:
         """Regroup and average; then remember."""
         heard = list(replies)
         after = super().up(state, heard, turn)
         if not self.memory:
             return after
-        last = {**state.last, **{r.client: Kept(local(state, r), r.examples) for r in heard}}
+        last = {**state.last, **{r.client: LastModel(local(state, r), r.examples) for r in heard}}
         return replace(after, last={c: last[c] for c in in_order(list(last))})

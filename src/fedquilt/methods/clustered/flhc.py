@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Generic, Literal, get_args
 
 from torch import Tensor
 
@@ -15,13 +15,12 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.grouped import Discovery, Grouped, Groups, down_anchor
+from fedquilt.methods.clustered.grouped import Discovery, G, Grouped, Groups, down_anchor
 from fedquilt.methods.clustered.retest import Retest
-from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.fedavg import C, FedAvg
 from fedquilt.pieces.clustering.agglomerative import agglomerate, check_settings
-from fedquilt.pieces.clustering.private import Blur
+from fedquilt.pieces.clustering.private import Blur, sketch
 from fedquilt.pieces.clustering.result import ClusterResult, merge_small
-from fedquilt.pieces.clustering.sketch import sketch
 from fedquilt.pieces.clustering.tree import Cut
 from fedquilt.records.declared import shown
 from fedquilt.records.record import record
@@ -111,7 +110,7 @@ class DiscoveryOptions:
 
 
 @dataclass(frozen=True)
-class ByUpdates:
+class ByUpdates(Generic[G]):
     """The discovery of these options: every client trains from w0 and shows where that leads.
 
     Args:
@@ -123,7 +122,7 @@ class ByUpdates:
 
     options: DiscoveryOptions
     base: FedAvg
-    opened: Callable[[Groups, int], Params]
+    opened: Callable[[G, int], Params]
     names: Names = everything
 
     def __post_init__(self) -> None:
@@ -148,7 +147,7 @@ class ByUpdates:
         test = () if retest is None else ((retest.every, replace(trip, name="retest", up=self.tested)),)
         return Discovery(trip, lambda sensed: sensed.vector, self.options.initial_rounds, (*anew, *test))
 
-    def sense(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Sensed]:
+    def sense(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, Sensed]:
         """The update, or its sketch; nothing else is kept."""
         after, before = self.described(trained.params), self.described(job.fixed["start"])
         vector = flatten(sub(after, before) if self.options.evidence == "update" else after)
@@ -160,7 +159,7 @@ class ByUpdates:
         """The part of a model that is compared."""
         return pick(self.names, self.base.trained(dict(params)))
 
-    def check(self, state: Groups, upload: Sensed) -> None:
+    def check(self, state: G, upload: Sensed) -> None:
         """A vector has one number for each weight that is compared, or for each of a sketch."""
         whole = flatten(self.described(state.models[0]))
         length = whole.numel() if self.options.sketch_size is None else min(whole.numel(), self.options.sketch_size)
@@ -178,7 +177,7 @@ class ByUpdates:
             found = replace(found, measures={**found.measures, "epsilon_at_1e-5": o.blur.epsilon(1e-5)})
         return merge_small(found, o.min_size, vectors)
 
-    def form(self, state: Groups, replies: Iterable[Reply[Sensed]], turn: Turn) -> Groups:
+    def form(self, state: G, replies: Iterable[Reply[Sensed]], turn: Turn) -> G:
         """Cluster; every cluster starts from w0."""
         vectors = {r.client: r.upload.vector for r in replies}
         if not vectors:
@@ -186,7 +185,7 @@ class ByUpdates:
         found = self.clustered(vectors, turn)
         return replace(state, models=(state.models[0],) * found.k, clusters=found, anchor=state.models[0])
 
-    def form_anew(self, state: Groups, replies: Iterable[Reply[Sensed]], turn: Turn) -> Groups:
+    def form_anew(self, state: G, replies: Iterable[Reply[Sensed]], turn: Turn) -> G:
         """Cluster again; a cluster starts from the mean of its members' models, weighted by examples."""
         heard = list(replies)
         if not heard:
@@ -203,7 +202,7 @@ class ByUpdates:
         ]
         return replace(state, models=tuple(models), clusters=found, strikes={}, moved=())
 
-    def tested(self, state: Groups, replies: Iterable[Reply[Sensed]], turn: Turn) -> Groups:
+    def tested(self, state: G, replies: Iterable[Reply[Sensed]], turn: Turn) -> G:
         """Move those astray; cluster anew when too many moved. A new cluster begins with the nearest one's model."""
         heard, retest = list(replies), self.options.retest
         if not heard or retest is None:
@@ -221,7 +220,7 @@ class ByUpdates:
 
 
 @dataclass(frozen=True, init=False)
-class FLHC(DiscoveryOptions, Grouped):
+class FLHC(DiscoveryOptions, Grouped[Groups]):
     """Warm up, discover, then train apart.
 
     Rounds 0..initial_rounds-1 are the base's. The next round begins with a trip to everyone, the discovery, which is no

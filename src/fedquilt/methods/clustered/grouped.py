@@ -18,20 +18,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy as cross_entropy_of
 
 from fedquilt.core.exchange import Cohort, Exchange, Reply, Turn
+from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
 from fedquilt.core.objective import Term
 from fedquilt.core.params import Params, check_reach
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.fedavg import Download, FedAvg, Server
+from fedquilt.methods.fedavg import C, Download, FedAvg, Server
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.result import Assigned, ClusterResult, assign, largest, unknown
 from fedquilt.records.declared import shown
@@ -88,6 +89,10 @@ class Joined:
     vector: Tensor | None
 
 
+G = TypeVar("G", bound=Groups)
+U = TypeVar("U")
+
+
 @dataclass(frozen=True)
 class Pools:
     """A cohort in each cluster by another rule; the first cluster draws as the whole federation would."""
@@ -140,7 +145,7 @@ class Discovery:
         due = [trip.name for every, trip in self.again if (round - self.after + 1) % every == 0]
         return ("train", *due[:1])
 
-    def vector(self, download: Welcome, client: Any, site: Site, turn: Turn) -> Tensor | None:
+    def vector(self, download: Welcome, client: HasPrivate, site: Site, turn: Turn) -> Tensor | None:
         """What a client shows that comes late."""
         if self.shown is None:
             return None
@@ -150,7 +155,7 @@ class Discovery:
 
 
 @dataclass(frozen=True, init=False)
-class Grouped(OnBase):
+class Grouped(OnBase, Generic[G]):
     """FedAvg inside clusters.
 
     Args:
@@ -176,7 +181,7 @@ class Grouped(OnBase):
         """What the local loss gains."""
         return ()
 
-    def init_server(self, seed: Seed) -> Any:
+    def init_server(self, seed: Seed) -> Groups:
         """One model, nobody placed."""
         return Groups((self.base.init_server(seed).shared,), unknown())
 
@@ -190,24 +195,24 @@ class Grouped(OnBase):
         train = replace(train, down=self.down, up=self.up, check=self.check, cohort=cohort)
         return (train, *(self.discovery.exchanges() if self.discovery else ()))
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: G, round: int) -> tuple[str, ...]:
         """As the discovery has it."""
         return self.discovery.plan(state, round) if self.discovery else ("train",)
 
     # Down
 
-    def down(self, state: Groups, client_id: ClientId) -> Any:
+    def down(self, state: G, client_id: ClientId) -> HasShared:
         """The model of the client's cluster; what it takes to find one, if it has none."""
         label = state.clusters.labels.get(client_id)
         if label is None and state.clusters.labels:
             return self.welcome(state)
         return self.member(state, label or 0)
 
-    def member(self, state: Any, cluster: int) -> Any:
+    def member(self, state: G, cluster: int) -> HasShared:
         """What a member is sent."""
         return Download(shared=state.models[cluster])
 
-    def welcome(self, state: Any) -> Welcome:
+    def welcome(self, state: G) -> Welcome:
         """What a client without a cluster is sent."""
         found = state.clusters
         limit = {n: v for n, v in found.measures.items() if n == "threshold"}
@@ -216,7 +221,7 @@ class Grouped(OnBase):
 
     # Work
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """Begin from the cluster's model, which a client without one chooses first."""
         if not isinstance(download, Welcome):
             return self.base.start(download, client, site, turn)
@@ -224,7 +229,7 @@ class Grouped(OnBase):
         job = self.base.start(Download(chosen(download, placed)), client, site, turn)
         return replace(job, memo=(placed, vector))
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, HasDelta]:
         """The change, and for a client that was placed: where."""
         client, upload = self.base.finish(job, trained, client, site, turn)
         if job.memo is None:
@@ -232,7 +237,7 @@ class Grouped(OnBase):
         placed, vector = job.memo
         return client, Joined(upload.delta, placed.cluster, placed.nearest, vector)
 
-    def place(self, download: Welcome, client: Any, site: Site, turn: Turn) -> tuple[Assigned, Tensor | None]:
+    def place(self, download: Welcome, client: HasPrivate, site: Site, turn: Turn) -> tuple[Assigned, Tensor | None]:
         """Where this client belongs, and the vector that says so."""
         vector = None if download.clusters.directions is None else self.vector(download, client, site, turn)
         if vector is not None:
@@ -240,12 +245,12 @@ class Grouped(OnBase):
         best, loss = self.best(download, client, site)
         return Assigned(best, best, loss, 0.0, False), None
 
-    def best(self, download: Welcome, client: Any, site: Site) -> tuple[int, float]:
+    def best(self, download: Welcome, client: HasPrivate, site: Site) -> tuple[int, float]:
         """The cluster whose model has the lowest loss on the client's training rows, and that loss."""
         losses = [self.loss_of({**model, **client.private}, site) for model in download.models]
         return losses.index(min(losses)), min(losses)
 
-    def vector(self, download: Welcome, client: Any, site: Site, turn: Turn) -> Tensor | None:
+    def vector(self, download: Welcome, client: HasPrivate, site: Site, turn: Turn) -> Tensor | None:
         """What the clusters' directions are compared with; None where there is no such thing."""
         return self.discovery.vector(download, client, site, turn) if self.discovery else None
 
@@ -259,47 +264,50 @@ class Grouped(OnBase):
 
     # Up
 
-    def check(self, state: Groups, upload: Any) -> None:
+    def check(self, state: G, upload: HasDelta) -> None:
         """A change fits a model; a client that was placed names a cluster that is there."""
         self.base.check(Server(state.models[0]), upload)
         if isinstance(upload, Joined):
-            known, aims = range(len(state.models)), state.clusters.directions
+            known = range(len(state.models))
             if upload.nearest not in known or (upload.cluster is not None and upload.cluster not in known):
                 raise InputError(f"There are {len(known)} clusters, but the client joined {upload.cluster}.")
-            vector, dtypes = upload.vector, {t.dtype for t in state.models[0].values()}
-            if vector is not None and (aims is None or vector.shape != aims.shape[1:] or vector.dtype not in dtypes):
-                raise InputError(f"The client's vector is {shown(vector)}, unlike the clusters'.")
-            if vector is not None:
-                check_reach({"vector": vector}, state.models[0], "The client's vector")
-            if vector is None and upload.cluster is None and aims is not None:
-                raise InputError("A client that opens a cluster must show its vector.")
+            self._check_vector(state, upload)
 
-    def up(self, state: Groups, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    def _check_vector(self, state: G, upload: Joined) -> None:
+        vector, aims, model = upload.vector, state.clusters.directions, state.models[0]
+        if vector is None:
+            if upload.cluster is None and aims is not None:
+                raise InputError("A client that opens a cluster must show its vector.")
+            return
+        if aims is None or vector.shape != aims.shape[1:] or vector.dtype not in {t.dtype for t in model.values()}:
+            raise InputError(f"The client's vector is {shown(vector)}, unlike the clusters'.")
+        check_reach({"vector": vector}, model, "The client's vector")
+
+    def up(self, state: G, replies: Iterable[Reply[HasDelta]], turn: Turn) -> G:
         """Average inside clusters."""
         heard = list(replies)
         for reply in heard:
             if isinstance(reply.upload, Joined) and reply.client not in state.clusters.labels:
-                state = self.admit(state, reply)
+                state = self.admit(state, reply.client, reply.upload)
         return self.merged(state, heard, turn) if heard else state
 
-    def admit(self, state: Groups, reply: Reply[Joined]) -> Groups:
+    def admit(self, state: G, client: ClientId, upload: Joined) -> G:
         """Enter a late client; it may open a cluster. Numbers of clusters stay as they are."""
-        found, upload = state.clusters, reply.upload
+        found = state.clusters
         if upload.cluster is not None:
-            return replace(state, clusters=replace(found, labels={**found.labels, reply.client: upload.cluster}))
+            return replace(state, clusters=replace(found, labels={**found.labels, client: upload.cluster}))
         aims = found.directions
         if aims is not None and upload.vector is not None:
             one = upload.vector.double() / upload.vector.double().square().sum().sqrt()
             aims = torch.cat([aims, one.float()[None]])
-        clusters = replace(found, labels={**found.labels, reply.client: found.k}, k=found.k + 1, directions=aims)
+        clusters = replace(found, labels={**found.labels, client: found.k}, k=found.k + 1, directions=aims)
         return replace(state, clusters=clusters, models=(*state.models, self.opened(state, upload.nearest)))
 
-    def opened(self, state: Any, nearest: int) -> Params:
+    def opened(self, state: G, nearest: int) -> Params:
         """The first model of a new cluster."""
-        model: Params = state.models[nearest]
-        return model
+        return state.models[nearest]
 
-    def merged(self, state: Any, heard: Sequence[Reply[Any]], turn: Turn) -> Any:
+    def merged(self, state: G, heard: Sequence[Reply[HasDelta]], turn: Turn) -> G:
         """Each cluster's model after hearing its members; without members heard it stays."""
         parts = split(state.clusters, heard)
         models = (
@@ -313,13 +321,13 @@ class Grouped(OnBase):
         """The only model, as long as there is only one."""
         return self.base.global_model(Server(state.models[0])) if len(state.models) == 1 else None
 
-    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+    def select_model(self, download: HasShared, client: HasPrivate, site: Site) -> Params | None:
         """For a client without a cluster: the model with the lowest loss on its training rows."""
         if not isinstance(download, Welcome):
             return None
         return {**download.models[self.best(download, client, site)[0]], **client.private}
 
-    def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
+    def newcomer_model(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Params:
         """The model of the cluster that a newcomer with these rows belongs to."""
         if not isinstance(download, Welcome):
             return self.personal_model(download, client)
@@ -333,9 +341,9 @@ def chosen(download: Welcome, placed: Assigned) -> Params:
     return nearest if placed.cluster is not None else {**nearest, **download.common}
 
 
-def split(clusters: ClusterResult, heard: Sequence[Reply[Any]]) -> list[list[Reply[Any]]]:
+def split(clusters: ClusterResult, heard: Sequence[Reply[U]]) -> list[list[Reply[U]]]:
     """The replies of each cluster; those of clients without one go to the largest."""
-    parts: list[list[Reply[Any]]] = [[] for _ in range(clusters.k)]
+    parts: list[list[Reply[U]]] = [[] for _ in range(clusters.k)]
     home = largest(clusters)
     for reply in heard:
         parts[clusters.labels.get(reply.client, home)].append(reply)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
 from fedquilt.core.objective import Term
 from fedquilt.core.params import Names, Params, everything, everything_but, lerp, pick, weighted_mean
 from fedquilt.core.seed import Seed
@@ -49,7 +50,7 @@ class Member:
 
 
 @dataclass(frozen=True, init=False)
-class HCFL(DiscoveryOptions, Grouped):
+class HCFL(DiscoveryOptions, Grouped[Blended]):
     """FL+HC by updates of the embedding, with a pull to the cluster's model and a fading common embedding.
 
     A round t = 0, 1, ... after the discovery: client i of cluster k minimises L_i(w) + mu/2 |w - W_k|^2 from W_k. With
@@ -127,29 +128,29 @@ class HCFL(DiscoveryOptions, Grouped):
         """One model, nobody placed."""
         return Blended((self.base.init_server(seed).shared,), unknown())
 
-    def member(self, state: Any, cluster: int) -> Any:
+    def member(self, state: Blended, cluster: int) -> Download | Member:
         """The cluster's model; with a global start also the common embedding and the head of the warm-up."""
         shared = state.models[cluster]
         if not state.clusters.labels:
             return Download(shared)
         return Member(shared, {**state.anchor, **state.common} if self.start_at == "global" else {})
 
-    def welcome(self, state: Any) -> Welcome:
+    def welcome(self, state: Blended) -> Welcome:
         """With the common embedding, in case of a new cluster."""
         return replace(super().welcome(state), common=state.common)
 
-    def opened(self, state: Any, nearest: int) -> Params:
+    def opened(self, state: Blended, nearest: int) -> Params:
         """The nearest one's head on the common embedding."""
         return {**state.models[nearest], **state.common}
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """Begin where ``start_at`` says; the pull is towards the cluster's model, once there are clusters."""
         job = super().start(download, client, site, turn)
         begin = download.begin if isinstance(download, Member) else {}
         centre = {} if isinstance(download, Download) else job.fixed["start"]
         return replace(job, params={**job.params, **begin}, fixed={**job.fixed, "centre": centre})
 
-    def merged(self, state: Any, heard: Sequence[Reply[Any]], turn: Turn) -> Any:
+    def merged(self, state: Blended, heard: Sequence[Reply[HasDelta]], turn: Turn) -> Blended:
         """Average inside clusters, then blend the embeddings of those that were heard."""
         after = super().merged(state, heard, turn)
         if not state.clusters.labels:
@@ -159,9 +160,8 @@ class HCFL(DiscoveryOptions, Grouped):
         if not common:
             return after
         own = [pick(self.embedded, m) for m in after.models]
-        changes = [[(r.examples, pick(self.embedded, r.upload.delta)) for r in part] for part in parts]
         top = self.weight(turn.round - self.initial_rounds) if after.sharing else 0.0
-        factors = [top * share for share in shares(self._rule(state.clusters), own, common, changes)]
+        factors = [top * share for share in self._shares(state.clusters, own, common, parts)]
         models = (
             {**m, **lerp(e, common, f)} if part else m
             for m, e, f, part in zip(after.models, own, factors, parts, strict=True)
@@ -169,7 +169,7 @@ class HCFL(DiscoveryOptions, Grouped):
         used = tuple(f if part else 0.0 for f, part in zip(factors, parts, strict=True))
         return replace(after, models=tuple(models), common=common, lambdas=used)
 
-    def _common(self, state: Any, parts: Sequence[Sequence[Reply[Any]]], turn: Turn) -> Params:
+    def _common(self, state: Blended, parts: Sequence[Sequence[Reply[HasDelta]]], turn: Turn) -> Params:
         """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means by examples.
 
         In this order of sums a lone cluster's mean is the common one to the bit, and blending changes nothing.
@@ -181,12 +181,18 @@ class HCFL(DiscoveryOptions, Grouped):
             if n > 0
         )
 
+    def _shares(
+        self, clusters: ClusterResult, own: list[Params], common: Params, parts: Sequence[Sequence[Reply[HasDelta]]]
+    ) -> list[float]:
+        changes = [[(r.examples, pick(self.embedded, r.upload.delta)) for r in part] for part in parts]
+        return shares(self._rule(clusters), own, common, changes)
+
     def _rule(self, clusters: ClusterResult) -> Sharing:
         if self.sharing_by == "stability":
             return "same" if clusters.measures.get("stable_ari", 1.0) < STABLE else "shrinkage"
         return self.sharing_by
 
-    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+    def observe(self, state: Blended, metrics: Mapping[str, float]) -> Blended:
         """Hear the held-out loss, and perhaps end the sharing."""
         loss = metrics.get("valid_loss")
         if self.stop_sharing is None or loss is None or not state.sharing or not state.clusters.labels:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.params import Params, lerp
 from fedquilt.methods.clustered.regrouping import Regrouping
-from fedquilt.methods.clustered.starts import Starts
+from fedquilt.methods.clustered.starts import Centres, HasVote, Starts
+from fedquilt.methods.fedavg import Client
 from fedquilt.pieces.aggregators import uniform_mean
 
 WHOLE = 10**9  # rows in a batch: all there are
 
 
 @dataclass(frozen=True, init=False)
-class IFCA(Regrouping):
+class IFCA(Regrouping[Centres, Client]):
     """k* = argmin_k F_i(w_k) on the client's training rows; it trains w_k*, and w_k <- average of those who chose k.
 
     Args:
@@ -30,7 +30,7 @@ class IFCA(Regrouping):
 
 
 @dataclass(frozen=True, init=False)
-class IFCAGradient(Regrouping):
+class IFCAGradient(Regrouping[Centres, Client]):
     """Clients send one gradient g_i of all their rows: w_k <- w_k - lr / |S| sum over those who chose k of g_i.
 
     S are all clients that were heard, so a cluster that few chose moves little. The base's epochs, steps and batch size
@@ -50,7 +50,7 @@ class IFCAGradient(Regrouping):
         train, starts = super().exchanges()
         return train.training(steps=1, batch_size=WHOLE), starts
 
-    def merge(self, model: Params, group: Sequence[Reply[Any]], heard: int, turn: Turn) -> Params:
+    def merge(self, model: Params, group: Sequence[Reply[HasVote]], heard: int, turn: Turn) -> Params:
         """The mean step of the group, shortened by the share of clients that it is."""
         merged = uniform_mean(model, group, turn)
         return {**merged, **lerp(self.base.trained(model), merged, len(group) / heard)}

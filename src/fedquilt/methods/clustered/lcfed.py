@@ -17,17 +17,17 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.by_distance import Nearest, Placed, Sent
+from fedquilt.methods.clustered.by_distance import BegunOffer, Nearest, PlacedCentres
 from fedquilt.methods.clustered.regrouping import Regrouping
-from fedquilt.methods.clustered.starts import StartAt, Starts, Vote, local
-from fedquilt.methods.fedavg import Upload
+from fedquilt.methods.clustered.starts import ClusterVote, HasVote, StartAt, Starts, local
+from fedquilt.methods.fedavg import Client, Upload
 from fedquilt.pieces.clustering.centres import principal
 from fedquilt.pieces.objectives import prox
 from fedquilt.records.record import record
 
 
 @record(name="fedquilt.methods.lcfed:Projected")
-class Projected(Placed):
+class Projected(PlacedCentres):
     """Also everybody's embedding, and the directions [weights, D] that models are compared along."""
 
     embedding: Params
@@ -35,14 +35,14 @@ class Projected(Placed):
 
 
 @record(name="fedquilt.methods.lcfed:WithEmbedding")
-class WithEmbedding(Sent):
+class WithEmbedding(BegunOffer):
     """Also everybody's embedding."""
 
     embedding: Params
 
 
 @dataclass(frozen=True, init=False)
-class LCFed(Regrouping):
+class LCFed(Regrouping[Projected, Client]):
     """Client i trains f_i(w) + mu/2 |w - W_k|^2 + lam/2 |phi - Phi|^2 from W_k; phi is w without the head.
 
     Then k <- argmax_k cos(M'(w_i - w0), M'(W_k - w0)), W_k <- average of its members, Phi <- average of all phi_i. The
@@ -95,10 +95,12 @@ class LCFed(Regrouping):
     def init_server(self, seed: Seed) -> Projected:
         """No directions yet."""
         fresh = super().init_server(seed)
-        phi = pick(self.embedding, fresh.origin)
-        return Projected(**vars(fresh), embedding=phi, directions=torch.zeros(len(self.vector(fresh.origin)), 0))
+        first = fresh.models[0]
+        return Projected(
+            **vars(fresh), embedding=pick(self.embedding, first), directions=torch.zeros(len(self.vector(first)), 0)
+        )
 
-    def place(self, state: Any, replies: Iterable[Reply[Vote]], turn: Turn) -> Any:
+    def place(self, state: Projected, replies: Iterable[Reply[ClusterVote]], turn: Turn) -> Projected:
         """The starts, and M from the passes of a sample."""
         heard = list(replies)
         if not heard:
@@ -110,25 +112,25 @@ class LCFed(Regrouping):
         measured = replace(after.clusters, measures={"dimensions": float(directions.shape[1])})
         return replace(after, clusters=measured)
 
-    def down(self, state: Any, client_id: ClientId) -> WithEmbedding:
+    def down(self, state: Projected, client_id: ClientId) -> WithEmbedding:
         """Also everybody's embedding."""
-        sent = super().down(state, client_id)
+        sent = self.rule.offer(state, client_id)
         begin = {**sent.begin, **state.embedding} if sent.begin else {}
         return WithEmbedding(sent.models, sent.common, sent.yours, begin, state.embedding)
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: Any, client: Client, site: Site, turn: Turn) -> Job:
         """The embedding is for the pull only."""
         job = super().start(download, client, site, turn)
         return replace(job, fixed={**job.fixed, "embedding": download.embedding})
 
-    def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    def up(self, state: Projected, replies: Iterable[Reply[HasVote]], turn: Turn) -> Projected:
         """Regroup and average; the embedding over everybody."""
         heard = list(replies)
         after = super().up(state, heard, turn)
-        changes = [replace(r, upload=Upload(self._phi_change(state, r))) for r in heard]
+        changes = [Reply(r.client, r.examples, Upload(self._phi_change(state, r))) for r in heard]
         return replace(after, embedding=self.base.aggregate(state.embedding, changes, turn))
 
-    def _phi_change(self, state: Any, reply: Reply[Any]) -> Params:
+    def _phi_change(self, state: Projected, reply: Reply[HasVote]) -> Params:
         return sub(pick(self.embedding, local(state, reply)), state.embedding)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
@@ -16,7 +16,7 @@ from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.errors import InputError
 from fedquilt.methods.clustered.flhc import Linkage
 from fedquilt.methods.clustered.grouped import Discovery, Grouped, Groups, down_anchor
-from fedquilt.methods.fedavg import Download
+from fedquilt.methods.fedavg import C, Download
 from fedquilt.pieces.clustering.agglomerative import LINKAGES
 from fedquilt.pieces.clustering.tree import Cut, by_distances
 from fedquilt.records.record import record
@@ -49,14 +49,14 @@ def angle(a: Tensor, b: Tensor) -> float:
     return float(torch.rad2deg(torch.arccos((a.double().T @ b.double()).abs().max().clamp(max=1.0))))
 
 
-def angles(bases: Mapping[ClientId, Tensor]) -> Any:
+def angles(bases: Mapping[ClientId, Tensor]) -> NDArray[np.float64]:
     """Of all pairs in order, condensed as scipy has it."""
     ids = list(bases)
     return np.array([angle(bases[a], bases[b]) for i, a in enumerate(ids) for b in ids[i + 1 :]])
 
 
 @dataclass(frozen=True, init=False)
-class PACFL(Grouped):
+class PACFL(Grouped[Groups]):
     """The first round begins with a trip on which every client sends a few singular vectors of each of its classes;
     clients whose data lie in like directions train together from then on. d(i, j) = min arccos |u . v| over the vectors
     u of client i and v of client j, in degrees.
@@ -98,7 +98,7 @@ class PACFL(Grouped):
         trip = Exchange("discover", down_anchor, self.show, self.form, cohort=everyone, check=self.check_basis)
         return Discovery(trip)
 
-    def show(self, download: Download, client: Any, site: Site, turn: Turn) -> tuple[Any, Basis]:
+    def show(self, download: Download, client: C, site: Site, turn: Turn) -> tuple[C, Basis]:
         """The directions of this client's data."""
         return client, Basis(basis_of(site, self.directions))
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, Protocol
 
 from torch import Tensor
 
@@ -29,10 +29,20 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.clustered.by_distance import Nearest, Sent
+from fedquilt.methods.clustered.by_distance import BegunOffer
 from fedquilt.methods.clustered.row_losses import mean_loss
-from fedquilt.methods.clustered.starts import Centres, Offer, Starts, Vote, all_models, labelled, local
-from fedquilt.methods.fedavg import Download, FedAvg, Upload
+from fedquilt.methods.clustered.starts import (
+    Centres,
+    ClusterVote,
+    HasVote,
+    Offer,
+    S,
+    Starts,
+    all_models,
+    labelled,
+    local,
+)
+from fedquilt.methods.fedavg import C, Download, FedAvg, Upload
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.clustering.centres import distinct_starts, nearest
 from fedquilt.pieces.clustering.result import ClusterResult
@@ -48,24 +58,46 @@ class LowestLoss:
         """Nothing to remember."""
         return state
 
-    def offer(self, state: Any, client_id: ClientId) -> Offer:
+    def offer(self, state: Centres, client_id: ClientId) -> Offer:
         """All models."""
         return all_models(state, client_id)
 
-    def regroup(self, state: Any, heard: Sequence[Reply[Any]]) -> dict[ClientId, int]:
+    def regroup(self, state: Centres, heard: Sequence[Reply[HasVote]]) -> dict[ClientId, int]:
         """To the model that was chosen."""
         return {r.client: r.upload.cluster for r in heard}
 
-    def settle(self, before: Any, after: Any, heard: Sequence[Reply[Any]]) -> Any:
+    def settle(self, before: S, after: S, heard: Sequence[Reply[HasVote]]) -> S:
         """Nothing to do."""
         return after
 
 
-Rule = LowestLoss | Nearest
+class GroupingRule(Protocol[S]):
+    """What a client is offered, and who decides where it belongs."""
+
+    @property
+    def criterion(self) -> str:
+        """What decides."""
+        ...
+
+    def first(self, state: Centres) -> Centres:
+        """What is to be remembered from the start."""
+        ...
+
+    def offer(self, state: S, client_id: ClientId) -> Offer:
+        """The models that a client is sent."""
+        ...
+
+    def regroup(self, state: S, heard: Sequence[Reply[HasVote]]) -> dict[ClientId, int]:
+        """Where those who were heard belong."""
+        ...
+
+    def settle(self, before: S, after: S, heard: Sequence[Reply[HasVote]]) -> S:
+        """The state after averaging."""
+        ...
 
 
 @dataclass(frozen=True, init=False)
-class Regrouping(OnBase):
+class Regrouping(OnBase, Generic[S, C]):
     """K models, and who belongs to which.
 
     Args:
@@ -90,7 +122,7 @@ class Regrouping(OnBase):
         _ = self.rule, self.apart, self.objective  # pieces check their settings when they are made
 
     @cached_property
-    def rule(self) -> Rule:
+    def rule(self) -> GroupingRule[S]:
         """Who decides where a client belongs."""
         return LowestLoss()
 
@@ -104,7 +136,7 @@ class Regrouping(OnBase):
         """The loss of local training."""
         return self.base.loss
 
-    def init_server(self, seed: Seed) -> Any:
+    def init_server(self, seed: Seed) -> Centres:
         """One model, or as many fresh ones as clusters; the first is always the base's, with what clusters share."""
         seeds = [seed] + [seed.fold("start", i) for i in range(1, self.n_clusters if self.starts == "seeds" else 1)]
         models = [self.base.init_server(s).shared for s in seeds]
@@ -120,17 +152,17 @@ class Regrouping(OnBase):
         train = train.training(start=self.start, finish=self.finish, objective=self.objective)
         return train, replace(look, name="starts", up=self.place, cohort=everyone)
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: S, round: int) -> tuple[str, ...]:
         """Train; before that, once, the starts."""
         return ("train",) if len(state.models) >= self.n_clusters else ("starts", "train")
 
     # Starts
 
-    def show(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Vote]:
+    def show(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, ClusterVote]:
         """Send where a pass leads, and keep nothing of it."""
-        return client, Vote(self.base.finish(job, trained, client, site, turn)[1].delta, job.memo)
+        return client, ClusterVote(self.base.finish(job, trained, client, site, turn)[1].delta, job.memo)
 
-    def place(self, state: Any, replies: Iterable[Reply[Vote]], turn: Turn) -> Any:
+    def place(self, state: S, replies: Iterable[Reply[ClusterVote]], turn: Turn) -> S:
         """Distinct starts from these passes; each client belongs to the nearest."""
         deltas = {r.client: pick(self.apart, r.upload.delta) for r in replies}
         if not deltas:
@@ -148,49 +180,49 @@ class Regrouping(OnBase):
 
     # Work
 
-    def down(self, state: Any, client_id: ClientId) -> Any:
+    def down(self, state: S, client_id: ClientId) -> Offer:
         """What the rule offers."""
         return self.rule.offer(state, client_id)
 
-    def whole(self, download: Any, number: int) -> Params:
+    def whole(self, download: Offer, number: int) -> Params:
         """The shared part of one of the models."""
         return {**download.common, **download.models[number]}
 
-    def losses(self, download: Any, client: Any, site: Site) -> dict[int, float]:
+    def losses(self, download: Offer, client: C, site: Site) -> dict[int, float]:
         """The loss of every model on the client's training rows, with its own private part."""
         return {
             k: mean_loss(self.base.loss, {**self.whole(download, k), **client.private}, site.train)
             for k in download.models
         }
 
-    def best(self, download: Any, client: Any, site: Site) -> int:
+    def best(self, download: Offer, client: C, site: Site) -> int:
         """The model with the lowest loss; the lowest number on a tie."""
         if len(download.models) == 1:
             return int(next(iter(download.models)))
         losses = self.losses(download, client, site)
         return min(losses, key=lambda k: (losses[k], k))
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: Offer, client: C, site: Site, turn: Turn) -> Job:
         """From the best model, or where the download says; changes and pulls are from the model all the same."""
         k = self.best(download, client, site)
         job = self.base.start(Download(self.whole(download, k)), client, site, turn)
-        begin = download.begin if isinstance(download, Sent) else {}
+        begin = download.begin if isinstance(download, BegunOffer) else {}
         return replace(job, params={**job.params, **begin}, memo=k)
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, HasVote]:
         """As the base; also say which model it was."""
         client, upload = self.base.finish(job, trained, client, site, turn)
-        return client, Vote(upload.delta, job.memo)
+        return client, ClusterVote(upload.delta, job.memo)
 
     # Up
 
-    def check(self, state: Any, upload: Any) -> None:
+    def check(self, state: S, upload: Any) -> None:
         """The number of a model there is, and a change of it."""
         if type(upload.cluster) is not int or not 0 <= upload.cluster < len(state.models):
             raise InputError(f"upload: there is no cluster {upload.cluster!r}, only 0 to {len(state.models) - 1}.")
         check_change({**state.common, **state.models[upload.cluster]}, upload.delta, "upload")
 
-    def up(self, state: Any, replies: Iterable[Reply[Any]], turn: Turn) -> Any:
+    def up(self, state: S, replies: Iterable[Reply[Any]], turn: Turn) -> S:
         """Regroup the clients that were heard, then average within clusters; a cluster without reply stays. What is
         common is averaged over everybody."""
         heard = list(replies)
@@ -210,36 +242,36 @@ class Regrouping(OnBase):
         return self.rule.settle(state, replace(state, models=models, common=common, clusters=clusters), heard)
 
     def group(
-        self, state: Any, heard: Sequence[Reply[Any]], labels: Mapping[ClientId, int], k: int
-    ) -> Sequence[Reply[Any]]:
+        self, state: S, heard: Sequence[Reply[HasVote]], labels: Mapping[ClientId, int], k: int
+    ) -> Sequence[Reply[HasVote]]:
         """The replies of cluster k's members, as changes of its model, also where a client trained another one."""
         return [
-            r if r.upload.cluster == k else replace(r, upload=Vote(sub(local(state, r), state.models[k]), k))
+            r if r.upload.cluster == k else replace(r, upload=ClusterVote(sub(local(state, r), state.models[k]), k))
             for r in heard
             if labels[r.client] == k
         ]
 
-    def merge(self, model: Params, group: Sequence[Reply[Any]], heard: int, turn: Turn) -> Params:
+    def merge(self, model: Params, group: Sequence[Reply[HasVote]], heard: int, turn: Turn) -> Params:
         """The next model of a cluster from the replies of its members; ``heard`` clients replied in all."""
         return self.base.aggregate(model, group, turn)
 
     # Models in use
 
-    def global_model(self, state: Any) -> Params | None:
+    def global_model(self, state: S) -> Params | None:
         """There is none."""
         return None
 
-    def personal_model(self, download: Any, client: Any) -> Params:
+    def personal_model(self, download: Offer, client: C) -> Params:
         """The model of one's cluster; the first for a client that has none yet."""
         mine = download.yours if download.yours in download.models else min(download.models)
         return {**self.whole(download, mine), **client.private}
 
-    def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
+    def select_model(self, download: Offer, client: C, site: Site) -> Params | None:
         """For a client that was never heard: the model with the lowest loss on its training rows."""
         if download.yours in download.models or len(download.models) == 1:
             return None
         return {**self.whole(download, self.best(download, client, site)), **client.private}
 
-    def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
+    def newcomer_model(self, download: Offer, client: C, site: Site, turn: Turn) -> Params:
         """The model with the lowest loss on the newcomer's training rows."""
         return {**self.whole(download, self.best(download, client, site)), **client.private}

@@ -76,31 +76,52 @@ class Retest:
         """
         leaving = {c: vectors[c] for c in vectors if strikes.get(c, 0) >= self.patience}
         placed = {c: assign(found, v) for c, v in leaving.items()}
-        sizes, labels = Counter(found.labels.values()), dict(found.labels)
-
-        def free(client: ClientId) -> bool:
-            return not 0 < sizes[labels[client]] - 1 < min_size
-
+        members = _Moves(dict(found.labels), Counter(found.labels.values()), min_size)
         for client, place in placed.items():
-            if place.cluster is not None and free(client):
-                sizes[labels[client]] -= 1
-                sizes[place.cluster] += 1
-                labels[client] = place.cluster
-        nearest: dict[int, int] = {}
-        aims = found.directions
-        for group in _groups({c: leaving[c] for c in placed if placed[c].cluster is None}, found, seed):
-            going = [c for c in group if free(c)]
-            if len(going) < min_size or aims is None:
-                continue
-            new = found.k + len(nearest)
-            nearest[new] = placed[going[0]].nearest
-            for client in going:
-                sizes[labels[client]] -= 1
-                labels[client] = new
-            way = directions(dict.fromkeys(going, 0), leaving)
-            assert way is not None  # none of these says nothing
-            aims = torch.cat([aims, way])
-        return replace(found, labels=labels, k=found.k + len(nearest), directions=aims), nearest
+            if place.cluster is not None and members.may_leave(client):
+                members.move(client, place.cluster)
+        far = {c: v for c, v in leaving.items() if placed[c].cluster is None}
+        opened, aims = _opened(found, far, members, seed)
+        nearest = {found.k + i: placed[first].nearest for i, first in enumerate(opened)}
+        return replace(found, labels=members.labels, k=found.k + len(nearest), directions=aims), nearest
+
+
+def _opened(
+    found: ClusterResult, far: Mapping[ClientId, Tensor], members: _Moves, seed: Seed
+) -> tuple[list[ClientId], Tensor | None]:
+    """Move clients that are far from all clusters to new ones: a client of each, and all directions after that."""
+    aims = found.directions
+    firsts: list[ClientId] = []
+    for group in _groups(far, found, seed) if aims is not None else ():
+        going = [c for c in group if members.may_leave(c)]
+        if len(going) < members.min_size or aims is None:
+            continue
+        for client in going:
+            members.move(client, found.k + len(firsts))
+        firsts.append(going[0])
+        way = directions(dict.fromkeys(going, 0), far)
+        assert way is not None  # none of these says nothing
+        aims = torch.cat([aims, way])
+    return firsts, aims
+
+
+@dataclass
+class _Moves:
+    """Who is where while clients move, and how many are."""
+
+    labels: dict[ClientId, int]
+    sizes: Counter[int]
+    min_size: int
+
+    def may_leave(self, client: ClientId) -> bool:
+        """Whether its cluster stays large enough, or ends."""
+        return not 0 < self.sizes[self.labels[client]] - 1 < self.min_size
+
+    def move(self, client: ClientId, cluster: int) -> None:
+        """To another cluster."""
+        self.sizes[self.labels[client]] -= 1
+        self.sizes[cluster] += 1
+        self.labels[client] = cluster
 
 
 def _groups(far: Mapping[ClientId, Tensor], found: ClusterResult, seed: Seed) -> list[list[ClientId]]:

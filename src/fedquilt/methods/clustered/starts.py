@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal, Protocol, TypeVar
 
 from fedquilt.core.exchange import Reply
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Params, add
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError
@@ -42,11 +43,23 @@ class Offer:
 
 
 @record(name="fedquilt.methods.starts:Vote")
-class Vote:
+class ClusterVote:
     """What a client answers: how the model it trained changed, and the model's number."""
 
     delta: Params
     cluster: int
+
+
+class HasVote(HasDelta, Protocol):
+    """An upload that says which model changed."""
+
+    @property
+    def cluster(self) -> int:
+        """The model's number."""
+        ...
+
+
+S = TypeVar("S", bound=Centres)
 
 
 def check_start(start_at: str) -> None:
@@ -60,7 +73,7 @@ def all_models(state: Centres, client_id: ClientId) -> Offer:
     return Offer(dict(enumerate(state.models)), state.common, state.clusters.labels.get(client_id, -1))
 
 
-def local(state: Centres, reply: Reply[Any]) -> Params:
+def local(state: Centres, reply: Reply[HasVote]) -> Params:
     """The client's model after training."""
     return add(state.models[reply.upload.cluster], reply.upload.delta)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedquilt.core.exchange import Turn
+from fedquilt.core.holders import HasPrivate
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table
@@ -37,7 +37,7 @@ class WithHead:
 
 
 @dataclass(frozen=True, init=False)
-class CReFF(WithSlopes):
+class CReFF(WithSlopes[Retrained, WithHead]):
     """FedAvg, whose head is replaced for use (not for training) by one trained on federated features.
 
     A client also sends, for each of its classes, the slope of the cross-entropy along the replacing head. The server
@@ -115,7 +115,7 @@ class CReFF(WithSlopes):
         """The body with the head trained anew."""
         return {**state.shared, **state.head}
 
-    def personal_model(self, download: WithHead, client: Any) -> Params:
+    def personal_model(self, download: WithHead, client: HasPrivate) -> Params:
         """The same."""
         return {**self.base.personal_model(download, client), **download.head}
 

@@ -17,7 +17,7 @@ from fedquilt.pieces.etf import simplex
 from fedquilt.pieces.objectives import balanced_softmax
 
 
-class Fixed(nn.Module):
+class SimplexHead(nn.Module):
     """scale * V normalise(P f): P is a learned projection, scale a learned temperature, V the fixed simplex."""
 
     vectors: Tensor
@@ -39,7 +39,7 @@ class WithSimplex(nn.Module):
     def __init__(self, build: Callable[[], nn.Module], scale: float) -> None:
         super().__init__()
         self.features, head = two_parts(build)
-        self.head = Fixed(head.in_features, head.out_features, scale)
+        self.head = SimplexHead(head.in_features, head.out_features, scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores."""

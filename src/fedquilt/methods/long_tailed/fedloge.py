@@ -9,13 +9,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.holders import Fixed, HasDelta, HasShared
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, at_home, either, under
@@ -23,7 +24,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.fedavg import FedAvg, Upload
+from fedquilt.methods.fedavg import Download, FedAvg, Server, Upload
 from fedquilt.methods.long_tailed.losses import rebuilt, two_parts
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import class_wise, mean
@@ -41,7 +42,7 @@ class Three(NamedTuple):
     own: Tensor
 
 
-class Fixed(nn.Module):
+class FixedHead(nn.Module):
     """Scores by fixed class vectors, without bias."""
 
     vectors: Tensor
@@ -75,7 +76,7 @@ class Framed(nn.Module):
         super().__init__()
         self.features, self.head = two_parts(build)
         self.own = nn.Linear(self.head.in_features, self.head.out_features)
-        self.frame = Fixed(frame(self.head.out_features, self.head.in_features).build())
+        self.frame = FixedHead(frame(self.head.out_features, self.head.in_features).build())
         self.temperature = None if temperature is None else nn.Parameter(torch.tensor(temperature))
         self.cosine = cosine
 
@@ -88,13 +89,13 @@ class Framed(nn.Module):
         return Three(self.head(seen), universal, self.own(seen))
 
 
-def universal_loss(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+def universal_loss(out: Three, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """Cross-entropy of the frame's scores, times ``fixed["pace"]``."""
     pace = fixed["pace"]
     return cross_entropy(out.universal if pace == 1 else pace * out.universal, params, fixed, batch)
 
 
-def own_loss(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+def own_loss(out: Three, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """Cross-entropy of the local head's scores."""
     return cross_entropy(out.own, params, fixed, batch)
 
@@ -192,18 +193,21 @@ class FedLoGe(OnBase):
     def __post_init__(self) -> None:
         if self.serve not in ("auto", *MODES):
             raise InputError(f"serve must be 'auto', 'universal', 'realigned' or 'plain', got {self.serve!r}.")
-        warm = 1.0 if self.warm_norm is None else self.warm_norm
-        if (self.warm_norm is None) != (self.warm_rounds == 0) or not 0 < warm < math.inf or self.warm_rounds < 0:
-            raise InputError(
-                "warm_norm (above 0) and warm_rounds (1 or more) go together; "
-                f"got {self.warm_norm} and {self.warm_rounds}."
-            )
+        self._check_warm_up()
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise InputError(f"The temperature must be finite and start above 0, got {self.temperature}.")
         if self.by_class and self.base.aggregate is not mean:
             raise InputError("by_class is a way to average of its own; leave aggregate out.")
         self.realign  # noqa: B018 - checks its options
         assert self.framed.net.names  # builds it, so that a frame that cannot be is refused at once
+
+    def _check_warm_up(self) -> None:
+        warm = 1.0 if self.warm_norm is None else self.warm_norm
+        if (self.warm_norm is None) != (self.warm_rounds == 0) or not 0 < warm < math.inf or self.warm_rounds < 0:
+            raise InputError(
+                "warm_norm (above 0) and warm_rounds (1 or more) go together; "
+                f"got {self.warm_norm} and {self.warm_rounds}."
+            )
 
     @property
     def plain(self) -> Net:
@@ -241,7 +245,7 @@ class FedLoGe(OnBase):
             return 1.0
         return float((self.warm_norm / self.norm) ** (1 - round / self.warm_rounds))
 
-    def init_server(self, seed: Seed) -> Any:
+    def init_server(self, seed: Seed) -> Server | Serving:
         """As the base; where the mode is chosen, also which one is in use."""
         fresh = self.framed.init_server(seed)
         return Serving(fresh.shared, MODES[0]) if self.serve == "auto" else fresh
@@ -256,11 +260,11 @@ class FedLoGe(OnBase):
         trip = train.training(start=self.start, finish=self.finish)
         return (replace(trip, down=self.down, check=self.check),)
 
-    def down(self, state: Any, client_id: ClientId) -> Any:
+    def down(self, state: HasShared, client_id: ClientId) -> Download | Serving:
         """As the base; where the mode is chosen, also its name, for clients that were never visited."""
         return Serving(state.shared, self.served(state)) if self.serve == "auto" else self.framed.down(state, client_id)
 
-    def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
+    def observe(self, state: HasShared, metrics: Mapping[str, float]) -> HasShared:
         """Hear how accurate each mode is on validation rows, and serve the best."""
         for rows in ("common_valid_accuracy", "global_valid_accuracy"):
             told = {mode: metrics[f"{rows}_{mode}"] for mode in MODES if f"{rows}_{mode}" in metrics}
@@ -268,12 +272,12 @@ class FedLoGe(OnBase):
                 return Serving(state.shared, max(told, key=lambda mode: told[mode]))
         return state
 
-    def start(self, download: Any, client: Holder, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: Holder, site: Site, turn: Turn) -> Job:
         """As the base."""
         job = self.framed.start(download, client, site, turn)
         return replace(job, fixed={**job.fixed, "pace": self.pace(turn.round)})
 
-    def finish(self, job: Job, trained: Trained, client: Holder, site: Site, turn: Turn) -> tuple[Holder, Any]:
+    def finish(self, job: Job, trained: Trained, client: Holder, site: Site, turn: Turn) -> tuple[Holder, HasDelta]:
         """Keep the local head and the counts."""
         classes = len(job.params[BIAS])
         counts = F.pad(found := class_counts(site.train), (0, classes - len(found)))
@@ -285,7 +289,7 @@ class FedLoGe(OnBase):
     def _by_class(self) -> bool:
         return isinstance(self.framed.aggregate, class_wise)
 
-    def check(self, state: Any, upload: Any) -> None:
+    def check(self, state: HasShared, upload: object) -> None:
         """As the base; counts are counts."""
         wanted = CountedUpload if self._by_class else Upload
         if not isinstance(upload, wanted):
@@ -298,7 +302,7 @@ class FedLoGe(OnBase):
 
     # Models in use
 
-    def heads(self, download: Any, client: Holder) -> Heads:
+    def heads(self, download: HasShared, client: Holder) -> Heads:
         """Body and heads as trained; ``own`` is None for a client that was never visited."""
         shared = download.shared
         vectors = self.framed.net.full({})["frame.vectors"]
@@ -308,11 +312,11 @@ class FedLoGe(OnBase):
         fixed = Head(scaled, torch.zeros(len(scaled)))
         return Heads(body, Head(shared[WEIGHT], shared[BIAS]), mine, fixed)
 
-    def served(self, held: Any) -> str:
+    def served(self, held: HasShared) -> str:
         """The mode of the global model, of a state or a download."""
         return str(getattr(held, "serve", MODES[0])) if self.serve == "auto" else self.serve
 
-    def modes(self, held: Any) -> dict[str, Params]:
+    def modes(self, held: HasShared) -> dict[str, Params]:
         """What the global model would be in every mode, of a state or a download."""
         heads = self.heads(held, Holder({}, None))
         if heads.fixed is None:
@@ -320,11 +324,11 @@ class FedLoGe(OnBase):
         views = {"universal": heads.fixed, "realigned": self.realign.whole(heads.general), "plain": heads.general}
         return {mode: with_head(heads.body, views[mode]) for mode in MODES}
 
-    def global_model(self, state: Any) -> Params:
+    def global_model(self, state: HasShared) -> Params:
         """The body with the head of the mode in use."""
         return self.modes(state)[self.served(state)]
 
-    def personal_model(self, download: Any, client: Holder) -> Params:
+    def personal_model(self, download: HasShared, client: Holder) -> Params:
         """The body with the client's realigned head; the global model before its first visit."""
         heads = self.heads(download, client)
         if heads.own is None or client.counts is None:

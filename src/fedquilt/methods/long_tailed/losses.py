@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedquilt.core.exchange import Turn
+from fedquilt.core.holders import HasPrivate, HasShared
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.table import Site
@@ -38,7 +39,7 @@ class FedAvgBalanced(FedAvg):
         """Balanced softmax."""
         return Objective(net_of(self.objective), (balanced_softmax,))
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """As FedAvg, with the counts."""
         return with_counts(super().start(download, client, site, turn), site)
 
@@ -66,7 +67,7 @@ class FedLC(FedAvg):
         """Of calibrated logits."""
         return Objective(net_of(self.objective), (calibrated(self.tau),))
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """As FedAvg, with the counts."""
         return with_counts(super().start(download, client, site, turn), site)
 

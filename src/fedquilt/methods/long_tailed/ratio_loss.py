@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.holders import HasPrivate
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import Site
+from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
 from fedquilt.errors import InputError
 from fedquilt.methods.long_tailed.with_slopes import WithSlopes
@@ -48,7 +48,7 @@ def ratios(pushes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, init=False)
-class RatioLoss(WithSlopes):
+class RatioLoss(WithSlopes[Weighed, Weighed]):
     """Loss of a row: (alpha + beta R_y) times its cross-entropy, R from the round before; in the first round 1 times.
 
     R is made (:func:`ratios`) from the slopes of the clients' own rows at the model they were sent, class by class,
@@ -79,7 +79,11 @@ class RatioLoss(WithSlopes):
         (train,) = super().exchanges()
         return (train.training(objective=Objective(self.base.net, (class_weighted,))),)
 
-    def start(self, download: Weighed, client: Any, site: Site, turn: Turn) -> Job:
+    def down(self, state: Weighed, client_id: ClientId) -> Weighed:
+        """All that the server has."""
+        return state
+
+    def start(self, download: Weighed, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """With the weights."""
         job = super().start(download, client, site, turn)
         return replace(job, fixed={**job.fixed, "weights": download.weights})

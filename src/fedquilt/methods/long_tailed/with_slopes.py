@@ -5,19 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Generic, TypeVar
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.holders import HasPrivate, HasShared
 from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
-from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.fedavg import C, FedAvg, S
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.class_slopes import ClassSlopes, SlopedUpload, check_slopes, class_slopes, head_of, mean_slopes
 
+D = TypeVar("D", bound=HasShared)
+
 
 @dataclass(frozen=True, init=False)
-class WithSlopes(OnBase, ABC):
+class WithSlopes(OnBase, ABC, Generic[S, D]):
     """The base; a client also sends the class slopes of its rows at the model it was sent, before it trains.
 
     What is sent down must have ``shared``, as the base's does.
@@ -26,10 +29,10 @@ class WithSlopes(OnBase, ABC):
     base: FedAvg
 
     @abstractmethod
-    def learn(self, state: Any, shared: Params, classes: ClassSlopes, turn: Turn) -> Any:
+    def learn(self, state: S, shared: Params, classes: ClassSlopes, turn: Turn) -> S:
         """The next state, from the averaged model and the slopes averaged over the clients that have a class."""
 
-    def head(self, sent: Any) -> Params:
+    def head(self, sent: S | D) -> Params:
         """The head along which slopes are taken, in a state or a download: the model's own."""
         return head_of(sent.shared)
 
@@ -39,26 +42,26 @@ class WithSlopes(OnBase, ABC):
         train = train.training(start=self.start, finish=self.finish)
         return (replace(train, down=self.down, check=self.check, up=self.up),)
 
-    def down(self, state: Any, client_id: ClientId) -> Any:
-        """All that the server has."""
-        return state
+    @abstractmethod
+    def down(self, state: S, client_id: ClientId) -> D:
+        """What a client is sent."""
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: D, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """As the base, remembering the slopes."""
         job, head = self.base.start(download, client, site, turn), self.head(download)
         return replace(job, memo=class_slopes(self.base.net, {**job.params, **head}, site.train, head))
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, SlopedUpload]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, SlopedUpload]:
         """As the base, with the slopes."""
         client, upload = self.base.finish(job, trained, client, site, turn)
         return client, SlopedUpload(upload.delta, job.memo)
 
-    def check(self, state: Any, upload: SlopedUpload) -> None:
+    def check(self, state: S, upload: SlopedUpload) -> None:
         """The change fits the model, the slopes the head."""
         self.base.check(state, upload)
         check_slopes(upload.classes, self.head(state))
 
-    def up(self, state: Any, replies: Iterable[Reply[SlopedUpload]], turn: Turn) -> Any:
+    def up(self, state: S, replies: Iterable[Reply[SlopedUpload]], turn: Turn) -> S:
         """Average, and learn from the slopes."""
         heard = list(replies)
         if not heard:

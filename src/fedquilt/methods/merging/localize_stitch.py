@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Codec, Exchange, Reply, Turn
 from fedquilt.core.params import Names, Params, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import marked
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.merging.votes import Order, Stitched, Vote, seen_classes, without_rows
+from fedquilt.methods.merging.votes import MaskedVote, Order, Stitched, seen_classes, without_rows
 from fedquilt.methods.merging.wrapping import aggregating, innermost, rewired
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.codecs.around import error_feedback as feeding_back
@@ -133,7 +133,7 @@ class LocalizeStitch(OnBase):
     def _weights(self) -> Names:
         return under(*(n for n in self.base.net.trainable))
 
-    def _codec(self) -> Any:
+    def _codec(self) -> Codec:
         if self.masks is not None:
             return sparse(self.values, only=self._weights())
         chosen = localized(None, self.values, only=self._weights(), per=self.per, noise=self.threshold_noise)
@@ -159,7 +159,7 @@ class LocalizeStitch(OnBase):
     def _trip(self, trip: Exchange) -> Exchange:
         localises = trip.name == "train"
 
-        def down(state: Stitched, client_id: ClientId) -> Any:
+        def down(state: Stitched, client_id: ClientId) -> Order:
             return Order(trip.down(state.inner, client_id), self.density(state.accuracy))
 
         def up(state: Stitched, replies: Iterable[Reply[Any]], turn: Turn) -> Stitched:
@@ -172,10 +172,10 @@ class LocalizeStitch(OnBase):
             sent = sum(shares) / len(shares) if shares else state.sent
             return replace(state, inner=inner, standing=kept[0] if heard else state.standing, sent=sent)
 
-        def cohort(state: Stitched, ids: Any, seed: Seed) -> Any:
+        def cohort(state: Stitched, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
             return trip.cohort(state.inner, ids, seed)
 
-        def check(state: Stitched, upload: Any) -> None:
+        def check(state: Stitched, upload: object) -> None:
             trip.check(state.inner, self._checked(state, upload) if localises else upload)
 
         work = rewired(trip.work, _ordered, self._finishing if localises else None)
@@ -185,8 +185,8 @@ class LocalizeStitch(OnBase):
     # At the client
 
     def _finishing(
-        self, job: Job, trained: Trained, client: Any, upload: Any, site: Site, turn: Turn, order: Order
-    ) -> Any:
+        self, job: Job, trained: Trained, client: object, upload: Any, site: Site, turn: Turn, order: Order
+    ) -> MaskedVote:
         """The base's upload as a vote: unseen classes silent, or with a trained mask."""
         seen = None
         if self.silent is not None:
@@ -204,7 +204,7 @@ class LocalizeStitch(OnBase):
                 turn.seed.fold("masks"),
             )
             upload = replace(upload, delta={**upload.delta, **marked(weights, mask)})
-        return Vote(upload, seen)
+        return MaskedVote(upload, seen)
 
     # At the server
 
@@ -227,7 +227,9 @@ class LocalizeStitch(OnBase):
         inner = replace(state.inner, shared={**state.shared, **standing.weights()})
         return replace(state, inner=inner, standing=standing)
 
-    def _heard(self, replies: Iterable[Reply[Any]], kept: list[Standing], shares: list[float]) -> Iterator[Reply[Any]]:
+    def _heard(
+        self, replies: Iterable[Reply[MaskedVote]], kept: list[Standing], shares: list[float]
+    ) -> Iterator[Reply[Any]]:
         for reply in replies:
             upload = reply.upload.inner
             if reply.upload.seen is not None and self.silent is not None:  # a chosen 0 of a silent row is no vote
@@ -237,8 +239,8 @@ class LocalizeStitch(OnBase):
                 kept[0] = kept[0].joined(upload.delta, reply.examples if self.stitch.by_examples else 1)
             yield replace(reply, upload=upload)
 
-    def _checked(self, state: Stitched, vote: Any) -> Any:
-        if not isinstance(vote, Vote):
+    def _checked(self, state: Stitched, vote: object) -> Any:
+        if not isinstance(vote, MaskedVote):
             raise InputError("this is no vote of Localize-and-Stitch.")
         if vote.seen is None and self.silent is not None:
             raise InputError("the client does not say which classes vote.")
@@ -269,7 +271,7 @@ class LocalizeStitch(OnBase):
         model: Params | None = self.base.global_model(state.inner)
         return model
 
-    def personal_model(self, download: Order, client: Any) -> Params:
+    def personal_model(self, download: Order, client: object) -> Params:
         """As the base."""
         model: Params = self.base.personal_model(download.inner, client)
         return model

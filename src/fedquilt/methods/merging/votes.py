@@ -39,7 +39,7 @@ class Order:
 
 
 @record(name="fedquilt.methods.votes:Vote")
-class Vote:
+class MaskedVote:
     """What a client sends: the base's upload, and which classes it has rows of (None: all may vote)."""
 
     inner: Any

@@ -14,10 +14,10 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.aggregators import Aggregator
 
 Unwrap = Callable[[Any], Any]
-Sending = Callable[[Job, Trained, Any, Any, Site, Turn, Any], Any]
+Sending = Callable[[Job, Trained, object, Any, Site, Turn, Any], Any]
 
 
-def innermost(method: Any) -> FedAvg:
+def innermost(method: object) -> FedAvg:
     """The FedAvg that a method is built around."""
     while not isinstance(method, FedAvg):
         method = getattr(method, "base", None)
@@ -41,11 +41,11 @@ def rewired(work: Any, unwrap: Unwrap, sending: Sending | None) -> Any:
     if not isinstance(work, Train):
         return _Wrapped(work, unwrap, sending)
 
-    def start(download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(download: Any, client: object, site: Site, turn: Turn) -> Job:
         job = work.start(unwrap(download), client, site, turn)
         return replace(job, memo=(job.memo, download))
 
-    def finish(job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def finish(job: Job, trained: Trained, client: object, site: Site, turn: Turn) -> tuple[object, object]:
         memo, download = job.memo
         own = replace(job, memo=memo)
         client, upload = work.finish(own, trained, client, site, turn)
@@ -64,6 +64,6 @@ class _Wrapped:
             raise InputError("The work of the exchange 'train' is no local training, so its changes cannot be chosen.")
         self._work, self._unwrap = work, unwrap
 
-    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def __call__(self, download: Any, client: object, site: Site, turn: Turn) -> tuple[object, object]:
         client, upload = self._work(self._unwrap(download), client, site, turn)
         return client, upload

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.holders import Fixed, HasShared
 from fedquilt.core.net import Net
 from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params
@@ -33,7 +33,7 @@ class Mixer:
     alpha: float
 
 
-def mixture(net: Net, own: Mapping[str, Tensor], other: Mapping[str, Tensor], alpha: Any) -> Params:
+def mixture(net: Net, own: Mapping[str, Tensor], other: Mapping[str, Tensor], alpha: Tensor | float) -> Params:
     """alpha v + (1 - alpha) w; buffers are v's."""
     mixed = {n: alpha * own[n] + (1 - alpha) * other[n] for n in net.trainable}
     return {n: mixed.get(n, own[n]) for n in net.names}
@@ -48,7 +48,7 @@ class Blend(OnLoss):
         """Those of w and of v."""
         return (*self.net.trainable, *(OWN + n for n in self.net.trainable))
 
-    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         w = {n: params[n] for n in self.net.names}
         v = {n: params[OWN + n] for n in self.net.names}
         mixed = mixture(self.net, v, {n: t.detach() for n, t in w.items()}, fixed["alpha"])
@@ -86,7 +86,7 @@ class APFL(OnBase):
         (train,) = self.base.exchanges()
         return (train.training(start=self.start, objective=Blend(self.base.loss), finish=self.finish),)
 
-    def start(self, download: Any, client: Mixer, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: Mixer, site: Site, turn: Turn) -> Job:
         """Learn how to mix, then begin from w and v."""
         job = self.base.start(download, client, site, turn)
         own = client.own or job.params
@@ -111,7 +111,7 @@ class APFL(OnBase):
         own = {n: trained.params[OWN + n] for n in self.base.net.names}
         return replace(client, own=own, alpha=job.fixed["alpha"]), upload
 
-    def personal_model(self, download: Any, client: Mixer) -> Params:
+    def personal_model(self, download: HasShared, client: Mixer) -> Params:
         """The mixture of v with the present w."""
         whole = self.base.personal_model(download, client)
         return mixture(self.base.net, client.own, whole, client.alpha) if client.own else whole

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.holders import HasShared
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
@@ -49,7 +49,7 @@ class Ditto(OnBase):
             own = own.training(epochs=self.own_epochs, steps=None)
         return (replace(train, work=in_turn(train.work, own.work)),)
 
-    def start(self, download: Any, client: Owner, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: Owner, site: Site, turn: Turn) -> Job:
         """Go on with one's own model; the pull is towards what was received."""
         return Job(params=self.personal_model(download, client), fixed={"start": download.shared})
 
@@ -57,6 +57,6 @@ class Ditto(OnBase):
         """It stays home."""
         return replace(client, own=trained.params), None
 
-    def personal_model(self, download: Any, client: Owner) -> Params:
+    def personal_model(self, download: HasShared, client: Owner) -> Params:
         """The client's own, once there is one."""
         return client.own or self.base.personal_model(download, client)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from fedquilt.core.allowance import ask
 from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.holders import HasShared
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site, Table
@@ -73,7 +73,7 @@ class FedALA(OnBase):
         (train,) = self.base.exchanges()
         return (train.training(start=self.start, finish=self.finish),)
 
-    def start(self, download: Any, client: Blender, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: Blender, site: Site, turn: Turn) -> Job:
         """Learn A where the models differ; begin from the mixture."""
         job = self.base.start(download, client, site, turn)
         names = self.base.net.trainable[-self.top :]
@@ -114,7 +114,7 @@ class FedALA(OnBase):
         client, upload = self.base.finish(job, trained, client, site, turn)
         return replace(client, own=trained.params, takes=job.memo), upload
 
-    def personal_model(self, download: Any, client: Blender) -> Params:
+    def personal_model(self, download: HasShared, client: Blender) -> Params:
         """The client's own model, once it has been visited."""
         return client.own or self.base.personal_model(download, client)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.holders import HasShared
 from fedquilt.core.params import Params, add, dot, sub, weighted_mean
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -109,6 +109,6 @@ class FedAMP(OnBase):
         """There is none."""
         return None
 
-    def personal_model(self, download: Any, client: Owner) -> Params:
+    def personal_model(self, download: HasShared, client: Owner) -> Params:
         """w_i, once there is one."""
         return client.own or self.base.personal_model(download, client)

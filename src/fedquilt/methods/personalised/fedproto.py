@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
-from fedquilt.core.net import Net
+from fedquilt.core.holders import Fixed
+from fedquilt.core.net import Net, ScoresAndFeatures
 from fedquilt.core.objective import Objective, scores_and_features
 from fedquilt.core.params import Params, same_names
 from fedquilt.core.seed import Seed
@@ -40,7 +41,7 @@ class near_prototypes:
 
     lam: float
 
-    def __call__(self, out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, out: ScoresAndFeatures, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         means, rows = fixed["prototypes"][MEANS], fixed["prototypes"][ROWS]
         apart = (out.features.flatten(1) - means[batch.y]).square().mean(1) * (rows[batch.y] > 0)
         return self.lam * weighted_mean(apart, batch.weight)

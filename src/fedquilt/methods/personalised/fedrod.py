@@ -5,16 +5,17 @@ FedRoD with a hypernetwork: a client's own head is made from its class shares by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedquilt.core.exchange import Turn
+from fedquilt.core.holders import Fixed, HasPrivate, HasShared
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, Parts, at_home, under, zeros_like
 from fedquilt.core.seed import Seed
@@ -50,7 +51,7 @@ class Twin(nn.Module):
         return Both(generic.detach() + self.own(z.detach()), generic)
 
 
-def generic_loss(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+def generic_loss(out: Both, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """Balanced softmax of the generic head, by the client's own class counts."""
     return balanced_softmax(out.generic, params, fixed, batch)
 
@@ -78,16 +79,16 @@ class FedRoD(FedAvg):
         """Both losses of the network with a second head."""
         return Objective(rebuilt(self.objective, type(self).module), (generic_loss, cross_entropy))
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """As FedAvg, with the counts of the client's classes, which never leave it."""
         return with_counts(super().start(download, client, site, turn), site)
 
-    def global_model(self, state: Any) -> Params:
+    def global_model(self, state: HasShared) -> Params:
         """The generic model: a private part of zeros changes nothing."""
         own = self.init_client(Seed(0)).private
         return {**state.shared, **zeros_like(own)}
 
-    def heads(self, download: Any, client: Any) -> Heads | None:
+    def heads(self, download: HasShared, client: HasPrivate) -> Heads | None:
         """The generic head, and the client's: generic plus own."""
         head = under("head")
         body = {n: t for n, t in download.shared.items() if not head(n)}
@@ -131,7 +132,7 @@ class FedRoDHyper(FedRoD):
     newcomer_head: ClassVar[tuple[str, ...]] = ("hyper",)
     module: ClassVar[Callable[..., nn.Module]] = Hyper
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
         """As FedRoD, with the client's class shares."""
         job = super().start(download, client, site, turn)
         counts = job.fixed["counts"].float()
@@ -139,9 +140,9 @@ class FedRoDHyper(FedRoD):
         shares = zeros.index_copy(0, torch.arange(len(counts)), counts / counts.sum())
         return replace(job, params={**job.params, "shares": shares})
 
-    def heads(self, download: Any, client: Any) -> None:
+    def heads(self, download: HasShared, client: HasPrivate) -> None:
         """A client's head is made anew from its class shares; there is none to realign."""
 
-    def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
+    def newcomer_model(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Params:
         """The hypernetwork makes a newcomer's head from its class shares, without any training."""
         return self.start(download, client, site, turn).params

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedquilt.core.exchange import Exchange, Turn, anything, everyone, plain, unmoved
+from fedquilt.core.holders import HasShared
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
@@ -54,7 +55,7 @@ class FineTune(OnBase, ABC):
         """The tuned copy is the client's own."""
         return replace(client, own=trained.params), None
 
-    def personal_model(self, download: Any, client: Owner) -> Params:
+    def personal_model(self, download: HasShared, client: Owner) -> Params:
         """The tuned copy, once there is one."""
         return client.own or self.base.personal_model(download, client)
 

@@ -30,12 +30,12 @@ from fedquilt.methods.personalised.hgls_records import (
     Peer,
     SearchClient,
     SearchServer,
-    Tally,
+    SlopeTally,
     inside,
 )
 from fedquilt.methods.personalised.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
 from fedquilt.pieces.codecs import hgc, hgc_legacy, hgc_rc
-from fedquilt.pieces.head_search import Found, HeadSearch, Rows, cosine_step, head_gradient
+from fedquilt.pieces.head_search import FeatureRows, Found, HeadSearch, cosine_step, head_gradient
 from fedquilt.records.record import tensors_in
 
 Base = Literal["fedavg", "fedper", "fedprox", "fedrep", "scaffold"]
@@ -176,7 +176,7 @@ class HGLS(OnBase):
         if self.search == "off":
             return super().init_server(seed)
         head = pick(is_head, self.net.init(seed))
-        return SearchServer(self.base.init_server(seed), head, (), {}, (), (), Tally())
+        return SearchServer(self.base.init_server(seed), head, (), {}, (), (), SlopeTally())
 
     def init_client(self, seed: Seed) -> Any:
         """As the base."""
@@ -233,7 +233,7 @@ class HGLS(OnBase):
             self.note,
             cohort=train.cohort,
             download=down,
-            upload=Tally,
+            upload=SlopeTally,
             uncoded=self.uncoded,
         )
 
@@ -301,12 +301,15 @@ class HGLS(OnBase):
             pass
         if not fresh:
             return state
-        now = {p.client for p in fresh}
-        old = [p for p in state.peers if p.client not in now and turn.round - p.round <= self.max_age]
-        peers = () if self.own_only else self._shuffled([*old, *fresh], turn)
+        peers = () if self.own_only else self._shuffled([*self._older(state, fresh, turn), *fresh], turn)
         met = (*state.met, *(p.client for p in fresh if p.client not in state.met))
         head = heads.value() if self.mean_head else state.head
-        return SearchServer(base, head, peers, self._nearest(peers, state.head), met, (), Tally())
+        return SearchServer(base, head, peers, self._nearest(peers, state.head), met, (), SlopeTally())
+
+    def _older(self, state: SearchServer, fresh: list[Peer], turn: Turn) -> list[Peer]:
+        """The slopes of earlier rounds that still count."""
+        now = {p.client for p in fresh}
+        return [p for p in state.peers if p.client not in now and turn.round - p.round <= self.max_age]
 
     def _shuffled(self, peers: list[Peer], turn: Turn) -> tuple[Peer, ...]:
         order = torch.randperm(len(peers), generator=turn.seed.fold("peers").torch())
@@ -331,11 +334,11 @@ class HGLS(OnBase):
         chosen = state.chosen.get(client_id, range(len(state.peers)))
         return Others(base, tuple(state.peers[j].slope for j in chosen))
 
-    def seek(self, download: Others, client: SearchClient, site: Site, turn: Turn) -> tuple[SearchClient, Tally]:
+    def seek(self, download: Others, client: SearchClient, site: Site, turn: Turn) -> tuple[SearchClient, SlopeTally]:
         """Search; only the head changes."""
         after = replace(client, kept=download.base if self._once else None)
         if not client.slope:  # it did not train this time
-            return after, Tally()
+            return after, SlopeTally()
         if self.own_only:
             slopes = [client.slope]
         else:
@@ -346,7 +349,7 @@ class HGLS(OnBase):
             model = {**client.kept, **client.base.private}
         found = self._found(model, client.slope, slopes, site, turn)
         head = as_params(found.head, pick(is_head, model))
-        tally = Tally(found.candidates, found.aligned, found.taken)
+        tally = SlopeTally(found.candidates, found.aligned, found.taken)
         return replace(after, base=self._with_head(client.base, head if found.taken else {})), tally
 
     def _found(self, model: Params, slope: Params, slopes: list[Params], site: Site, turn: Turn) -> Found:
@@ -356,7 +359,7 @@ class HGLS(OnBase):
         fit, judge = self._rows(model, site, turn)
         return self.tries(as_matrix(head), reference, candidates, fit, judge, turn.seed.fold("order"))
 
-    def _rows(self, model: Params, site: Site, turn: Turn) -> tuple[Rows, Rows]:
+    def _rows(self, model: Params, site: Site, turn: Turn) -> tuple[FeatureRows, FeatureRows]:
         """The rows that steps are fitted to, and those that judge."""
         fit = rows_of(self.net, model, site.train)
         if self.accept == "train":
@@ -365,15 +368,15 @@ class HGLS(OnBase):
             return fit, rows_of(self.net, model, site.valid)
         order = torch.randperm(len(fit.y), generator=turn.seed.fold("held out").torch())
         apart = int(self.held_out * len(order))
-        return Rows(*(t[order[apart:]] for t in fit)), Rows(*(t[order[:apart]] for t in fit))
+        return FeatureRows(*(t[order[apart:]] for t in fit)), FeatureRows(*(t[order[:apart]] for t in fit))
 
-    def note(self, state: SearchServer, replies: Iterable[Reply[Tally]], turn: Turn) -> SearchServer:
+    def note(self, state: SearchServer, replies: Iterable[Reply[SlopeTally]], turn: Turn) -> SearchServer:
         """Who has been brought the new body, and how the search went."""
         heard = list(replies)
         if not heard:
             return state
         sums = [sum(getattr(r.upload, n) for r in heard) for n in ("candidates", "aligned", "taken")]
-        return replace(state, holders=tuple(r.client for r in heard) if self._once else (), tally=Tally(*sums))
+        return replace(state, holders=tuple(r.client for r in heard) if self._once else (), tally=SlopeTally(*sums))
 
     # Numbers
 

@@ -22,7 +22,7 @@ class Peer:
 
 
 @record(name="fedquilt.methods.hgls_records:Tally")
-class Tally:
+class SlopeTally:
     """Over the clients that searched: slopes they were given, slopes that pointed their way, slopes they took."""
 
     candidates: Count = 0
@@ -44,7 +44,7 @@ class SearchServer:
     chosen: dict[Any, tuple[int, ...]]
     met: tuple[Any, ...]
     holders: tuple[Any, ...]
-    tally: Tally
+    tally: SlopeTally
 
 
 @record(name="fedquilt.methods.hgls_records:SearchClient")
@@ -88,7 +88,7 @@ class Inside:
 
     codec: Codec
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[object, object]:
         """The base's part as its codec says."""
         wire, memory = self.codec.encode(upload.base, None if sent is None else sent.base, memory, seed)
         return replace(upload, base=wire), memory

@@ -14,7 +14,7 @@ from fedquilt.core.table import Table
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.on_base import OnBase
-from fedquilt.pieces.head_search import Rows
+from fedquilt.pieces.head_search import FeatureRows
 
 WEIGHT, BIAS = "head.weight", "head.bias"
 BLOCK = 32  # rows at a time: what fits a cache is fastest
@@ -65,13 +65,13 @@ def as_params(matrix: Tensor, like: Params) -> Params:
     return {n: found[n] for n in like}
 
 
-def rows_of(net: Net, model: Params, table: Table | None) -> Rows:
+def rows_of(net: Net, model: Params, table: Table | None) -> FeatureRows:
     """The feature vectors of all rows in evaluation mode, with a 1 at the end if the head has a bias."""
     if table is None or not len(table):
         width = as_matrix(model).shape[1]
-        return Rows(model[WEIGHT].new_zeros(0, width), torch.zeros(0, dtype=torch.long))
+        return FeatureRows(model[WEIGHT].new_zeros(0, width), torch.zeros(0, dtype=torch.long))
     mine = net.own(model)  # in the layout the network runs with, which halves the time
     with torch.no_grad():
         blocks = [(net.split(mine, batch).features, batch.y) for batch in table.blocks(BLOCK)]
     z, y = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-    return Rows(torch.cat([z, z.new_ones(len(z), 1)], 1) if BIAS in model else z, y)
+    return FeatureRows(torch.cat([z, z.new_ones(len(z), 1)], 1) if BIAS in model else z, y)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.exchange import Exchange
+from fedquilt.core.holders import Fixed
 from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch
@@ -48,7 +49,7 @@ class FirstOrder(OnLoss):
 
     alpha: float
 
-    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         first, second = _split(batch, 2)
         slope = _slope(self.loss(params, fixed, first), params, self.trainable)
         return self.loss(_moved(params, slope, -self.alpha), fixed, second)
@@ -64,7 +65,7 @@ class HessianFree(FirstOrder):
 
     delta: float = 1e-3
 
-    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         first, second, third = _split(batch, 3)
         slope = _slope(self.loss(params, fixed, first), params, self.trainable)
         value = self.loss(_moved(params, slope, -self.alpha), fixed, second)

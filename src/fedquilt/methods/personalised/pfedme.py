@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedquilt.core.allowance import ask
 from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.holders import Fixed, HasShared
 from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params, lerp
 from fedquilt.core.seed import Seed
@@ -41,7 +42,7 @@ class Moreau(OnLoss):
                 f"got {self.lam}, {self.inner_lr}, {self.inner_steps}."
             )
 
-    def solve(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Params:
+    def solve(self, params: Params, fixed: Fixed, batch: Batch) -> Params:
         """theta: ``inner_steps`` steps of gradient descent on this batch."""
         names = [n for n in self.trainable if n in params]
         anchor = [params[n].detach() for n in names]
@@ -64,7 +65,7 @@ class Moreau(OnLoss):
         with seed.ambient():
             return self.solve(net.own(trained.params), job.fixed, batch)
 
-    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         theta = self.solve(params, fixed, batch)
         pulls = [(params[n] - theta[n]).square().sum() for n in self.trainable if n in params]
         return self.lam / 2 * torch.stack(pulls).sum()
@@ -124,6 +125,6 @@ class PFedMe(OnBase):
             return state
         return Server({**merged, **lerp(self.base.trained(state.shared), merged, self.beta)})
 
-    def personal_model(self, download: Any, client: Owner) -> Params:
+    def personal_model(self, download: HasShared, client: Owner) -> Params:
         """theta, once there is one."""
         return client.own or self.base.personal_model(download, client)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedquilt.core.holders import Fixed
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -16,7 +15,7 @@ from fedquilt.core.table import Batch
 from fedquilt.methods.self_supervised.masked import guessed
 from fedquilt.pieces.objectives import weighted_mean
 from fedquilt.pieces.prototypes.gpad import GPAD
-from fedquilt.pieces.prototypes.memory import Following, Novelty
+from fedquilt.pieces.prototypes.memory import FollowingPrototypes, Novelty
 
 # Beside the names of a model, as BatchNorm's statistics are: what a training step changes without a gradient.
 OWN, NOVEL, TOLD = "prototypes:own", "prototypes:novel", "prototypes:told"
@@ -34,7 +33,7 @@ class Anchoring:
     net: Net
     gpad: GPAD = GPAD()  # noqa: RUF009 - frozen, so it can be shared
     lambda_proto: float = 1.0
-    follow: Following = Following()  # noqa: RUF009
+    follow: FollowingPrototypes = FollowingPrototypes()  # noqa: RUF009
     novelty: Novelty | None = None
 
     @property
@@ -42,7 +41,7 @@ class Anchoring:
         """Those of the network."""
         return self.net.trainable
 
-    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         out = guessed(self.net, params, batch)
         loss = weighted_mean(out.loss, batch.weight)
         told = [loss.detach(), torch.zeros_like(loss)]
@@ -55,7 +54,7 @@ class Anchoring:
         params[TOLD] = params[TOLD] + torch.stack([*told, torch.ones_like(told[0]), moved.to(told[0].dtype)])
         return loss
 
-    def _remember(self, params: Params, fixed: Mapping[str, Any], z: Tensor) -> Tensor:
+    def _remember(self, params: Params, fixed: Fixed, z: Tensor) -> Tensor:
         """The own prototypes after these rows; how many of them moved one."""
         own = params[OWN]
         if not len(own):

@@ -23,14 +23,14 @@ from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.self_supervised.anchoring import NOVEL, OWN, TOLD, Anchoring
 from fedquilt.methods.self_supervised.masked import all_rows, features, reconstruction, width_of
-from fedquilt.methods.self_supervised.podfcssv_records import Anchored, Anchors, Keeper, Learned, Seen
+from fedquilt.methods.self_supervised.podfcssv_records import AdapterUpload, Anchored, Anchors, Keeper, PrototypeUpload
 from fedquilt.pieces.aggregators import Aggregator, mean, uniform_mean
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.pieces.prototypes.bank import Arrivals, MergeOrAdd, collapsed, no_prototypes
 from fedquilt.pieces.prototypes.centre import moved, no_rows
 from fedquilt.pieces.prototypes.gpad import GPAD
-from fedquilt.pieces.prototypes.memory import Following, Novelty
+from fedquilt.pieces.prototypes.memory import FollowingPrototypes, Novelty
 from fedquilt.pieces.prototypes.spherical import Reseed, spherical_kmeans
 
 Begin = Literal["warm", "random", "++"]
@@ -92,6 +92,14 @@ class Clustering:
 
 
 OPTIMIZER = AdamW(1e-4, weight_decay=0.05)  # as published
+
+
+def _check_prototypes(rows: Tensor, counts: Tensor, bank: Tensor) -> None:
+    width = bank.shape[1]
+    if rows.dim() != 2 or rows.shape[1] != width or rows.dtype != bank.dtype or counts.shape != rows.shape[:1]:
+        raise InputError(f"upload: prototypes {tuple(rows.shape)} with {tuple(counts.shape)} counts, width {width}.")
+    if len(rows) and (float(rows.norm(dim=1).min()) < 1e-6 or int(counts.min()) < 1):
+        raise InputError("upload: a prototype of length zero, or of no rows.")
 
 
 @dataclass(frozen=True, init=False)
@@ -175,21 +183,10 @@ class Adapters(OnBase):
 
     def check(self, state: Anchors, upload: Any) -> None:
         """Adapters as they are here; prototypes of the right width, none of them zero, with a count each."""
-        if isinstance(upload, Learned):
+        if isinstance(upload, AdapterUpload):
             check_change(state.shared, upload.delta, "upload")
-        rows, counts, width = upload.prototypes, upload.counts, state.bank.rows.shape[1]
-        if (
-            rows.dim() != 2
-            or rows.shape[1] != width
-            or rows.dtype != state.bank.rows.dtype
-            or counts.shape != rows.shape[:1]
-        ):
-            raise InputError(
-                f"upload: prototypes {tuple(rows.shape)} with {tuple(counts.shape)} counts, width {width}."
-            )
-        if len(rows) and (float(rows.norm(dim=1).min()) < 1e-6 or int(counts.min()) < 1):
-            raise InputError("upload: a prototype of length zero, or of no rows.")
-        if isinstance(upload, Learned) and not 0 < upload.rows <= 10**9:
+        _check_prototypes(upload.prototypes, upload.counts, state.bank.rows)
+        if isinstance(upload, AdapterUpload) and not 0 < upload.rows <= 10**9:
             raise InputError(f"upload: trained on {upload.rows!r} rows.")
 
     def up(self, state: Anchors, replies: Iterable[Reply[Any]], turn: Turn) -> Anchors:
@@ -198,8 +195,10 @@ class Adapters(OnBase):
 
         def passing() -> Iterator[Reply[Any]]:
             for reply in replies:
-                heard.append(replace(reply.upload, **({"delta": {}} if isinstance(reply.upload, Learned) else {})))
-                if isinstance(reply.upload, Learned):
+                heard.append(
+                    replace(reply.upload, **({"delta": {}} if isinstance(reply.upload, AdapterUpload) else {}))
+                )
+                if isinstance(reply.upload, AdapterUpload):
                     yield replace(reply, examples=reply.upload.rows)
 
         shared = self.base.aggregate(state.shared, passing(), turn)
@@ -220,7 +219,9 @@ class Adapters(OnBase):
         fixed = {"start": download.shared, "bank": download.bank, "centre": download.centre, "seed": turn.seed.value}
         return Job(params={**download.shared, **client.private, **own}, fixed=fixed, memory=client.memory)
 
-    def finish(self, job: Job, trained: Trained, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, Learned]:
+    def finish(
+        self, job: Job, trained: Trained, client: Keeper, site: Site, turn: Turn
+    ) -> tuple[Keeper, AdapterUpload]:
         """Cluster the features of all rows, keep what is one's own, send the rest."""
         model = {n: trained.params[n] for n in self.net.names}
         own, seen = self._seen(model, trained.params[OWN], job.fixed["centre"], site, turn)
@@ -234,9 +235,9 @@ class Adapters(OnBase):
             int(followed),
         )
         delta = sub(pick(self.base.parts.shared, model), job.fixed["start"])
-        return kept, Learned(delta, seen.prototypes, seen.counts, len(all_rows(site)))
+        return kept, AdapterUpload(delta, seen.prototypes, seen.counts, len(all_rows(site)))
 
-    def look(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, Seen]:
+    def look(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, PrototypeUpload]:
         """Cluster the features of all rows before training on them."""
         model, before = self.personal_model(download, client), self._seen_from(download.centre, client.prototypes)
         own, seen = self._seen(model, before, download.centre, site, turn)
@@ -246,11 +247,13 @@ class Adapters(OnBase):
         """Directions of prototypes as they are kept, seen from where features are compared."""
         return normalize(prototypes - centre, dim=1) if self.center else prototypes
 
-    def _seen(self, model: Params, own: Tensor, centre: Tensor, site: Site, turn: Turn) -> tuple[Tensor, Seen]:
+    def _seen(
+        self, model: Params, own: Tensor, centre: Tensor, site: Site, turn: Turn
+    ) -> tuple[Tensor, PrototypeUpload]:
         """(the client's prototypes from now on, what it shows of its rows); ``own`` are the directions up to now."""
         rule = self.clustering
         if not rule.k:
-            return own, Seen(own[:0], torch.zeros(0, dtype=torch.int64))
+            return own, PrototypeUpload(own[:0], torch.zeros(0, dtype=torch.int64))
         masks = turn.seed.fold("masks") if rule.masked else None
         raw = features(self.net, model, all_rows(site), masks)
         live = rule.live and len(own) > 0
@@ -261,7 +264,7 @@ class Adapters(OnBase):
             far = centre + (raw - centre).norm(dim=1).mean() * own
             own = far if live else torch.where(counts[:, None] > 0, means, far)
         shown, counts = rule.shown(own, counts, turn.seed.fold("shown"))
-        return own, Seen(shown, counts)
+        return own, PrototypeUpload(shown, counts)
 
     # What is asked of the result
 
@@ -396,7 +399,7 @@ class PODFCSSV(Adapters):
             self.anchored_only or self.novelty_size is not None,
         )
         novelty = None if self.novelty_size is None else Novelty(self.novelty_size, self.novelty_k)
-        follow = Following(self.client_local_update_threshold, self.client_local_ema_alpha)
+        follow = FollowingPrototypes(self.client_local_update_threshold, self.client_local_ema_alpha)
         return Anchoring(self.base.net, gpad, self.lambda_proto, follow, novelty)
 
     @cached_property

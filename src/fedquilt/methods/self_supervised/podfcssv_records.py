@@ -56,7 +56,7 @@ class Anchored:
 
 
 @record(name="fedquilt.methods.podfcssv_records:Learned")
-class Learned:
+class AdapterUpload:
     """What a client answers: how the adapters changed, prototypes [K, D], the rows behind each [K], and how many rows
     it trained on. With centring, prototypes are means of features as they are; otherwise they have length 1."""
 
@@ -67,8 +67,8 @@ class Learned:
 
 
 @record(name="fedquilt.methods.podfcssv_records:Seen")
-class Seen:
-    """What a client answers when it only looked at its data: as :class:`Learned`, without adapters."""
+class PrototypeUpload:
+    """What a client answers when it only looked at its data: as :class:`AdapterUpload`, without adapters."""
 
     prototypes: Tensor
     counts: Annotated[Tensor, torch.int64, Between(1, 10**9)]

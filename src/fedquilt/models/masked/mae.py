@@ -17,7 +17,15 @@ from fedquilt.models.masked.masking import (
     visible,
 )
 from fedquilt.models.split import check_counts, check_share, check_switch
-from fedquilt.models.vit import Block
+from fedquilt.models.vit import TransformerBlock
+
+
+def _check_width(name: str, width: int, heads: int) -> None:
+    if width % heads or width % 4:
+        raise InputError(
+            f"{name}width must be a multiple of {name}heads and, for its positions, of 4; got "
+            f"{name}width {width} and {name}heads {heads}."
+        )
 
 
 class MaskedAutoencoder(nn.Module):
@@ -63,12 +71,8 @@ class MaskedAutoencoder(nn.Module):
         check_switch(norm_pixels=norm_pixels)
         if size % patch:
             raise InputError(f"The image's side must be a multiple of patch; got size {size} and patch {patch}.")
-        for name, numbers, parts in (("", width, heads), ("decoder_", decoder_width, decoder_heads)):
-            if numbers % parts or numbers % 4:
-                raise InputError(
-                    f"{name}width must be a multiple of {name}heads and, for its positions, of 4; got "
-                    f"{name}width {numbers} and {name}heads {parts}."
-                )
+        _check_width("", width, heads)
+        _check_width("decoder_", decoder_width, decoder_heads)
         self.channels, self.size, self.patch, self.width = channels, size, patch, width
         self.mask_ratio, self.norm_pixels = float(mask_ratio), norm_pixels
         self.patches = (size // patch) ** 2
@@ -80,7 +84,7 @@ class MaskedAutoencoder(nn.Module):
         self.patch_embed = nn.Linear(patch * patch * channels, width)
         self.cls_token = nn.Parameter(torch.empty(1, 1, width))
         self.positions = _Positions(self.patches, width)
-        self.blocks = nn.ModuleList(Block(width, heads, inner) for _ in range(depth))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, inner) for _ in range(depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.decoder = _Decoder(self.patches, width, decoder_width, decoder_depth, decoder_heads, patch**2 * channels)
         nn.init.normal_(self.cls_token, std=0.02)
@@ -140,7 +144,7 @@ class _Decoder(nn.Module):
         self.embed = nn.Linear(entering, width)
         self.mask_token = nn.Parameter(torch.empty(1, 1, width))
         self.positions = _Positions(patches, width)
-        self.blocks = nn.ModuleList(Block(width, heads, 4 * width) for _ in range(depth))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads, 4 * width) for _ in range(depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.pixels = nn.Linear(width, pixels)
         nn.init.normal_(self.mask_token, std=0.02)

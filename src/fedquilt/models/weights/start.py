@@ -166,15 +166,22 @@ def started(build: Builder, path: str, content: str, rename: Rename | None = Non
 
 def _compare(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Loaded:
     fits = {n for n, t in wanted.items() if n in tensors and tensors[n].shape == t.shape}
-    other = [n for n in wanted if n in tensors and n not in fits]
-    fresh = tuple(n for n in wanted if n not in fits and _is_head(n))
+    head, body = _parted(wanted)
+    fresh = () if fits.issuperset(head) else head  # the head is taken as a whole, or not at all
+    apart = [n for n in body if n not in fits]
     return Loaded(
-        taken=tuple(n for n in wanted if n in fits and not (_is_head(n) and fresh)),
-        fresh=tuple(n for n in wanted if _is_head(n)) if fresh else (),
-        missing=tuple(n for n in wanted if n not in tensors and not _is_head(n)),
-        unexpected=tuple(n for n in tensors if n not in wanted and not _is_head(n)),
-        mismatched=tuple((n, tuple(tensors[n].shape), tuple(wanted[n].shape)) for n in other if not _is_head(n)),
+        taken=tuple(n for n in wanted if n in fits and n not in fresh),
+        fresh=fresh,
+        missing=tuple(n for n in apart if n not in tensors),
+        unexpected=tuple(n for n in _parted(tensors)[1] if n not in wanted),
+        mismatched=tuple((n, tuple(tensors[n].shape), tuple(wanted[n].shape)) for n in apart if n in tensors),
     )
+
+
+def _parted(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the head, and all others."""
+    every = list(names)
+    return tuple(filter(_is_head, every)), tuple(n for n in every if not _is_head(n))
 
 
 def _is_head(name: str) -> bool:

@@ -19,24 +19,11 @@ from torch import Tensor
 from fedquilt.errors import InputError
 from fedquilt.models.weights.files import INDEX, OLD_INDEX, weight_files
 from fedquilt.models.weights.torch_files import is_torch_file, read_torch
-
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+from fedquilt.records.registered import CODES, DTYPES
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredTensor:
     """A tensor in a file, unread."""
 
     file: Path
@@ -60,7 +47,7 @@ class StoredModel(Mapping[str, Tensor]):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.files = weight_files(path)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, StoredTensor] = {}
         self._stack, self._open = ExitStack(), dict[Path, IO[bytes]]()
         self._last: tuple[str, Tensor] | None = None
         self._sound: set[str] = set()
@@ -71,7 +58,7 @@ class StoredModel(Mapping[str, Tensor]):
     def _look(self, file: Path) -> None:
         if is_torch_file(file):
             for name, tensor in read_torch(file).items():
-                self._enter(name, Entry(file, tuple(tensor.shape), tensor.dtype, 0))
+                self._enter(name, StoredTensor(file, tuple(tensor.shape), tensor.dtype, 0))
                 self._mapped[name] = tensor
             return
         try:
@@ -83,13 +70,13 @@ class StoredModel(Mapping[str, Tensor]):
         header: dict[str, Any] = json.loads(stream.read(length))
         header.pop("__metadata__", None)
         for name, told in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            if told["dtype"] not in _DTYPES:
+            if told["dtype"] not in DTYPES:
                 raise InputError(f"'{file}': the tensor '{name}' is of dtype {told['dtype']}, which cannot be merged.")
             place = 8 + length + told["data_offsets"][0]
-            self._enter(name, Entry(file, tuple(told["shape"]), _DTYPES[told["dtype"]], place))
+            self._enter(name, StoredTensor(file, tuple(told["shape"]), DTYPES[told["dtype"]], place))
 
-    def _enter(self, name: str, entry: Entry) -> None:
-        if entry.dtype not in _CODES:
+    def _enter(self, name: str, entry: StoredTensor) -> None:
+        if entry.dtype not in CODES:
             raise InputError(f"'{entry.file}': the tensor '{name}' is of dtype {entry.dtype}, which cannot be merged.")
         if name in self.entries:
             raise InputError(f"'{self.path}' has the tensor '{name}' in two files.")
@@ -106,7 +93,7 @@ class StoredModel(Mapping[str, Tensor]):
             self._last = (name, tensor)
         return self._last[1]
 
-    def _read(self, entry: Entry) -> Tensor:
+    def _read(self, entry: StoredTensor) -> Tensor:
         if not entry.size:
             return torch.empty(entry.shape, dtype=entry.dtype)
         buffer = np.empty(entry.size, dtype=np.uint8)
@@ -146,24 +133,26 @@ def finite(tensor: Tensor) -> bool:
 
 def compare(base: StoredModel, other: StoredModel) -> list[str]:
     """Every way in which another model does not fit: names, shapes, dtypes."""
-    problems = []
-    lacking = [n for n in base.entries if n not in other.entries]
-    extra = [n for n in other.entries if n not in base.entries]
-    for names, what in ((lacking, "lacks"), (extra, "has besides")):
-        if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            problems.append(f"'{other.path}' {what} {', '.join(names[:3])}{more}")
+    problems = [
+        f"'{other.path}' {what} {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        for what, names in (("lacks", _less(base, other)), ("has besides", _less(other, base)))
+        if names
+    ]
     for name, entry in base.entries.items():
         mine = other.entries.get(name)
         if mine is not None and (mine.shape, mine.dtype) != (entry.shape, entry.dtype):
             problems.append(
-                f"'{other.path}': '{name}' is {mine.shape} {_CODES[mine.dtype]}, "
-                f"but {entry.shape} {_CODES[entry.dtype]} in '{base.path}'"
+                f"'{other.path}': '{name}' is {mine.shape} {CODES[mine.dtype]}, "
+                f"but {entry.shape} {CODES[entry.dtype]} in '{base.path}'"
             )
     return problems
 
 
-class Writer:
+def _less(one: StoredModel, other: StoredModel) -> list[str]:
+    return [n for n in one.entries if n not in other.entries]
+
+
+class CheckpointWriter:
     """Writes a model tensor by tensor, in the same files and order as another one; whole or not at all.
 
     Give tensors in the order of ``names``. Nothing appears at the target before ``finish``. Files are safetensors, also
@@ -203,7 +192,7 @@ class Writer:
             entry = self.like.entries[name]
             if entry.file == source:
                 span = [end, end + entry.size]
-                header[name] = {"dtype": _CODES[entry.dtype], "shape": list(entry.shape), "data_offsets": span}
+                header[name] = {"dtype": CODES[entry.dtype], "shape": list(entry.shape), "data_offsets": span}
                 end += entry.size
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
@@ -216,15 +205,18 @@ class Writer:
         if self._file is not None:
             self._file.close()
         if self.folder:
-            for file in sorted(self.like.path.iterdir()):
-                if file.is_file() and file.suffix in (".json", ".txt", ".model") and file.name != OLD_INDEX:
-                    shutil.copyfile(file, self.part / file.name)
-            if len(self.like.files) > 1 and is_torch_file(self.like.files[0]):
-                shards = {name: _written_as(entry.file) for name, entry in self.like.entries.items()}
-                (self.part / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": shards}, indent=1))
+            self._copy_rest()
             if self.target.is_dir():
                 shutil.rmtree(self.target)
         self.part.replace(self.target)
+
+    def _copy_rest(self) -> None:
+        for file in sorted(self.like.path.iterdir()):
+            if file.is_file() and file.suffix in (".json", ".txt", ".model") and file.name != OLD_INDEX:
+                shutil.copyfile(file, self.part / file.name)
+        if len(self.like.files) > 1 and is_torch_file(self.like.files[0]):
+            shards = {name: _written_as(entry.file) for name, entry in self.like.entries.items()}
+            (self.part / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": shards}, indent=1))
 
     def abandon(self) -> None:
         """Leave nothing behind."""

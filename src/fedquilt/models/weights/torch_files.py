@@ -6,7 +6,6 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,15 +66,20 @@ def _check_archive(path: Path) -> None:
         raise InputError(f"'{path}': the list of its tensors takes {tree:,} bytes, more than {MOST_PICKLE:,}.")
 
 
-def _tensors(found: Any, path: Path) -> dict[str, Tensor]:
-    for inside in (found, *(found[n] for n in INSIDE if isinstance(found, Mapping) and n in found)):
-        if isinstance(inside, Mapping) and inside and all(isinstance(t, Tensor) for t in inside.values()):
+def _tensors(found: object, path: Path) -> dict[str, Tensor]:
+    whole = found if isinstance(found, Mapping) else {}
+    for inside in (whole, *(whole[n] for n in INSIDE if n in whole)):
+        if _is_table(inside):
             return {str(name): tensor for name, tensor in inside.items()}
-    told = ", ".join(map(str, list(found)[:5])) if isinstance(found, Mapping) else type(found).__name__
+    told = ", ".join(map(str, list(whole)[:5])) if isinstance(found, Mapping) else type(found).__name__
     raise InputError(
         f"'{path}' holds no table of tensors, but {told or 'nothing'}. Save model.state_dict(), alone or below "
         f"{', '.join(INSIDE)}."
     )
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(t, Tensor) for t in value.values())
 
 
 def _check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -17,14 +16,14 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError
 from fedquilt.pieces.clustering.result import ClusterResult, canonical, directions, largest, unit
-from fedquilt.pieces.clustering.tree import Cut, by_distances
+from fedquilt.pieces.clustering.tree import Cut, Floats, by_distances
 
 REPEATS, SHARE = 10, 0.8
 FEWEST, MOST = 5, 500  # clients: fewer say nothing, more take long
 
 
 def stability(
-    ids: Sequence[ClientId], distances: Any, linkage: str, cut: Cut, labels: Mapping[ClientId, int], seed: Seed
+    ids: Sequence[ClientId], distances: Floats, linkage: str, cut: Cut, labels: Mapping[ClientId, int], seed: Seed
 ) -> dict[str, float]:
     """``stable_k``: the share of ten random parts, of four fifths of the clients, with as many clusters as all of them
     together have there; ``stable_ari``: the mean agreement (adjusted Rand index) of the parts' clusters with theirs.
@@ -141,7 +140,7 @@ def _exact(
     return replace(found, directions=directions(found.labels, vectors), measures=found.measures | steady)
 
 
-def _row(vector: Tensor, normalised: bool) -> Any:
+def _row(vector: Tensor, normalised: bool) -> Floats:
     one = unit(vector) if normalised else vector.detach().double().flatten()
     assert one is not None  # the silent were put aside
     return one.numpy()

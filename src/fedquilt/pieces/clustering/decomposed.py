@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedquilt.core.seed import Seed
@@ -87,7 +87,7 @@ def _groups(ids: list[ClientId], vectors: Mapping[ClientId, Tensor], k: int, mea
     return from_labels(dict(zip(ids, _k_means(edc(updates, k).numpy(), k, seed), strict=True)), None, "")
 
 
-def _k_means(rows: Any, k: int, seed: Seed) -> list[int]:
+def _k_means(rows: NDArray[np.float64], k: int, seed: Seed) -> list[int]:
     from sklearn.cluster import KMeans
 
     draw = int(seed.fold("k_means").numpy().integers(2**31))

@@ -63,9 +63,15 @@ def shares(by: Sharing, own: Sequence[Params], common: Params, heard: Sequence[C
     if by == "size":
         return [1 - n / max(sum(sizes), 1) for n in sizes]
     far = [norm(sub(e, common)) if n else math.inf for e, n in zip(own, sizes, strict=True)]
-    if by == "divergence":
-        return [min(far) / d if d > 0 else 1.0 for d in far]
-    return [min(1.0, v / d**2) if d > 0 else 1.0 for v, d in zip(variances(heard), far, strict=True)]
+    return _by_distance(far) if by == "divergence" else _by_variance(far, variances(heard))
+
+
+def _by_distance(far: Sequence[float]) -> list[float]:
+    return [min(far) / d if d > 0 else 1.0 for d in far]
+
+
+def _by_variance(far: Sequence[float], spread: Sequence[float]) -> list[float]:
+    return [min(1.0, v / d**2) if d > 0 else 1.0 for v, d in zip(spread, far, strict=True)]
 
 
 def variances(heard: Sequence[Changes]) -> list[float]:
@@ -73,17 +79,18 @@ def variances(heard: Sequence[Changes]) -> list[float]:
 
     A lone participant shows no scatter; it is taken to be that of the others, 0 where all are alone.
     """
-    scatters, squares, sizes = [], [], []
-    for part in heard:
-        some = [(n, change) for n, change in part if n > 0]
-        size = sum(n for n, _ in some)
-        parts = [(n / size, change) for n, change in some]
-        centre = weighted_mean(parts)
-        apart = sum(p * norm(sub(change, centre)) ** 2 for p, change in parts)
-        square = sum(p * p for p, _ in parts)
-        scatters.append(apart / (1 - square) if len(some) > 1 else None)
-        squares.append(square)
-        sizes.append(size)
-    known = [(s, n) for s, n in zip(scatters, sizes, strict=True) if s is not None]
+    found = [_scatter(part) for part in heard]
+    known = [(scatter, size) for scatter, _, size in found if scatter is not None]
     usual = sum(s * n for s, n in known) / max(sum(n for _, n in known), 1)
-    return [(usual if s is None else s) * square for s, square in zip(scatters, squares, strict=True)]
+    return [(usual if scatter is None else scatter) * square for scatter, square, _ in found]
+
+
+def _scatter(part: Changes) -> tuple[float | None, float, int]:
+    """Of a cluster's participants: the unbiased scatter of one (None of a lone one), sum p_i^2, and all examples."""
+    some = [(n, change) for n, change in part if n > 0]
+    size = sum(n for n, _ in some)
+    parts = [(n / size, change) for n, change in some]
+    centre = weighted_mean(parts)
+    apart = sum(p * norm(sub(change, centre)) ** 2 for p, change in parts)
+    square = sum(p * p for p, _ in parts)
+    return apart / (1 - square) if len(some) > 1 else None, square, size

@@ -11,19 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
 from fedquilt.pieces.clustering.result import ClusterResult, canonical
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
 CHUNK = 1_000_000
 
 
-def cluster_sums(distances: Any, labels: Any) -> Any:
+def cluster_sums(distances: Floats, labels: Ints) -> Floats:
     """[n, k]: the sum of each one's distances to the members of each cluster."""
     count, k = len(labels), int(labels.max()) + 1
     sums = np.zeros((count, k))
@@ -36,7 +39,7 @@ def cluster_sums(distances: Any, labels: Any) -> Any:
     return sums
 
 
-def silhouette(sums: Any, fine: Any, labels: Any) -> float:
+def silhouette(sums: Floats, fine: Ints, labels: Ints) -> float:
     """The mean silhouette (b - a) / max(a, b) of clusters that are unions of those of ``fine``, whose sums are given.
 
     a is the mean distance to the others of one's own cluster, b the smallest mean distance to another cluster; one that
@@ -58,7 +61,7 @@ def silhouette(sums: Any, fine: Any, labels: Any) -> float:
     return float(np.where(sizes[labels] > 1, scores, 0.0).mean())
 
 
-def correlation(a: Any, b: Any) -> float:
+def correlation(a: Floats, b: Floats) -> float:
     """Pearson's, in chunks."""
     centre_a, centre_b = a.mean(), b.mean()
     products = np.zeros(3)
@@ -106,7 +109,7 @@ class Cut:
 
 
 def by_distances(
-    ids: Sequence[ClientId], distances: Any, linkage: str, cut: Cut, neighbours: bool = False
+    ids: Sequence[ClientId], distances: Floats, linkage: str, cut: Cut, neighbours: bool = False
 ) -> ClusterResult:
     """Cluster clients by their distances: numpy, condensed as scipy's pdist gives them, pairs in the order of ids.
 
@@ -140,7 +143,7 @@ def by_distances(
     )
 
 
-def _where(tree: Any, distances: Any, cut: Cut) -> tuple[int, dict[str, float], tuple[str, ...]]:
+def _where(tree: Floats, distances: Floats, cut: Cut) -> tuple[int, dict[str, float], tuple[str, ...]]:
     """How many merges to make, the silhouette of that cut, and warnings."""
     count = len(tree) + 1
     if cut.auto:
@@ -159,12 +162,12 @@ def _where(tree: Any, distances: Any, cut: Cut) -> tuple[int, dict[str, float], 
     return merges, {"silhouette": silhouette(cluster_sums(distances, labels), labels, labels)}, notes
 
 
-def _below(tree: Any, threshold: float) -> int:
+def _below(tree: Floats, threshold: float) -> int:
     """Merges strictly below a height; heights never fall in these linkages."""
     return int((tree[:, 2] < threshold).sum())
 
 
-def _best(tree: Any, distances: Any) -> tuple[int, dict[str, float], tuple[str, ...]]:
+def _best(tree: Floats, distances: Floats) -> tuple[int, dict[str, float], tuple[str, ...]]:
     count = len(tree) + 1
     most = min(count - 1, MOST_AUTO)
     if most < 2:
@@ -179,7 +182,7 @@ def _best(tree: Any, distances: Any) -> tuple[int, dict[str, float], tuple[str, 
     return count - best, measures | {"silhouette": scores[best]}, ()
 
 
-def _quality(tree: Any, distances: Any) -> dict[str, float]:
+def _quality(tree: Floats, distances: Floats) -> dict[str, float]:
     """Measures of the tree itself: cophenetic correlation, and the largest ratio of one height to the one before."""
     from scipy.cluster.hierarchy import cophenet
 
@@ -192,7 +195,7 @@ def _quality(tree: Any, distances: Any) -> dict[str, float]:
     return found
 
 
-def cut_tree(tree: Any, merges: int) -> Any:
+def cut_tree(tree: Floats, merges: int) -> Ints:
     """The label of every leaf after the first merges of a linkage matrix."""
     count = len(tree) + 1
     above = np.arange(2 * count - 1)

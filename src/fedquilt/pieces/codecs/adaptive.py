@@ -7,12 +7,10 @@ bytes of the sum of -log2 p. The decoder learns the same model from what it has 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fedquilt.errors import FrameError
-from fedquilt.pieces.codecs.bits import Bits
+from fedquilt.pieces.codecs.bits import Bits, Ints
 
 _TOP, _MASK = 1 << 24, (1 << 32) - 1
 
@@ -23,7 +21,7 @@ class Encoder:
     def __init__(self) -> None:
         self._low, self._range, self._out = 0, _MASK, bytearray()
 
-    def bits(self, bits: Bits, contexts: Any) -> None:
+    def bits(self, bits: Bits, contexts: Ints) -> None:
         """Write bits; ``contexts`` says of each to which context it belongs (small numbers)."""
         low, span, out = self._low, self._range, self._out
         seen = [(1, 2)] * (int(contexts.max(initial=-1)) + 1)  # of each context: 2 n1 + 1 and 2 n + 2
@@ -62,7 +60,7 @@ class Decoder:
         self._code = int.from_bytes(self._raw[:4], "big")  # how far above ``low`` the message lies
         self._low, self._range = 0, _MASK
 
-    def bits(self, contexts: Any) -> Bits:
+    def bits(self, contexts: Ints) -> Bits:
         """The next bits, one for each context given."""
         low, span, code, at, raw = self._low, self._range, self._code, self._at, self._raw
         end = len(raw)

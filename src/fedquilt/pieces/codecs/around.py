@@ -16,7 +16,7 @@ from fedquilt.pieces.codecs.matrices import Coded, swap
 from fedquilt.records.record import record
 
 
-def _is_codec(value: Any, where: str) -> None:
+def _is_codec(value: object, where: str) -> None:
     if not hasattr(value, "encode") or not hasattr(value, "decode"):
         raise InputError(f"{where} needs a codec such as top_k(0.01), got {value!r}.")
 
@@ -52,7 +52,7 @@ class error_feedback:
         """It cannot do without: so not for downloads."""
         return True
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: object, sent: object, memory: object, seed: Seed) -> tuple[object, object]:
         """Code the upload and what is owed."""
         kept = memory if isinstance(memory, Residual) else Residual(None, None)
         whole = upload if kept.owed is None else _zipped(Tensor.__add__, upload, kept.owed)
@@ -63,7 +63,7 @@ class error_feedback:
             return wire, memory
         return wire, Residual(owed, inner)
 
-    def decode(self, wire: Any, sent: Any) -> Any:
+    def decode(self, wire: object, sent: object) -> object:
         """As the codec inside."""
         return self.codec.decode(wire, sent)
 
@@ -78,7 +78,7 @@ class chain:
         codecs: Two or more.
     """
 
-    codecs: tuple[Any, ...]
+    codecs: tuple[Codec, ...]
 
     def __init__(self, *codecs: Codec) -> None:
         if len(codecs) < 2:
@@ -99,7 +99,7 @@ class chain:
     def __describe__(self) -> tuple[tuple[object, ...], dict[str, object]]:
         return self.codecs, {}
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: object, sent: object, memory: object, seed: Seed) -> tuple[object, object]:
         """Code by the first, then the parts that it made by the second, and so on."""
         memories = list(memory.each) if isinstance(memory, Memories) else [None] * len(self.codecs)
         wire, memories[0] = self.codecs[0].encode(upload, sent, memories[0], seed)
@@ -109,18 +109,18 @@ class chain:
             wire = _with_parts(wire, place, coded)
         return wire, Memories(tuple(memories)) if any(m is not None for m in memories) else None
 
-    def decode(self, wire: Any, sent: Any) -> Any:
+    def decode(self, wire: object, sent: object) -> object:
         """Undo the last first."""
         for place in range(len(self.codecs) - 1, 0, -1):
             wire = _with_parts(wire, place, self.codecs[place].decode(_parts(wire, place), None))
         return self.codecs[0].decode(wire, sent)
 
 
-def _parts(wire: Any, depth: int) -> list[Any]:
+def _parts(wire: object, depth: int) -> list[object]:
     """What coded things hold that lie ``depth`` deep, in order."""
-    found: list[Any] = []
+    found: list[object] = []
 
-    def look(parts: Any) -> Any:
+    def look(parts: object) -> object:
         found.append(parts)
         return parts
 
@@ -128,7 +128,7 @@ def _parts(wire: Any, depth: int) -> list[Any]:
     return found
 
 
-def _with_parts(wire: Any, depth: int, new: list[Any]) -> Any:
+def _with_parts(wire: object, depth: int, new: list[object]) -> object:
     """The same with other things in them."""
     given = iter(new)
     return swap(wire, _is_coded, lambda coded: _visit(coded, depth, lambda parts: next(given)))
@@ -137,14 +137,17 @@ def _with_parts(wire: Any, depth: int, new: list[Any]) -> Any:
 def _visit(coded: Coded, depth: int, change: Callable[[Any], Any]) -> Coded:
     if depth == 1:
         return replace(coded, parts=change(coded.parts))
-    return replace(coded, parts=swap(coded.parts, _is_coded, lambda inner: _visit(inner, depth - 1, change)))
+    return replace(
+        coded,
+        parts=tuple(swap(part, _is_coded, lambda inner: _visit(inner, depth - 1, change)) for part in coded.parts),
+    )
 
 
-def _is_coded(value: Any) -> bool:
+def _is_coded(value: object) -> bool:
     return isinstance(value, Coded)
 
 
-def _zipped(function: Callable[[Tensor, Tensor], Tensor], a: Any, b: Any) -> Any:
+def _zipped(function: Callable[[Tensor, Tensor], Tensor], a: object, b: Any) -> object:
     """A tree like a, with the float tensors of both put together."""
     if isinstance(a, Tensor):
         if not isinstance(b, Tensor) or a.shape != b.shape:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedquilt.errors import FrameError
 
-Bits = np.ndarray[Any, np.dtype[np.uint8]]  # one 0 or 1 per entry
+Bits = NDArray[np.uint8]  # one 0 or 1 per entry
+Ints = NDArray[np.int64]  # places, counts, widths
+Whole = NDArray[np.integer]  # whole numbers of any width
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
 
 
 def width_of(values: int) -> int:
@@ -22,19 +26,18 @@ def bytes_for(bits: int) -> int:
     return -(-bits // 8)
 
 
-def to_bits(numbers: Any, width: int) -> Bits:
+def to_bits(numbers: Whole, width: int) -> Bits:
     """Numbers of 0 or more as bits, each of the same width."""
-    numbers = np.asarray(numbers)
     out = np.empty((len(numbers), width), dtype=np.uint8)
     for place in range(width):
         out[:, place] = (numbers >> (width - 1 - place)) & 1
     return out.reshape(-1)
 
 
-def from_bits(bits: Bits, width: int) -> Any:
+def from_bits(bits: Bits, width: int) -> Whole:
     """The numbers (int32, or int64 if they are wide) that :func:`to_bits` wrote."""
     columns = bits.reshape(-1, width) if width else bits.reshape(0, 0)
-    out: Any = np.zeros(len(columns), dtype=np.int32 if width < 32 else np.int64)
+    out: Whole = np.zeros(len(columns), dtype=np.int32 if width < 32 else np.int64)
     for place in range(width):
         out <<= 1
         out |= columns[:, place]
@@ -59,7 +62,7 @@ def unpack_bits(raw: bytes, count: int) -> Bits:
 _SIGNS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32) * 2 - 1
 
 
-def plus_minus(bits: Bits, rows: int, columns: int) -> Any:
+def plus_minus(bits: Bits, rows: int, columns: int) -> Floats32:
     """1 and -1 (float32 [rows, columns]) for bits 1 and 0, eight at a time."""
     return _SIGNS.take(np.packbits(bits), axis=0).reshape(-1)[: rows * columns].reshape(rows, columns)
 

@@ -62,18 +62,18 @@ class on:
         names = (str(name) for name in self.like.names)
         return (self.field, self.codec, dict(zip(names, self.like.shapes, strict=True))), {}
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: object, sent: object, memory: object, seed: Seed) -> tuple[object, object]:
         """The upload with the field coded."""
         path = self.field.split(".")
         wire, memory = self.codec.encode(_get(upload, path, InputError), self._held(sent), memory, seed)
         return _put(upload, path, wire), memory
 
-    def decode(self, wire: Any, sent: Any) -> Any:
+    def decode(self, wire: object, sent: object) -> object:
         """The upload with the field as it was, up to what the codec lost."""
         path = self.field.split(".")
         return _put(wire, path, self.codec.decode(_get(wire, path, FrameError), self._held(sent)))
 
-    def _held(self, sent: Any) -> Any:
+    def _held(self, sent: object) -> object:
         return sent if self.like is None else (self.like, sent)
 
 
@@ -98,14 +98,14 @@ class together:
     def __describe__(self) -> tuple[tuple[object, ...], dict[str, object]]:
         return self.codecs, {}
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: object, sent: object, memory: Memories | None, seed: Seed) -> tuple[object, object]:
         """The upload with every field coded by its codec."""
         memories = list(memory.each) if memory is not None else [None] * len(self.codecs)
         for place, codec in enumerate(self.codecs):
             upload, memories[place] = codec.encode(upload, sent, memories[place], seed.fold(codec.field))
         return upload, Memories(tuple(memories)) if any(m is not None for m in memories) else None
 
-    def decode(self, wire: Any, sent: Any) -> Any:
+    def decode(self, wire: object, sent: object) -> object:
         """The upload with every field as it was."""
         for codec in self.codecs:
             wire = codec.decode(wire, sent)
@@ -119,13 +119,13 @@ class Memories:
     each: tuple[Any, ...]
 
 
-def _names(value: Any) -> list[str]:
+def _names(value: object) -> list[str]:
     if is_dataclass(value) and not isinstance(value, type):
         return [f.name for f in fields(value)]
     return [str(key) for key in value] if isinstance(value, dict) else []
 
 
-def _get(value: Any, path: list[str], error: type[Exception]) -> Any:
+def _get(value: object, path: list[str], error: type[Exception]) -> object:
     for name in path:
         known = _names(value)
         if name not in known:
@@ -135,7 +135,7 @@ def _get(value: Any, path: list[str], error: type[Exception]) -> Any:
     return value
 
 
-def _put(value: Any, path: list[str], new: Any) -> Any:
+def _put(value: Any, path: list[str], new: object) -> object:
     if not path:
         return new
     name, *rest = path

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from fedquilt.errors import FrameError
-from fedquilt.pieces.codecs.bits import Bits, bytes_for
+from fedquilt.pieces.codecs.bits import Bits, Ints, bytes_for
 
 _WIDEST = 40  # bits of a number
 
@@ -25,19 +24,19 @@ class Out:
 
     parts: list[Bits] = field(default_factory=list)
 
-    def numbers(self, numbers: Any, widths: Any) -> None:
+    def numbers(self, numbers: Ints, widths: Ints) -> None:
         """Each number in bits of its own width, the highest first."""
         whose, place = _spread(widths)
         self.parts.append((numbers[whose] >> (widths[whose] - 1 - place) & 1).astype(np.uint8))
 
-    def unary(self, numbers: Any) -> None:
+    def unary(self, numbers: Ints) -> None:
         """Each number as so many zeros and a one."""
         ends = np.cumsum(numbers + 1) - 1
         bits = np.zeros(int(ends[-1]) + 1 if len(ends) else 0, dtype=np.uint8)
         bits[ends] = 1
         self.parts.append(bits)
 
-    def runs(self, bits: Bits, lengths: Any) -> None:
+    def runs(self, bits: Bits, lengths: Ints) -> None:
         """Bits of several runs, one after the other."""
         starts = np.cumsum(lengths) - lengths
         ones = np.zeros(len(lengths), dtype=np.int64)
@@ -63,10 +62,10 @@ class Out:
 class Runs:
     """How many bits of each run are rare, which bit that is, and the place of each rare one in its run."""
 
-    lengths: Any
-    counts: Any
+    lengths: Ints
+    counts: Ints
     rare: Bits
-    places: Any
+    places: Ints
 
     @property
     def bits(self) -> Bits:
@@ -84,7 +83,7 @@ class In:
         self._bits: Bits = np.unpackbits(np.frombuffer(raw, dtype=np.uint8))
         self._ones, self._at = np.flatnonzero(self._bits), 0
 
-    def unary(self, count: int) -> Any:
+    def unary(self, count: int) -> Ints:
         """So many numbers that :meth:`Out.unary` wrote."""
         first = int(np.searchsorted(self._ones, self._at))
         ends = self._ones[first : first + count]
@@ -104,14 +103,15 @@ class In:
         self._at += count
         return self._bits[self._at - count : self._at]
 
-    def numbers(self, widths: Any) -> Any:
+    def numbers(self, widths: Ints) -> Ints:
         """Numbers of these widths."""
         whose, place = _spread(widths)
         bits = self.fixed(len(whose)).astype(np.int64) << (widths[whose] - 1 - place)
         total, ends = np.concatenate([[0], np.cumsum(bits)]), np.cumsum(widths)
-        return total[ends] - total[ends - widths]
+        numbers: Ints = total[ends] - total[ends - widths]
+        return numbers
 
-    def runs(self, count: int, lengths: Callable[[Any, Bits], Any]) -> Runs:
+    def runs(self, count: int, lengths: Callable[[Ints, Bits], Ints]) -> Runs:
         """So many runs; their lengths may follow from how many bits are rare, and which."""
         widths = self.unary(count)
         if count and int(widths.max()) > _WIDEST:
@@ -137,13 +137,13 @@ class In:
             raise FrameError("the coded bits do not end where they should. Truncated or damaged?")
 
 
-def _spread(widths: Any) -> tuple[Any, Any]:
+def _spread(widths: Ints) -> tuple[Ints, Ints]:
     """Of each bit of numbers of these widths: whose it is, and its place there."""
     whose = np.repeat(np.arange(len(widths)), widths)
     return whose, np.arange(len(whose)) - (np.cumsum(widths) - widths)[whose]
 
 
-def _gaps(places: Any, counts: Any, starts: Any) -> Any:
+def _gaps(places: Ints, counts: Ints, starts: Ints) -> Ints:
     gaps = places - 1
     gaps[1:] -= places[:-1]
     firsts = (np.cumsum(counts) - counts)[counts > 0]
@@ -151,11 +151,11 @@ def _gaps(places: Any, counts: Any, starts: Any) -> Any:
     return gaps
 
 
-def _steps(counts: Any, lengths: Any) -> Any:
+def _steps(counts: Ints, lengths: Ints) -> Ints:
     """k of each run, the best for bits that are rare with probability p = counts / lengths: one more as long as
     (1 - p)**(2**k) > 0.618 (Kiely 2004), with ln(1 - p) by its Pade approximant, in whole numbers."""
     return _bit_length(481 * (2 * lengths - counts) // np.maximum(2000 * counts, 1) * (counts > 0))
 
 
-def _bit_length(numbers: Any) -> Any:
+def _bit_length(numbers: Ints) -> Ints:
     return np.frexp(numbers.astype(np.float64))[1].astype(np.int64)

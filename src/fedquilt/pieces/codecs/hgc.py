@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedquilt.core.seed import Seed
 from fedquilt.errors import FrameError, InputError
-from fedquilt.pieces.codecs.bits import Bits, bytes_for, from_float, plus_minus, to_float, width_of
+from fedquilt.pieces.codecs.bits import Bits, Floats, Ints, Whole, bytes_for, from_float, plus_minus, to_float, width_of
 from fedquilt.pieces.codecs.matrices import Matrixwise
 from fedquilt.pieces.codecs.stages import ALL, Lossless, Sections, read, write
 
@@ -69,14 +69,14 @@ class hgc(Matrixwise):
         """How many bits tell the scale of a live column."""
         return 0
 
-    def _column_codes(self, matrix: Tensor, live: Bits) -> Any:
+    def _column_codes(self, matrix: Tensor, live: Bits) -> Ints:
         return np.zeros(0, dtype=np.int64)
 
-    def _column_scales(self, codes: Any, alive: int) -> Any:
+    def _column_scales(self, codes: Whole, alive: int) -> Floats:
         """One number for each live column, of length 1 together."""
         return np.full(alive, 1 / math.sqrt(max(alive, 1)))
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The bits of a matrix."""
         matrix = matrix.detach()
         norms = row_norms(matrix)
@@ -88,7 +88,7 @@ class hgc(Matrixwise):
         stage, body = write(sections, width_of(self.num_bins), self._column_bits, self.lossless)
         return to_float(largest) + bytes([stage << 6 | self.num_bins - 1]) + body, None
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix of these bits."""
         if not isinstance(part, bytes) or len(part) < 5:
             raise FrameError(f"a coded matrix has at least 5 bytes, got {part!r:.40}. Truncated?")
@@ -101,7 +101,7 @@ class hgc(Matrixwise):
         scales = self._column_scales(found.codes, int(found.live.sum()))
         return spread(found, self.norms(found.index, largest), scales)
 
-    def indices(self, norms: Any, largest: float, seed: Seed) -> Any:
+    def indices(self, norms: Floats, largest: float, seed: Seed) -> Ints:
         """k_i of every row."""
         most = self.num_bins - 1
         if not math.isfinite(largest) or largest <= 0:
@@ -110,10 +110,11 @@ class hgc(Matrixwise):
         if self.representative == "unbiased":
             lower = np.floor(steps + SLACK * most)
             up = seed.numpy().random(len(norms)) < steps - lower
-            return np.clip(lower + up, 0, most).astype(np.int64)
+            drawn: Ints = np.clip(lower + up, 0, most).astype(np.int64)
+            return drawn
         return np.where(norms > 0, np.clip(np.ceil(steps - SLACK * most), 1, most), 0).astype(np.int64)
 
-    def norms(self, steps: Any, largest: float) -> Any:
+    def norms(self, steps: Whole, largest: float) -> Floats:
         """b_i of every row."""
         step = largest / (self.num_bins - 1)
         middle = 0.5 if self.representative == "midpoint" else 0.0
@@ -143,22 +144,24 @@ class hgc_rc(hgc):
     def _column_bits(self) -> int:
         return self.column_bits
 
-    def _column_codes(self, matrix: Tensor, live: Bits) -> Any:
+    def _column_codes(self, matrix: Tensor, live: Bits) -> Ints:
         norms = row_norms(matrix.t())[live.astype(bool)]
         largest = norms.max(initial=0.0)
         if not 0 < largest < math.inf:
             return np.zeros(len(norms), dtype=np.int64)
         levels = 1 << self.column_bits
-        return (np.clip(np.ceil(levels * (np.sqrt(norms / largest) - SLACK)), 1, levels) - 1).astype(np.int64)
+        steps = np.clip(np.ceil(levels * (np.sqrt(norms / largest) - SLACK)), 1, levels)
+        codes: Ints = (steps - 1).astype(np.int64)
+        return codes
 
-    def _column_scales(self, codes: Any, alive: int) -> Any:
+    def _column_scales(self, codes: Whole, alive: int) -> Floats:
         scales = ((codes + 0.5) / (1 << self.column_bits)) ** 2
         return scales / max(float(np.sqrt((scales**2).sum())), 1e-300)
 
 
-def row_norms(matrix: Tensor) -> Any:
+def row_norms(matrix: Tensor) -> Floats:
     """Euclidean norms; squares that float32 cannot hold are summed in float64."""
-    norms = torch.linalg.vector_norm(matrix, dim=1).double().numpy()
+    norms: Floats = torch.linalg.vector_norm(matrix, dim=1).double().numpy()
     if len(norms) and not (norms.min() > 1e-12 and norms.max() < 1e12):
         norms = torch.linalg.vector_norm(matrix, dim=1, dtype=torch.float64).numpy()
     return norms
@@ -181,7 +184,7 @@ def sign_bits(matrix: Tensor, live: Bits) -> Bits:
     return found
 
 
-def spread(found: Sections, rows: Any, columns: Any) -> Tensor:
+def spread(found: Sections, rows: Floats, columns: Floats) -> Tensor:
     """+-rows_i columns_j on the live columns, 0 elsewhere."""
     values = plus_minus(found.signs, len(rows), len(columns))
     if len(columns) and (columns == columns[0]).all():

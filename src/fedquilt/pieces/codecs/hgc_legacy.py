@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from fedquilt.core.seed import Seed
 from fedquilt.errors import FrameError, InputError
-from fedquilt.pieces.codecs.bits import Bits, bytes_for, pack_bits, plus_minus, unpack_bits
+from fedquilt.pieces.codecs.bits import Bits, Floats, Ints, bytes_for, pack_bits, plus_minus, unpack_bits
 from fedquilt.pieces.codecs.hgc import row_norms
 from fedquilt.pieces.codecs.matrices import Matrixwise
 
@@ -48,14 +47,14 @@ class hgc_legacy(Matrixwise):
         """Bytes of a matrix."""
         return 8 * self.num_bins + bytes_for(self.num_bins) + bytes_for(rows * columns) + 32
 
-    def bins(self, norms: Any) -> tuple[Any, int]:
+    def bins(self, norms: Floats) -> tuple[Ints, int]:
         """(d_i, r) of row norms."""
         largest = norms.max(initial=0.0)
         whole = math.ceil(largest) if 0 < largest < 2**62 else 1
         edges = np.arange(self.num_bins) * whole / (self.num_bins - 1)
         return np.searchsorted(edges, norms, side="right"), whole
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The bytes of a matrix."""
         norms = row_norms(matrix.detach())
         bins, whole = self.bins(norms)
@@ -70,7 +69,7 @@ class hgc_legacy(Matrixwise):
         tail = scale.to_bytes(32, "little", signed=True)
         return counts.astype("<i8").tobytes() + pack_bits(signs) + tail + pack_bits((counts > 0).view(np.uint8)), None
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix, its rows mixed up."""
         bins, bits = self.num_bins, bytes_for(rows * columns)
         if not isinstance(part, bytes) or len(part) != self.size(rows, columns):

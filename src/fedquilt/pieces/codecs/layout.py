@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
+from fedquilt.core.params import Params
 from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.bits import from_varint, to_varint
 
@@ -43,13 +44,13 @@ class Layout:
         return sum(math.prod(shape) for shape in self.shapes)
 
 
-def layout_of(value: Any) -> Layout:
+def layout_of(value: Tensor | Params) -> Layout:
     """The layout of Params or of a tensor."""
     items = [(None, value)] if isinstance(value, Tensor) else list(value.items())
     return Layout(tuple(n for n, _ in items), tuple(tuple(t.shape) for _, t in items), tuple(t.dtype for _, t in items))
 
 
-def is_params(value: Any) -> bool:
+def is_params(value: object) -> TypeGuard[Params]:
     """Whether a value is a dict of named tensors, and not empty."""
     return (
         isinstance(value, dict)
@@ -58,7 +59,7 @@ def is_params(value: Any) -> bool:
     )
 
 
-def held(sent: Any) -> Iterator[Layout]:
+def held(sent: object) -> Iterator[Layout]:
     """The layouts in what both sides hold, in one order: of its Params, its tensors, and layouts given by hand."""
     if isinstance(sent, Layout):
         yield sent
@@ -75,7 +76,7 @@ def held(sent: Any) -> Iterator[Layout]:
             yield from held(item)
 
 
-def written(layout: Layout, sent: Any) -> int | bytes:
+def written(layout: Layout, sent: object) -> int | bytes:
     """How a layout travels: the place of an equal one in what both sides hold, or else itself."""
     for place, known in enumerate(held(sent)):
         if known == layout:
@@ -96,7 +97,7 @@ def written(layout: Layout, sent: Any) -> int | bytes:
     return bytes(out)
 
 
-def read(wire: Any, sent: Any) -> Layout:
+def read(wire: object, sent: object) -> Layout:
     """The layout that :func:`written` wrote."""
     if isinstance(wire, int) and not isinstance(wire, bool):
         known = list(held(sent))
@@ -105,6 +106,16 @@ def read(wire: Any, sent: Any) -> Layout:
         return known[wire]
     if not isinstance(wire, bytes):
         raise FrameError(f"a layout is a number or bytes, got {type(wire).__name__}.")
+    layout, at = _parsed(wire)
+    if at != len(wire) or len(set(layout.names)) < len(layout.names):
+        raise FrameError("a layout with bytes too many, or with a name twice.")
+    if layout.entries > MOST_TRAVELLING:
+        raise FrameError(f"a layout of {layout.entries} entries came with the message; {MOST_TRAVELLING} are the most.")
+    return layout
+
+
+def _parsed(wire: bytes) -> tuple[Layout, int]:
+    """The layout in these bytes, and where it ends."""
     count, at = from_varint(wire, 0)
     if count > _MOST_NAMES:
         raise FrameError(f"a layout of {count} tensors.")
@@ -113,26 +124,31 @@ def read(wire: Any, sent: Any) -> Layout:
     for _ in range(count or 1):
         name: str | None = None
         if count:
-            length, at = from_varint(wire, at)
-            if length > _MOST_LETTERS or at + length > len(wire):
-                raise FrameError("a name in a layout ends too early. Truncated?")
-            name, at = _text(wire[at : at + length]), at + length
-        if at + 2 > len(wire) or wire[at] >= len(_DTYPES) or wire[at + 1] > _MOST_DIMENSIONS:
-            raise FrameError("a layout has an unknown dtype or too many dimensions. Truncated?")
-        dtype, dimensions, at = _DTYPES[wire[at]], wire[at + 1], at + 2
-        shape = []
-        for _ in range(dimensions):
-            side, at = from_varint(wire, at)
-            shape.append(side)
+            name, at = _name(wire, at)
+        dtype, shape, at = _kind(wire, at)
         names.append(name)
-        shapes.append(tuple(shape))
+        shapes.append(shape)
         dtypes.append(dtype)
-    layout = Layout(tuple(names), tuple(shapes), tuple(dtypes))
-    if at != len(wire) or len(set(names)) < len(names):
-        raise FrameError("a layout with bytes too many, or with a name twice.")
-    if layout.entries > MOST_TRAVELLING:
-        raise FrameError(f"a layout of {layout.entries} entries came with the message; {MOST_TRAVELLING} are the most.")
-    return layout
+    return Layout(tuple(names), tuple(shapes), tuple(dtypes)), at
+
+
+def _name(wire: bytes, at: int) -> tuple[str, int]:
+    length, at = from_varint(wire, at)
+    if length > _MOST_LETTERS or at + length > len(wire):
+        raise FrameError("a name in a layout ends too early. Truncated?")
+    return _text(wire[at : at + length]), at + length
+
+
+def _kind(wire: bytes, at: int) -> tuple[torch.dtype, tuple[int, ...], int]:
+    """A tensor's dtype and shape, and the place after them."""
+    if at + 2 > len(wire) or wire[at] >= len(_DTYPES) or wire[at + 1] > _MOST_DIMENSIONS:
+        raise FrameError("a layout has an unknown dtype or too many dimensions. Truncated?")
+    dtype, dimensions, at = _DTYPES[wire[at]], wire[at + 1], at + 2
+    shape = []
+    for _ in range(dimensions):
+        side, at = from_varint(wire, at)
+        shape.append(side)
+    return dtype, tuple(shape), at
 
 
 def _text(raw: bytes) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -48,14 +47,14 @@ class lfsr:
         """The first bits of the stream."""
         return _stream(self.width, self.taps, self.start, max(64, 1 << max(count - 1, 0).bit_length()))[:count]
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: object, sent: object, memory: object, seed: Seed) -> tuple[object, object]:
         """All bytes, whitened."""
         wire = swap(upload, _is_bytes, self._added)
         if upload and not _holds_bytes(upload):
             raise InputError("lfsr whitens bytes, but there are none. Put it behind a codec: chain(hgc(), lfsr()).")
         return wire, memory
 
-    def decode(self, wire: Any, sent: Any) -> Any:
+    def decode(self, wire: object, sent: object) -> object:
         """All bytes as they were."""
         return swap(wire, _is_bytes, self._added)
 
@@ -64,11 +63,11 @@ class lfsr:
         return (np.frombuffer(raw, dtype=np.uint8) ^ stream).tobytes()
 
 
-def _is_bytes(value: Any) -> bool:
+def _is_bytes(value: object) -> bool:
     return isinstance(value, bytes)
 
 
-def _holds_bytes(value: Any) -> bool:
+def _holds_bytes(value: object) -> bool:
     found: list[bytes] = []
     swap(value, _is_bytes, found.append)
     return bool(found)

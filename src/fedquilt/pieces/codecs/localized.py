@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -53,21 +53,28 @@ class localized:
     def _wire(self) -> sparse:
         return sparse(self.values, self.form, self.only)
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: Params, sent: object, memory: object, seed: Seed) -> tuple[object, object]:
         """Choose, then write."""
         keep = self.keep if self.keep is not None else getattr(sent, "keep", None)
         if keep is None:
             raise InputError("localized has no keep, and the download tells none. Give localized(keep=0.05), say.")
         part = {n: t for n, t in upload.items() if self.only(n) and t.is_floating_point()}
-        seen = part if not self.noise else jittered(part, self.noise, seed)
-        groups = [list(part)] if self.per == "all" else [[n] for n in part]
-        mask = {} if finite(part.values()) else {n: torch.ones_like(t, dtype=torch.bool) for n, t in part.items()}
-        for group in groups if not mask else ():  # what is not finite goes as it is, to be refused where it arrives
-            if any(part[n].numel() for n in group):
-                mask |= at_least({n: part[n] for n in group}, threshold({n: seen[n] for n in group}, keep))
+        if finite(part.values()):
+            mask = self._mask(part, keep, seed)
+        else:  # it goes as it is, to be refused where it arrives
+            mask = {n: torch.ones_like(t, dtype=torch.bool) for n, t in part.items()}
         return self._wire().encode(upload | marked({n: part[n] for n in mask}, mask), sent, memory, seed)
 
-    def decode(self, wire: Any, sent: Any) -> Params:
+    def _mask(self, part: Params, keep: float, seed: Seed) -> Params:
+        """Which numbers are chosen, of all tensors that have any."""
+        seen = part if not self.noise else jittered(part, self.noise, seed)
+        mask: Params = {}
+        for group in [list(part)] if self.per == "all" else [[n] for n in part]:
+            if any(part[n].numel() for n in group):
+                mask |= at_least({n: part[n] for n in group}, threshold({n: seen[n] for n in group}, keep))
+        return mask
+
+    def decode(self, wire: object, sent: object) -> Params:
         """As :class:`sparse`."""
         return self._wire().decode(wire, sent)
 

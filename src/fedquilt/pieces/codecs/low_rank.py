@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,36 +39,36 @@ class power_sgd(Matrixwise):
         """Bytes of a matrix."""
         return 4 * (self.rank * (rows + columns) if self.thin(rows, columns) else rows * columns)
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The two factors; the second is also remembered."""
         matrix = matrix.detach()
         rows, columns = matrix.shape
         if not self.thin(rows, columns):
             return matrix, torch.zeros(0)
-        usable = isinstance(memory, Tensor) and memory.shape == (columns, self.rank) and bool(memory.any())
-        start = memory if usable else torch.randn(columns, self.rank, generator=seed.torch())
+        if isinstance(memory, Tensor) and memory.shape == (columns, self.rank) and bool(memory.any()):
+            start = memory
+        else:
+            start = torch.randn(columns, self.rank, generator=seed.torch())
         if not bool(matrix.isfinite().all()):  # it will be refused where it arrives
             return (torch.full((rows, self.rank), torch.nan), torch.full((columns, self.rank), torch.nan)), memory
         left = torch.linalg.qr(matrix @ start).Q
         right = matrix.t() @ left
         return (left, right), right
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The product."""
         if not self.thin(rows, columns):
-            _check(part, rows, columns)
-            return part  # type: ignore[no-any-return]
+            return _factor(part, rows, columns)
         if not isinstance(part, tuple) or len(part) != 2:
             raise FrameError("a matrix of low rank travels as two factors.")
-        left, right = part
-        _check(left, rows, self.rank)
-        _check(right, columns, self.rank)
+        left, right = _factor(part[0], rows, self.rank), _factor(part[1], columns, self.rank)
         found: Tensor = left.contiguous() @ right.contiguous().t()  # the last bits may depend on the layout
         return found
 
 
-def _check(factor: Any, rows: int, columns: int) -> None:
+def _factor(factor: object, rows: int, columns: int) -> Tensor:
     if not isinstance(factor, Tensor) or factor.dtype is not torch.float32 or factor.shape != (rows, columns):
         raise FrameError(f"a factor must be a float32 tensor of {rows} x {columns}.")
     if not bool(factor.isfinite().all()):
         raise FrameError("a factor is not finite. Did training diverge?")
+    return factor

@@ -6,11 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
+from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs.layout import MOST_TRAVELLING, Layout, held, is_params, layout_of, read, written
@@ -36,20 +37,21 @@ class Matrixwise(ABC):
     """
 
     @abstractmethod
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """(the part that travels, what to remember for next time) of a float32 matrix."""
 
     @abstractmethod
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix of a part; refuses what :meth:`code` cannot have made."""
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: object, sent: object, memory: list[object] | None, seed: Seed) -> tuple[object, object]:
         """Everything in ``upload`` that is made of tensors, coded."""
-        kept: list[Any] = []
+        kept: list[object] = []
         before = iter(memory if memory is not None else ())
 
-        def one(value: Any) -> Coded:
-            layout, parts = layout_of(value), []
+        def one(value: Tensor | Params) -> Coded:
+            parts: list[object] = []
+            layout = layout_of(value)
             for matrix in _matrices(layout, _flat(value)):
                 if matrix.dtype is not torch.float32:
                     parts.append(matrix)
@@ -67,11 +69,11 @@ class Matrixwise(ABC):
             )
         return wire, kept if any(new is not None for new in kept) else memory
 
-    def decode(self, wire: Any, sent: Any) -> Any:
+    def decode(self, wire: object, sent: object) -> object:
         """Everything coded in ``wire``, as tensors again: so many entries as both sides hold, a few times over."""
         left = MOST_TRAVELLING + _TIMES * sum(layout.entries for layout in held(sent))
 
-        def one(coded: Coded) -> Any:
+        def one(coded: Coded) -> object:
             nonlocal left
             layout = read(coded.layout, sent)
             left -= layout.entries
@@ -93,7 +95,7 @@ class Matrixwise(ABC):
         return swap(wire, lambda value: isinstance(value, Coded), one)
 
 
-def swap(tree: Any, chosen: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
+def swap(tree: object, chosen: Callable[[object], bool], change: Callable[[Any], object]) -> object:
     """The same tree with every chosen part changed."""
     if chosen(tree):
         return change(tree)
@@ -108,11 +110,11 @@ def swap(tree: Any, chosen: Callable[[Any], bool], change: Callable[[Any], Any])
     return tree
 
 
-def _is_tensors(value: Any) -> bool:
+def _is_tensors(value: object) -> TypeGuard[Tensor | Params]:
     return isinstance(value, Tensor) or is_params(value)
 
 
-def _flat(value: Any) -> list[Tensor]:
+def _flat(value: Tensor | Params) -> list[Tensor]:
     return [value] if isinstance(value, Tensor) else list(value.values())
 
 
@@ -146,14 +148,14 @@ def _matrices(layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
     return [t.reshape(_sides(tuple(t.shape))) for t in tensors]
 
 
-def _named(layout: Layout, matrices: list[Tensor]) -> Any:
+def _named(layout: Layout, matrices: list[Tensor]) -> object:
     """The tensors of these matrices, under their names."""
     parts = [matrices[0][:, :-1], matrices[0][:, -1]] if _one_layer(layout) else matrices
     shaped = [part.reshape(shape).contiguous() for part, shape in zip(parts, layout.shapes, strict=True)]
     return shaped[0] if layout.names == (None,) else dict(zip(layout.names, shaped, strict=True))
 
 
-def _may_hold(value: Any) -> bool:
+def _may_hold(value: object) -> bool:
     """Whether tensors may be here at another time: there is an empty dict, list or tuple."""
     if is_dataclass(value) and not isinstance(value, type):
         return any(_may_hold(getattr(value, f.name)) for f in fields(value))
@@ -162,7 +164,7 @@ def _may_hold(value: Any) -> bool:
     return False
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if is_dataclass(value):
         return f"{type(value).__name__}({', '.join(f.name for f in fields(value))})"
     return f"a value of type {type(value).__name__}"

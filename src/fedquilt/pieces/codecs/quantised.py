@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -45,13 +45,13 @@ class sign(Matrixwise):
         """Bytes of a matrix."""
         return bytes_for(32 + rows * columns)
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The bytes of a matrix."""
         scale = float(matrix.abs().mean()) if matrix.numel() else 0.0
         bits: Bits = (matrix.detach() > 0).numpy().view(np.uint8).reshape(-1)
         return to_float(scale) + pack_bits(bits), None
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix of these bytes."""
         if not isinstance(part, bytes) or len(part) != self.size(rows, columns):
             raise FrameError(f"{rows} x {columns} signs take {self.size(rows, columns)} bytes. Truncated?")
@@ -79,11 +79,11 @@ class half(Matrixwise):
         """Bytes of a matrix."""
         return 2 * rows * columns
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The matrix in 16 bits."""
         return matrix.detach().to(getattr(torch, self.kind)), None
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix in 32 bits."""
         if not isinstance(part, Tensor) or part.dtype is not getattr(torch, self.kind) or part.shape != (rows, columns):
             raise FrameError(f"{rows} x {columns} entries of {self.kind} are needed.")
@@ -117,7 +117,7 @@ class uniform(Matrixwise):
         """Bytes of a matrix."""
         return 8 + bytes_for(self.bits * rows * columns)
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The bytes of a matrix."""
         flat = matrix.detach().flatten()
         low, high = (float(flat.min()), float(flat.max())) if len(flat) else (0.0, 0.0)
@@ -128,9 +128,9 @@ class uniform(Matrixwise):
             steps = _rounded(steps, seed if self.stochastic else None)
         return np.array([low, high], dtype=">f4").tobytes() + _packed(steps, self.bits), None
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix of these bytes."""
-        _fits(part, self.size(rows, columns), rows, columns)
+        part = _fitting(part, self.size(rows, columns), rows, columns)
         low, high = (float(v) for v in np.frombuffer(part, dtype=">f4", count=2))
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise FrameError(f"the range {low} to {high} must be finite. Did training diverge?")
@@ -167,7 +167,7 @@ class qsgd(Matrixwise):
         """Bytes of a matrix."""
         return 4 * -(-rows * columns // self.block) + bytes_for(self.bits * rows * columns)
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The bytes of a matrix."""
         flat = matrix.detach().flatten()
         blocks = torch.nn.functional.pad(flat, (0, -len(flat) % self.block)).view(-1, self.block)
@@ -182,9 +182,9 @@ class qsgd(Matrixwise):
         signed = levels.add_((flat > 0).float(), alpha=most + 1)
         return norms.numpy().astype(">f4").tobytes() + _packed(signed, self.bits), None
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix of these bytes."""
-        _fits(part, self.size(rows, columns), rows, columns)
+        part = _fitting(part, self.size(rows, columns), rows, columns)
         entries = rows * columns
         count = -(-entries // self.block)
         norms = torch.from_numpy(np.frombuffer(part, dtype=">f4", count=count).astype(np.float32))
@@ -221,6 +221,7 @@ def _unpacked(raw: bytes, bits: int, entries: int) -> Tensor:
     return torch.from_numpy(codes.astype(np.float32))
 
 
-def _fits(part: Any, size: int, rows: int, columns: int) -> None:
+def _fitting(part: object, size: int, rows: int, columns: int) -> bytes:
     if not isinstance(part, bytes) or len(part) != size:
         raise FrameError(f"{rows} x {columns} entries take {size} bytes. Truncated?")
+    return part

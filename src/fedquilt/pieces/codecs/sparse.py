@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -48,14 +47,14 @@ class top_k(Matrixwise):
         count = _count(self.share, entries)
         return bytes_for(count * width_of(entries)) + 4 * count
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The places and the values."""
         flat = matrix.detach().flatten()
         count = _count(self.share, len(flat))
         places = np.sort(np.argpartition(flat.abs().numpy(), len(flat) - count)[len(flat) - count :])
         return (pack_bits(to_bits(places, width_of(len(flat)))), flat[torch.from_numpy(places)]), None
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix of these places and values."""
         raw, values = _pair(part)
         entries = rows * columns
@@ -94,7 +93,7 @@ class random_k(Matrixwise):
         """Bytes of a matrix."""
         return 8 + 4 * _count(self.share, rows * columns)
 
-    def code(self, matrix: Tensor, seed: Seed, memory: Any = None) -> tuple[Any, Any]:
+    def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The seed and the values."""
         flat = matrix.detach().flatten()
         values = flat[self._places(seed.value, len(flat))]
@@ -102,7 +101,7 @@ class random_k(Matrixwise):
             values = torch.full_like(values, torch.nan)
         return (seed.value.to_bytes(8, "big"), values), None
 
-    def restore(self, part: Any, rows: int, columns: int) -> Tensor:
+    def restore(self, part: object, rows: int, columns: int) -> Tensor:
         """The matrix of this seed and these values."""
         raw, values = _pair(part)
         if len(raw) != 8:
@@ -118,13 +117,13 @@ class random_k(Matrixwise):
         return torch.from_numpy(np.sort(np.argpartition(drawn, max(count - 1, 0))[:count]))
 
 
-def _pair(part: Any) -> tuple[bytes, Any]:
+def _pair(part: object) -> tuple[bytes, object]:
     if not isinstance(part, tuple) or len(part) != 2 or not isinstance(part[0], bytes):
         raise FrameError("a sparse matrix travels as bytes and values.")
     return part
 
 
-def _filled(places: Tensor, values: Any, rows: int, columns: int) -> Tensor:
+def _filled(places: Tensor, values: object, rows: int, columns: int) -> Tensor:
     if not isinstance(values, Tensor) or values.dtype is not torch.float32 or values.shape != places.shape:
         raise FrameError(f"{len(places)} values (float32) are needed, one for each place.")
     if not bool(values.isfinite().all()):

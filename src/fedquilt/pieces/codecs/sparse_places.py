@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from fedquilt.errors import FrameError
-from fedquilt.pieces.codecs.bits import bytes_for, from_bits, to_bits, unpack_bits, width_of
+from fedquilt.pieces.codecs.bits import Ints, bytes_for, from_bits, to_bits, unpack_bits, width_of
 
 _BLOCK = 1 << 16  # numbers that are turned into bits at a time; a multiple of 8, so that blocks end at whole bytes
 
 
-def write_bitmap(places: Any, total: int) -> bytes:
+def write_bitmap(places: Ints, total: int) -> bytes:
     """One bit for each number."""
     bits = np.zeros(total, dtype=np.uint8)
     bits[places] = 1
     return np.packbits(bits).tobytes()
 
 
-def read_bitmap(raw: bytes, total: int) -> Any:
+def read_bitmap(raw: bytes, total: int) -> Ints:
     """The places that :func:`write_bitmap` wrote."""
     if len(raw) != bytes_for(total):
         raise FrameError(f"a bitmap of {total} numbers takes {bytes_for(total)} bytes, got {len(raw)}. Truncated?")
@@ -30,13 +29,13 @@ def read_bitmap(raw: bytes, total: int) -> Any:
     return found
 
 
-def write_numbers(numbers: Any, width: int) -> bytes:
+def write_numbers(numbers: Ints, width: int) -> bytes:
     """Numbers of equal width, one after the other."""
     blocks = (numbers[low : low + _BLOCK] for low in range(0, len(numbers), _BLOCK))
     return b"".join(np.packbits(to_bits(block, width)).tobytes() for block in blocks) if width else b""
 
 
-def read_numbers(raw: bytes, count: int, width: int) -> Any:
+def read_numbers(raw: bytes, count: int, width: int) -> Ints:
     """The numbers that :func:`write_numbers` wrote."""
     if len(raw) != bytes_for(count * width):
         raise FrameError(f"{count} numbers of {width} bits take {bytes_for(count * width)} bytes, got {len(raw)}.")
@@ -45,16 +44,16 @@ def read_numbers(raw: bytes, count: int, width: int) -> Any:
     found, step = [np.zeros(0, dtype=np.int64)], bytes_for(_BLOCK * width)
     for low in range(0, count, _BLOCK):
         piece = np.frombuffer(raw, dtype=np.uint8)[low // _BLOCK * step :][:step]
-        found.append(from_bits(np.unpackbits(piece)[: min(_BLOCK, count - low) * width], width))
+        found.append(from_bits(np.unpackbits(piece)[: min(_BLOCK, count - low) * width], width).astype(np.int64))
     return np.concatenate(found)
 
 
-def write_list(places: Any, total: int) -> bytes:
+def write_list(places: Ints, total: int) -> bytes:
     """Each place in ceil(log2 P) bits."""
     return write_numbers(places, width_of(total))
 
 
-def read_list(raw: bytes, count: int, total: int) -> Any:
+def read_list(raw: bytes, count: int, total: int) -> Ints:
     """The places that :func:`write_list` wrote."""
     found = read_numbers(raw, count, width_of(total))
     if count and (found[-1] >= total or bool((np.diff(found) <= 0).any())):
@@ -62,7 +61,7 @@ def read_list(raw: bytes, count: int, total: int) -> Any:
     return found
 
 
-def golomb_step(places: Any, total: int) -> tuple[int, int]:
+def golomb_step(places: Ints, total: int) -> tuple[int, int]:
     """The step with which the gaps between places take the fewest bits, and how many bytes those are."""
     gaps = _gaps(places)
     if not len(gaps):
@@ -74,7 +73,7 @@ def golomb_step(places: Any, total: int) -> tuple[int, int]:
     return step, sizes[step]
 
 
-def write_gaps(places: Any, step: int) -> bytes:
+def write_gaps(places: Ints, step: int) -> bytes:
     """Golomb code of the gaps: quotients in unary, all of them first; then the remainders in truncated binary, all
     leading bits before all last bits, so that each part has entries of one width."""
     gaps = _gaps(places)
@@ -88,7 +87,7 @@ def write_gaps(places: Any, step: int) -> bytes:
     return np.packbits(unary).tobytes() + write_numbers(lead, max(width - 1, 0)) + np.packbits(last).tobytes()
 
 
-def read_gaps(raw: bytes, count: int, step: int, total: int) -> Any:
+def read_gaps(raw: bytes, count: int, step: int, total: int) -> Ints:
     """The places that :func:`write_gaps` wrote."""
     if not 1 <= step <= max(total, 1) + 1:
         raise FrameError(f"gaps in steps of {step} among {total} numbers.")
@@ -111,7 +110,7 @@ def read_gaps(raw: bytes, count: int, step: int, total: int) -> Any:
     return places
 
 
-def _gaps(places: Any) -> Any:
+def _gaps(places: Ints) -> Ints:
     return np.diff(places, prepend=-1) - 1
 
 
@@ -121,7 +120,7 @@ def _truncated(step: int) -> tuple[int, int]:
     return width, (1 << width) - step
 
 
-def _size(gaps: Any, step: int) -> int:
+def _size(gaps: Ints, step: int) -> int:
     quotients = gaps // step
     width, short = _truncated(step)
     long = int((gaps - quotients * step >= short).sum()) if width else 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedquilt.errors import FrameError, InputError
-from fedquilt.pieces.codecs.bits import bytes_for, pack_bits, unpack_bits
+from fedquilt.pieces.codecs.bits import Floats32, bytes_for, pack_bits, unpack_bits
 
 Values = Literal["fp32", "fp16", "sign"]
 KINDS = ("fp32", "fp16", "sign")
@@ -20,7 +20,7 @@ def size_of(kind: str, count: int) -> int:
     return {"fp32": 4 * count, "fp16": 2 * count, "sign": bytes_for(count)}[kind]
 
 
-def write(numbers: Any, kind: str, runs: Sequence[int]) -> tuple[bytes, bytes]:
+def write(numbers: Floats32, kind: str, runs: Sequence[int]) -> tuple[bytes, bytes]:
     """(numbers, scales); ``runs`` says how many of the numbers belong to each tensor."""
     if kind == "fp32":
         return np.asarray(numbers, dtype="<f4").tobytes(), b""
@@ -31,7 +31,7 @@ def write(numbers: Any, kind: str, runs: Sequence[int]) -> tuple[bytes, bytes]:
     return pack_bits((numbers < 0).astype(np.uint8)), np.array(means, dtype="<f4").tobytes()
 
 
-def read(raw: bytes, scales: bytes, kind: str, runs: Sequence[int]) -> Any:
+def read(raw: bytes, scales: bytes, kind: str, runs: Sequence[int]) -> Floats32:
     """The numbers that :func:`write` wrote, as float32."""
     count = sum(runs)
     if len(raw) != size_of(kind, count):
@@ -55,13 +55,13 @@ def check(kind: str) -> None:
         raise InputError(f"values must be one of {', '.join(KINDS)}, got {kind!r}.")
 
 
-def _exponent(numbers: Any) -> int:
+def _exponent(numbers: Floats32) -> int:
     """The power of two that brings the largest number just below 2^15, where half precision is at its best."""
     largest = float(np.abs(numbers).max()) if len(numbers) else 0.0
     return math.frexp(largest)[1] - 15 if largest > 0 and math.isfinite(largest) else 0
 
 
-def _split(numbers: Any, runs: Sequence[int]) -> list[Any]:
+def _split(numbers: Floats32, runs: Sequence[int]) -> list[Floats32]:
     return np.split(numbers, np.cumsum(runs)[:-1]) if len(runs) else []
 
 

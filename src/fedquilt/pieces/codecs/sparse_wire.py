@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedquilt.core.params import Names, Params, is_weight
 from fedquilt.core.seed import Seed
 from fedquilt.errors import FrameError, InputError
 from fedquilt.pieces.codecs import sparse_places, sparse_values
-from fedquilt.pieces.codecs.bits import bytes_for, width_of
+from fedquilt.pieces.codecs.bits import Floats32, Ints, bytes_for, width_of
 from fedquilt.pieces.codecs.layout import Layout, layout_of, read, written
 from fedquilt.pieces.codecs.sparse_values import Values
 from fedquilt.records.declared import check_declared
@@ -71,7 +72,7 @@ class sparse:
         if self.form not in ("smallest", *FORMS):
             raise InputError(f"form must be smallest or one of {', '.join(FORMS)}, got {self.form!r}.")
 
-    def encode(self, upload: Any, sent: Any, memory: Any, seed: Seed) -> tuple[Any, Any]:
+    def encode(self, upload: Params, sent: object, memory: object, seed: Seed) -> tuple[object, object]:
         """The wire form."""
         names = self._names(layout_of(upload))
         flat = _flat(upload, names)
@@ -87,7 +88,7 @@ class sparse:
         made = (written(layout_of(upload), sent), form, self.values, len(places), step, where, body, scales, rest)
         return SparseWire(*made), memory
 
-    def decode(self, wire: Any, sent: Any) -> Params:
+    def decode(self, wire: object, sent: object) -> Params:
         """Named tensors again."""
         if not isinstance(wire, SparseWire) or wire.form not in FORMS or wire.values not in sparse_values.KINDS:
             raise FrameError("this is no sparse change of a known form.")
@@ -118,7 +119,7 @@ class sparse:
                 found.append(name)
         return found
 
-    def _choose(self, places: Any, total: int) -> tuple[str, int]:
+    def _choose(self, places: Ints, total: int) -> tuple[str, int]:
         inverted = 2 * len(places) > total
         step, size = sparse_places.golomb_step(_others(places, total) if inverted else places, total)
         chosen_ones = sparse_values.size_of(self.values, len(places))
@@ -138,27 +139,27 @@ class sparse:
         return form, (-step if inverted else step) if form == "coded" else 0
 
 
-def _flat(params: Params, names: list[str]) -> Any:
+def _flat(params: Params, names: list[str]) -> Floats32:
     parts: list[Tensor] = [params[n].detach().flatten() for n in names]
     return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
 
 
-def _bits(flat: Any) -> Any:
+def _bits(flat: Floats32) -> NDArray[np.uint32]:
     return flat.view(np.uint32)  # only +0.0 is all zeros
 
 
-def _runs(places: Any, sizes: list[int]) -> list[int]:
+def _runs(places: Ints, sizes: list[int]) -> list[int]:
     ends = np.searchsorted(places, np.cumsum(sizes))
     return [int(n) for n in np.diff(ends, prepend=0)]
 
 
-def _others(places: Any, total: int) -> Any:
+def _others(places: Ints, total: int) -> Ints:
     mask = np.ones(total, dtype=bool)
     mask[places] = False
     return np.flatnonzero(mask)
 
 
-def _where(form: str, places: Any, total: int, step: int) -> bytes:
+def _where(form: str, places: Ints, total: int, step: int) -> bytes:
     if form == "dense":
         return b""
     if form == "bitmap":
@@ -168,7 +169,7 @@ def _where(form: str, places: Any, total: int, step: int) -> bytes:
     return sparse_places.write_gaps(_others(places, total) if step < 0 else places, abs(step))
 
 
-def _places(wire: SparseWire, total: int) -> Any:
+def _places(wire: SparseWire, total: int) -> Ints:
     if wire.form == "bitmap":
         found = sparse_places.read_bitmap(wire.places, total)
     elif wire.form == "index":
@@ -183,7 +184,7 @@ def _places(wire: SparseWire, total: int) -> Any:
     return found
 
 
-def _content(wire: SparseWire, total: int, sizes: list[int]) -> Any:
+def _content(wire: SparseWire, total: int, sizes: list[int]) -> Floats32:
     if type(wire.kept) is not int or not 0 <= wire.kept <= total or type(wire.step) is not int:
         raise FrameError(f"{wire.kept!r} of {total} numbers were chosen.")
     if wire.form == "dense":
@@ -198,7 +199,7 @@ def _content(wire: SparseWire, total: int, sizes: list[int]) -> Any:
     return flat
 
 
-def _still_chosen(body: bytes, places: Any) -> bytes:
+def _still_chosen(body: bytes, places: Ints) -> bytes:
     """Chosen numbers that half precision rounded to 0 stay chosen."""
     halves = np.frombuffer(body, dtype="<u2").copy()
     vanished = places[halves[places] == 0]

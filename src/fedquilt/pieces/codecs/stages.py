@@ -9,13 +9,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedquilt.errors import FrameError
 from fedquilt.pieces.codecs.adaptive import Decoder, Encoder
-from fedquilt.pieces.codecs.bits import Bits, bytes_for, from_bits, pack_bits, to_bits, unpack_bits
+from fedquilt.pieces.codecs.bits import Bits, Ints, Whole, bytes_for, from_bits, pack_bits, to_bits, unpack_bits
 from fedquilt.pieces.codecs.gaps import In, Out
 
 Lossless = Literal["none", "deflate", "gaps", "adaptive", "smallest"]
@@ -28,9 +28,9 @@ _PLAIN, _DEFLATED, _ADAPTIVE, _GAPS = range(4)
 class Sections:
     """What is told of a matrix: a number per row, which columns are live, a number per live column (or none), signs."""
 
-    index: Any
+    index: Whole
     live: Bits
-    codes: Any
+    codes: Whole
     signs: Bits
 
 
@@ -139,11 +139,11 @@ def _ungapped(body: bytes, rows: int, columns: int, index_bits: int, code_bits: 
     return Sections(index, live, codes, signs.reshape(-1))
 
 
-def _known(lengths: Any) -> Callable[[Any, Bits], Any]:
+def _known(lengths: Ints) -> Callable[[Ints, Bits], Ints]:
     return lambda counts, rare: lengths
 
 
-def _first_negative(signs: Bits) -> Any:
+def _first_negative(signs: Bits) -> Whole:
     """Of each column the first row whose sign is 0, or how many rows there are."""
     rows, columns = signs.shape
     first = np.full(columns, rows, dtype=np.int32)
@@ -152,12 +152,12 @@ def _first_negative(signs: Bits) -> Any:
     return first
 
 
-def _lengths_below(first: Any, rows: int) -> Any:
+def _lengths_below(first: Whole, rows: int) -> Ints:
     """Of each row, how many columns have a negative sign above it."""
     return np.cumsum(np.bincount(first, minlength=rows + 1))[:rows] - np.bincount(first, minlength=rows + 1)[:rows]
 
 
-def _left(alive: int, counts: Any, rare: Bits) -> Any:
+def _left(alive: int, counts: Ints, rare: Bits) -> Ints:
     """Of each row, how many columns have no negative sign above it."""
     lengths = []
     for count, bit in zip(counts.tolist(), rare.tolist(), strict=True):
@@ -166,18 +166,18 @@ def _left(alive: int, counts: Any, rare: Bits) -> Any:
     return np.array(lengths, dtype=np.int64)
 
 
-def _by_prefix(prefixes: Any, width: int) -> tuple[Any, Any]:
+def _by_prefix(prefixes: Ints, width: int) -> tuple[Ints, Ints]:
     """The order that puts equal prefixes together, and how many there are of each."""
     return np.argsort(prefixes, kind="stable"), np.bincount(prefixes, minlength=1 << width)
 
 
-def _write_numbers(encoder: Encoder, numbers: Any, width: int) -> None:
+def _write_numbers(encoder: Encoder, numbers: Whole, width: int) -> None:
     """The high bits of all numbers first; they tell what to expect of the lower ones."""
     for place in range(width - 1, -1, -1):
         encoder.bits((numbers >> place & 1).astype(np.uint8), numbers >> (place + 1))
 
 
-def _read_numbers(decoder: Decoder, count: int, width: int) -> Any:
+def _read_numbers(decoder: Decoder, count: int, width: int) -> Ints:
     numbers = np.zeros(count, dtype=np.int64)
     for _ in range(width):
         numbers = numbers << 1 | decoder.bits(numbers)

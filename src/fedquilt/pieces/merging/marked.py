@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Mean, Names, Params, is_weight
 from fedquilt.core.select import chosen
 from fedquilt.errors import InputError
 from fedquilt.pieces.merging.rule import moved
-from fedquilt.pieces.merging.stitch import Conflicts, Counted, Tally, stitched
+from fedquilt.pieces.merging.stitch import Conflicts, Counted, VoteSums, stitched
 
 Divide = Literal["votes", "clients"]
 
@@ -44,20 +45,19 @@ class stitch_marked:
         if self.divide == "clients" and self.conflicts != "mean":
             raise InputError(f"conflicts = {self.conflicts!r} divides by votes; divide = 'clients' needs 'mean'.")
 
-    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
-        names = [n for n, t in current.items() if self.only(n) and t.is_floating_point()]
-        rest = {n: t for n, t in current.items() if n not in set(names)}
-        changes, statistics = _Changes(self, {n: current[n] for n in names}), Mean()
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
+        floats = [n for n, t in current.items() if t.is_floating_point()]
+        weights = [n for n in floats if self.only(n)]
+        others = [n for n in floats if not self.only(n)]
+        changes, statistics = _Changes(self, {n: current[n] for n in weights}), Mean()
         for reply in replies:
             delta = reply.upload.delta
-            changes.add({n: delta[n] for n in names}, float(reply.examples) if self.by_examples else 1.0)
-            statistics.add({n: delta[n] for n, t in rest.items() if t.is_floating_point()}, 1)
+            changes.add({n: delta[n] for n in weights}, float(reply.examples) if self.by_examples else 1.0)
+            statistics.add({n: delta[n] for n in others}, 1)
         if not statistics.weight:
             return current
-        means = statistics.value()
-        stitched_ones = {n: moved(current[n], changes.value(n)) for n in names}
-        others = {n: moved(t, means[n]) if n in means else t for n, t in rest.items()}
-        return {n: stitched_ones[n] if n in stitched_ones else others[n] for n in current}
+        found = statistics.value() | {n: changes.value(n) for n in weights}
+        return current | {n: moved(current[n], found[n]) for n in floats}
 
 
 class _Changes:
@@ -66,7 +66,7 @@ class _Changes:
     def __init__(self, rule: stitch_marked, like: Params) -> None:
         self.rule, self.weight = rule, 0.0
         self.kept: list[Params] = []
-        self.tallies = {n: Tally.empty(t, rule.conflicts == "elect") for n, t in like.items()}
+        self.tallies = {n: VoteSums.empty(t, rule.conflicts == "elect") for n, t in like.items()}
 
     def add(self, delta: Params, weight: float) -> None:
         """Take in one client."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Params, is_weight
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
@@ -20,7 +21,7 @@ Change = Callable[[str], Tensor]
 
 
 @dataclass
-class Report:
+class MergeReport:
     """What a merge did, counted while it went: numbers, kept numbers of each model, and where models disagreed.
 
     Args:
@@ -84,7 +85,7 @@ class Work:
     names: Sequence[str]
     weights: Sequence[float]
     seed: Seed
-    report: Report
+    report: MergeReport
 
 
 class Rule(Protocol):
@@ -123,11 +124,11 @@ def merge(
     *,
     weights: Sequence[float] | None = None,
     seed: Seed | None = None,
-) -> tuple[Params, Report]:
+) -> tuple[Params, MergeReport]:
     """Several models as one, in memory; and what happened."""
     names = weights_of({n: t.dtype for n, t in base.items()})
     deltas = [Difference(m, base) for m in models]
-    work = Work(base, deltas, names, check_weights(weights, len(models)), seed or Seed(0), Report())
+    work = Work(base, deltas, names, check_weights(weights, len(models)), seed or Seed(0), MergeReport())
     return dict(merged(rule, work)), work.report
 
 
@@ -199,11 +200,11 @@ class merging:
     rule: Rule
     by_examples: bool = False
 
-    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
         heard = list(replies)
         if not heard:
             return current
         weights = [float(r.examples) if self.by_examples else 1.0 for r in heard]
         names = weights_of({n: t.dtype for n, t in current.items()})
-        work = Work(current, [r.upload.delta for r in heard], names, weights, turn.seed.fold("merge"), Report())
+        work = Work(current, [r.upload.delta for r in heard], names, weights, turn.seed.fold("merge"), MergeReport())
         return dict(merged(self.rule, work))

@@ -9,7 +9,7 @@ import torch
 from fedquilt.core.params import Params
 from fedquilt.core.select import chosen
 from fedquilt.pieces.merging.rule import moved
-from fedquilt.pieces.merging.stitch import Tally
+from fedquilt.pieces.merging.stitch import VoteSums
 from fedquilt.records.record import record
 
 
@@ -38,7 +38,7 @@ class Standing:
         masks = chosen({n: delta[n] for n in self.start})
         total, votes = dict(self.total), dict(self.votes)
         for name, mask in masks.items():
-            tally = Tally(total[name].clone(), votes[name].clone())
+            tally = VoteSums(total[name].clone(), votes[name].clone())
             tally.add(delta[name], mask, weight)
             total[name], votes[name] = tally.total, tally.votes
         return replace(self, total=total, votes=votes)
@@ -49,4 +49,4 @@ class Standing:
 
     def weights(self) -> Params:
         """The merged weights."""
-        return {n: moved(t, Tally(self.total[n], self.votes[n]).value()) for n, t in self.start.items()}
+        return {n: moved(t, VoteSums(self.total[n], self.votes[n]).value()) for n, t in self.start.items()}

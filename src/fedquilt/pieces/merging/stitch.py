@@ -89,14 +89,14 @@ def stitched(
     if conflicts == "median":
         return _median(deltas, kept)
     shares = [1.0] * len(deltas) if weights is None else weights
-    tally = Tally.empty(deltas[0], conflicts == "elect")
+    tally = VoteSums.empty(deltas[0], conflicts == "elect")
     for delta, mask, weight in zip(deltas, kept, shares, strict=True):
         tally.add(delta, mask if count == "mask" else mask & (delta != 0), weight)
     return tally.value()
 
 
 @dataclass
-class Tally:
+class VoteSums:
     """sum w v and sum w M of one tensor; with election, one of each for rises and falls (a change of 0 is neither).
 
     Models are taken in and, as long as their change is known, taken out again, in any number and without the others.
@@ -106,10 +106,10 @@ class Tally:
     votes: Tensor
 
     @staticmethod
-    def empty(like: Tensor, elect: bool = False) -> Tally:
+    def empty(like: Tensor, elect: bool = False) -> VoteSums:
         """Nothing yet."""
         shape = (2 if elect else 1, *like.shape)
-        return Tally(torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
+        return VoteSums(torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
 
     def add(self, delta: Tensor, mask: Tensor, weight: float = 1.0) -> None:
         """Take in one model's change; a negative weight takes it out."""
@@ -126,9 +126,9 @@ class Tally:
         means = torch.where(rise > -fall, _over(rise, ups), _over(fall, downs))
         return torch.where(rise == -fall, torch.zeros_like(means), means)  # a draw elects nobody
 
-    def copy(self) -> Tally:
+    def copy(self) -> VoteSums:
         """Another one with the same content."""
-        return Tally(self.total.clone(), self.votes.clone())
+        return VoteSums(self.total.clone(), self.votes.clone())
 
 
 def _over(total: Tensor, votes: Tensor) -> Tensor:

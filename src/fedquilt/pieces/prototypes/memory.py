@@ -15,7 +15,7 @@ from fedquilt.pieces.prototypes.spherical import spherical_kmeans
 
 
 @dataclass(frozen=True)
-class Following:
+class FollowingPrototypes:
     """Row by row, in order: the nearest prototype p, if cos >= threshold, becomes (1 - alpha) p + alpha z at length 1.
 
     Args:
@@ -67,7 +67,7 @@ class Novelty:
             raise InputError(f"novelty_k must be in 1..novelty_size ({self.size}), got {self.clusters}.")
 
     def __call__(
-        self, prototypes: Tensor, buffer: Tensor, fresh: Tensor, follow: Following, seed: Seed
+        self, prototypes: Tensor, buffer: Tensor, fresh: Tensor, follow: FollowingPrototypes, seed: Seed
     ) -> tuple[Tensor, Tensor]:
         """(prototypes, buffer) after these rows [n, D] were found near none."""
         held = torch.cat([buffer, F.normalize(fresh.detach().float(), dim=1)])
