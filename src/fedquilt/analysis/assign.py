@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedquilt.analysis.afterwards import config_in
 from fedquilt.analysis.newcomers import Learned, download_of
@@ -15,8 +15,9 @@ from fedquilt.core.columns import PerColumn
 from fedquilt.core.deployed import first_state
 from fedquilt.core.exchange import Turn
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Site
+from fedquilt.core.table import ClientId, Divided, Site
 from fedquilt.data import Federation
 from fedquilt.errors import InputError, SnapshotError, StageError
 from fedquilt.metrics.scoring import score_of
@@ -78,7 +79,10 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     site = data if isinstance(data, Site) else rows_of(config, Path(data), text["classes"], kept_in(place))
     snapshot = _newest(config, place)
     learned = Learned(
-        method_of(config, _Alone(site, text["classes"])), snapshot.state, snapshot.done, Seed(config.seed)
+        method_of(config, cast(Divided, _Alone(site, text["classes"]))),
+        snapshot.state,
+        snapshot.done,
+        Seed(config.seed),
     )
     if "y" not in site.train.columns and not getattr(learned.method, "reconstructs", False):
         raise InputError(
@@ -116,9 +120,7 @@ def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | No
             f"'{path}' is a table of texts, but the run numbered words by the vocabulary of its own texts, which it "
             "did not keep. Give the client's rows as word ids, in an .npz with x and y."
         )
-    by_itself: dict[str, Any] = (
-        {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
-    )
+    by_itself: Row = {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
     if kept is not None and path.name.endswith((".csv", ".csv.gz", ".parquet")):
         columns = kept.prepare.columns
         by_itself |= {"features": [c.name for c in columns], "categories": [c.name for c in columns if c.category]}

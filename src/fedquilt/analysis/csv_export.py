@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
 from fedquilt.metrics.energy import NOT_HERE
@@ -33,7 +33,7 @@ NOT_BY_CLIENT = "of the whole run only: the engine local tells clients apart"
 CLUSTER = ("round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambda")
 
 
-def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
+def export_csv(run: str | Path, to: str | Path) -> Row:
     """Write the files of a run below the folder ``to``; tells how many clients and rounds there were."""
     source, top = RunFolder(Path(run)), Path(to)
     if top.is_dir() and any(top.iterdir()):
@@ -45,7 +45,7 @@ def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
     _write(top / "server_metrics.csv", SERVER, ([r.get(n) for n in names] for r in rounds))
     visits = _visits(source.rows("metrics/visits.jsonl"))
     measured = any(visit.get("joules") is not None for visit in visits.values())
-    clients: dict[ClientId, list[list[Any]]] = {}
+    clients: dict[ClientId, list[list[JSON]]] = {}
     for row in source.rows("metrics/clients.jsonl"):
         if row["model"] == "deployed" and row["split"] == "test":
             client = _id(row["client"])
@@ -63,9 +63,9 @@ def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
     return {"folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": bool(log), "energy": told}
 
 
-def _visits(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[int, ClientId], Mapping[str, Any]]:
+def _visits(rows: Iterable[Mapping[str, JSON]]) -> dict[tuple[int, ClientId], Mapping[str, JSON]]:
     """Each client's visit of each round; of several the one that trained."""
-    found: dict[tuple[int, ClientId], Mapping[str, Any]] = {}
+    found: dict[tuple[int, ClientId], Mapping[str, JSON]] = {}
     for row in rows:
         key = (row["round"], _id(row["client"]))
         if key not in found or row.get("steps") is not None:
@@ -73,8 +73,8 @@ def _visits(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[int, ClientId], Map
     return found
 
 
-def _client(row: Mapping[str, Any], visit: Mapping[str, Any] | None, counted: bool) -> list[Any]:
-    joules: list[Any] = [0, 0] if counted else [None, None]  # who was not asked spent nothing
+def _client(row: Mapping[str, JSON], visit: Mapping[str, JSON] | None, counted: bool) -> list[JSON]:
+    joules: list[JSON] = [0, 0] if counted else [None, None]  # who was not asked spent nothing
     measured = visit is not None and "after" in visit
     before, after = (visit["before"], visit["after"]) if visit is not None and measured else (row, row)
     if visit is not None:
@@ -92,7 +92,7 @@ def _client(row: Mapping[str, Any], visit: Mapping[str, Any] | None, counted: bo
     ]
 
 
-def _id(client: Any) -> ClientId:
+def _id(client: JSON) -> ClientId:
     """A client's id as it was; JSON has no tuples."""
     return tuple(client) if isinstance(client, list) else client
 
@@ -101,11 +101,11 @@ def _file(client: ClientId) -> str:
     return str(client) if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
 
 
-def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[JSON]]) -> None:
     with storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_csv(path, tuple(header), [[_text(v) for v in row] for row in rows])
 
 
-def _text(value: Any) -> Any:
+def _text(value: JSON) -> JSON:
     return "" if value is None else f"{value:.6f}" if isinstance(value, float) else value

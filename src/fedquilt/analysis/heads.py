@@ -34,7 +34,7 @@ class Played:
 
     folder: Path
     config: Config
-    federation: Any
+    federation: Federation
     learned: Learned
 
     @classmethod
@@ -60,7 +60,7 @@ class Played:
     def plain(self) -> Net:
         """The network of the recipe, as it is before a method adds to it."""
         chosen = self.config.model
-        return net_called(chosen.kind, row_shape(self.federation), self.federation.classes, **chosen.options)
+        return net_called(chosen.kind, row_shape(self.federation), self.federation.classes or 2, **chosen.options)
 
     @cached_property
     def _slots(self) -> Any:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedquilt.config.config import Config, Data, Kinded, check_options
 from fedquilt.config.texts import asked, columns_of_text, source_of_texts
 from fedquilt.core.columns import PerColumn, blank_of
+from fedquilt.core.plain import Array
 from fedquilt.core.seed import Seed
 from fedquilt.data import (
     Arrays,
@@ -34,7 +34,7 @@ from fedquilt.errors import ConfigError, InputError
 from fedquilt.registry import lookup
 
 
-def rows_aside(count: int, share: float, seed: int) -> NDArray[Any]:
+def rows_aside(count: int, share: float, seed: int) -> Array:
     """The row numbers, ascending, that are set aside of so many; the same for everybody who asks with this seed."""
     many = int(share * count)
     if not 0 < many < count:
@@ -49,25 +49,30 @@ def set_aside(arrays: Arrays, share: float, seed: int) -> tuple[Arrays, Arrays]:
     return replace(_rows(arrays, chosen), x_test=None, y_test=None), _rows(arrays, ~chosen)
 
 
-def _rows(arrays: Arrays, chosen: NDArray[Any]) -> Arrays:
+def _rows(arrays: Arrays, chosen: Array) -> Arrays:
     user = None if arrays.user is None else arrays.user[chosen]
     return replace(arrays, x=arrays.x[chosen], y=arrays.y[chosen], user=user)
 
 
+D = TypeVar("D", Federation, Stream)
 _READING = ("label", "user", "features", "categories", "text", "size")  # how a file or folder of one's own is read
 
 
-def federation_of(config: Config) -> Any:
+def federation_of(config: Config) -> Federation | Stream:
     """The clients that take part and their data: a federation, or a stream."""
     return federations_of(config)[0]
 
 
-def federations_of(config: Config) -> tuple[Any, Any]:
+def federations_of(config: Config) -> tuple[Federation | Stream, Federation | Stream | None]:
     """The clients that take part, and the newcomers that never do (None without any)."""
     data = config.data
     if config.stream is not None and data.common_valid:
         raise InputError("data.common_valid: a stream has no validation rows at the server; leave it out.")
-    whole: Any = divided(data) if config.stream is None else _stream(config)
+    return _parted(data, divided(data)) if config.stream is None else _parted(data, _stream(config))
+
+
+def _parted(data: Data, whole: D) -> tuple[D, D | None]:
+    """Who takes part and who never does, prepared alike."""
     part, new = held_out(whole, data.newcomers, data.seed) if data.newcomers else (whole, None)
     part, new = _fitted(part, new)
     part = without_labels(part, data.unlabelled, data.seed)
@@ -153,8 +158,7 @@ def for_pretraining(data: Data, valid: float) -> Federation:
         raise InputError("Which rows are for pretraining? Set the share of them, for example data.pretraining=0.5.")
     arrays, _ = set_aside(_read(data, None), data.pretraining, data.seed)
     whole = Federation.from_source(arrays, clients=1, test=0.0, valid=valid, seed=data.seed, **prepare_of(data, arrays))
-    found: Federation = _fitted(whole, None)[0]
-    return found
+    return _fitted(whole, None)[0]
 
 
 def _arrays(data: Data, source: str | None) -> Arrays:
@@ -204,7 +208,7 @@ def _with_test(arrays: Arrays, data: Data) -> Arrays:
     return replace(rest, x_test=x, y_test=y)
 
 
-def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arrays, tuple[Any, Any]]:
+def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arrays, tuple[Array, Array]]:
     """The rows without a part of each class, and that part."""
     order = Seed(seed).fold(what).numpy().permutation(len(arrays.y))
     stays = np.ones(len(order), np.bool_)
@@ -276,7 +280,7 @@ def _stream(config: Config) -> Stream:
     return stream
 
 
-def _fitted(part: Any, new: Any) -> tuple[Any, Any]:
+def _fitted(part: D, new: D | None) -> tuple[D, D | None]:
     """With the numbers that a normalisation takes from the training rows of those that take part."""
     tasks = part.tasks if isinstance(part, Stream) else (part,)
     if isinstance(part.prepare, PerColumn):
@@ -290,13 +294,13 @@ def _fitted(part: Any, new: Any) -> tuple[Any, Any]:
     return _prepared(part, prepare), None if new is None else _prepared(new, prepare)
 
 
-def _standardised(data: Any, numbers: PerColumn) -> Any:
+def _standardised(data: D, numbers: PerColumn) -> D:
     if isinstance(data, Stream):
         return replace(data, tasks=tuple(task.prepared(numbers) for task in data.tasks))
     return data.prepared(numbers)
 
 
-def _prepared(data: Any, prepare: Transforms) -> Any:
+def _prepared(data: D, prepare: Transforms) -> D:
     if isinstance(data, Stream):
         return replace(data, tasks=tuple(replace(task, prepare=prepare) for task in data.tasks))
     return replace(data, prepare=prepare)

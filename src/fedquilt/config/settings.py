@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fedquilt.config.links import Network
 from fedquilt.config.space import Sweep, different
 from fedquilt.config.training import resolved
+from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError
 from fedquilt.metrics import PRIMARY
 from fedquilt.registry import lookup
@@ -36,7 +37,7 @@ class Kinded(BaseModel):
     kind: str
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Row:
         """Everything but the name."""
         return dict(self.model_extra or {})
 
@@ -48,7 +49,7 @@ class Kinded(BaseModel):
         return self
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _inside(value: JSON) -> Iterator[JSON]:
     """A value, or what is in lists and sections inside one another."""
     if isinstance(value, list | dict):
         for inner in value.values() if isinstance(value, dict) else value:
@@ -57,7 +58,7 @@ def _inside(value: Any) -> Iterator[Any]:
         yield value
 
 
-def named(value: Any) -> Any:
+def named(value: JSON) -> JSON:
     """A bare name as a choice without options."""
     return {"kind": value} if isinstance(value, str) else value
 
@@ -65,7 +66,7 @@ def named(value: Any) -> Any:
 Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
 
 
-def _whose(value: Any) -> Any:
+def _whose(value: JSON) -> JSON:
     return "federation" if value is True else value
 
 
@@ -109,7 +110,7 @@ class Data(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, given: Any) -> Any:
+    def _fill(cls, given: JSON) -> JSON:
         """What follows from the rest: the source when there is no path, the number of clients when none are natural."""
         if not isinstance(given, dict):
             return given
@@ -145,7 +146,7 @@ class CodecChoice(Kinded):
     exchange: str | None = None
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: JSON) -> JSON:
     """One section as a list of one."""
     items = value if isinstance(value, list) else [value]
     return [named(item) for item in items]
@@ -190,7 +191,7 @@ class Participation(_Section):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth(cls, value: Any) -> Any:
+    def _no_truth(cls, value: JSON) -> JSON:
         """Python takes true for 1."""
         if isinstance(value, bool):
             raise ValueError("should be a number")

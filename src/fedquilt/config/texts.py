@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedquilt.config.config import Data
+from fedquilt.core.plain import Array
 from fedquilt.data import Arrays, imports, texts
-from fedquilt.data.npz import Array
 from fedquilt.data.sources.formats.text import encoded, vocabulary
 from fedquilt.errors import InputError
 from fedquilt.models import tokenise

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from fedquilt.core.plain import Array, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +28,13 @@ class Rows:
     offsets: Tensor
 
     @staticmethod
-    def of(parts: Sequence[NDArray[Any]]) -> Rows:
+    def of(parts: Sequence[Array]) -> Rows:
         """From one array of row numbers for each client."""
         index = np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
         return Rows.cut(index, np.fromiter((len(p) for p in parts), np.int64, len(parts)))
 
     @staticmethod
-    def cut(index: NDArray[Any], counts: NDArray[Any]) -> Rows:
+    def cut(index: Array, counts: Ints) -> Rows:
         """From all row numbers and how many belong to each client."""
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])

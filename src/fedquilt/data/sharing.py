@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.data.rows import Rows
 from fedquilt.errors import InputError
@@ -25,7 +26,7 @@ def tensors(data: Federation) -> dict[str, Tensor]:
     return found
 
 
-def layout(data: Federation) -> dict[str, Any]:
+def layout(data: Federation) -> Row:
     """Ids, column names and the number of classes, as plain values."""
     return {
         "ids": list(data.ids),
@@ -37,7 +38,7 @@ def layout(data: Federation) -> dict[str, Any]:
     }
 
 
-def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, Any]) -> dict[str, Any]:
+def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, JSON]) -> Row:
     """What a federation is made of, on these tensors."""
     try:
         ids = tuple(map(_id, layout["ids"]))
@@ -72,5 +73,5 @@ def _rows(tensors: Mapping[str, Tensor], kind: str) -> Rows:
     return Rows(tensors[f"{kind}.index"], tensors[f"{kind}.offsets"])
 
 
-def _id(value: Any) -> ClientId:
+def _id(value: object) -> ClientId:
     return tuple(map(_id, value)) if isinstance(value, list | tuple) else value  # JSON has no tuples

@@ -7,10 +7,10 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.energy import in_words, per_run
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
@@ -37,7 +37,7 @@ def by_label(views: Sequence[RunView]) -> dict[str, list[RunView]]:
 
 def summary_of(
     views: Sequence[RunView], constant: Mapping[ClientId, float], target: float, common: float | None = None
-) -> dict[str, Any]:
+) -> Row:
     """Rows of all methods and the winner, from finished runs of equal seeds.
 
     Methods are compared on their clients' test rows, client by client; where no client has any, by the global model on
@@ -99,7 +99,7 @@ def _common(view: RunView) -> dict[ClientId, float]:
     return {} if found is None else {"common": found}
 
 
-def scored(view: RunView, clients: bool = True) -> list[dict[str, Any]]:
+def scored(view: RunView, clients: bool = True) -> list[Row]:
     """The rows of its rounds; if it is judged by the common test set, with that in the place of clients' scores."""
     if clients:
         return view.rounds
@@ -118,7 +118,7 @@ def _told(views: Sequence[RunView]) -> float:
     return float(known[0]) if known else math.nan
 
 
-def clusters_found(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:
+def clusters_found(logs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[str, float | None]:
     """How many clusters there were at the end, how many clients were in one (of how many), and how well these meet
     planted groups (ARI): means over seeds."""
     ends = [log[-1] for log in logs if log]
@@ -181,9 +181,9 @@ OWN = {  # what methods tell of themselves, if they do
 }
 
 
-def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def row(label: str, results: Sequence[Mapping[str, JSON]]) -> Row:
     """One method's line: test numbers at the round that validation chose, over seeds."""
-    found: dict[str, Any] = {"method": label}
+    found: Row = {"method": label}
     for column in score_columns():
         found |= span(column.key, column.number, [r["best"] for r in results])
     last = [r["last"]["test_accuracy"] for r in results if r["last"].get("test_accuracy") is not None]
@@ -198,7 +198,7 @@ def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def span(column: str, name: str, found: Sequence[Mapping[str, JSON]]) -> Row:
     """A score's mean over seeds; half of its 95 % interval over seeds, half of that over test rows, and of both.
 
     All seeds are scored on the same rows, so more seeds do not make that part smaller.
@@ -224,7 +224,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]], majority: float, common: float | None = None) -> str:
+def as_csv(rows: Sequence[Mapping[str, JSON]], majority: float, common: float | None = None) -> str:
     """The rows below that of the majority class; columns that no method has are left out."""
     text = io.StringIO()
     names = [n for n in rows[0] if n != "digests" and any(row.get(n) is not None for row in rows)]

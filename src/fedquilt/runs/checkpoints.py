@@ -9,7 +9,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Reply
+from fedquilt.core.exchange import Method, Reply
 from fedquilt.core.params import Params, add
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.merging.localize_stitch import LocalizeStitch
@@ -27,7 +27,7 @@ class Checkpoints(Callback):
     received*: of a localised change only the chosen part, because nothing else left the client.
     """
 
-    def __init__(self, run: Path, method: Any) -> None:
+    def __init__(self, run: Path, method: Method) -> None:
         self.run, self.net = run, getattr(method, "net", None)
         chain = [method]
         while (inner := getattr(chain[-1], "base", None)) is not None:
@@ -36,7 +36,7 @@ class Checkpoints(Callback):
         self.name = "stitched" if stitches else "federated_avg" if isinstance(method, FedAvg) else "merged"
         self.trains = next((m for m in chain if isinstance(m, FedAvg)), None)
 
-    def on_reply(self, round: int, reply: Reply[Any], state: Any) -> None:
+    def on_reply(self, round: int, reply: Reply[Any], state: object) -> None:
         """The client's model, which began from the one after the round before."""
         done = round - 1
         delta, shared = _delta(reply.upload), getattr(state, "shared", None)
@@ -62,7 +62,7 @@ class Checkpoints(Callback):
         write_atomic(self.run / "checkpoints" / f"{name}.safetensors", content, self.run)
 
 
-def _delta(upload: Any) -> Params | None:
+def _delta(upload: object) -> Params | None:
     """The change in an upload, also in one that is wrapped."""
     while upload is not None:
         found = getattr(upload, "delta", None)

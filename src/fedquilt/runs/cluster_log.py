@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedquilt.core.deployed import first_state
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.results.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
@@ -44,7 +45,7 @@ class ClusterLog(Callback):
             self._save(now)
         self.folder.log(LOG, [row])
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """The files of the last clusters."""
         now = clusters_of(self.run.rounds.state) if result is not None else None
         if now is not None:

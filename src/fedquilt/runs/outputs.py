@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import safetensors.torch
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.metrics.evaluation import client_rows, score_row
 from fedquilt.metrics.memory import memory
 from fedquilt.results.majority import at_majority, majority_facts
@@ -61,7 +62,7 @@ class Logs(Callback):
         write(ROUNDS, [snapshot.metrics])
         write(PHASES, self.run.meters.rows)
 
-    def _visits(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+    def _visits(self, snapshot: Snapshot) -> list[Row]:
         visits, rows = snapshot.log.visits, []
         for visit, spent in zip(visits, self.run.energy.of(visits), strict=True):
             scores = {"before": visit.before, "after": visit.after}
@@ -81,7 +82,7 @@ class Models(Callback):
         if snapshot.round == self.run.progress["best_round"]:
             self._global("best")
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """What is left of the run."""
         if result is None:
             return
@@ -115,7 +116,7 @@ class Preparation(Callback):
         if self.prepared is not None:
             self.prepared.write(self.folder)
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """Tell it in the result."""
         if result is not None and self.prepared is not None:
             result["preparation"] = self.prepared.facts
@@ -128,7 +129,7 @@ class Result(Callback):
     def __init__(self, run: Run, folder: RunFolder) -> None:
         self.run, self.folder = run, folder
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """Write them."""
         if result is None:
             return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric, metrics
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.results.clusters import LOG, clusters_in, history, placed_words
@@ -18,12 +18,12 @@ from fedquilt.terminal import say, show_table
 SHOWN = 20  # clients that a line names
 
 
-def viewed(folder: Path, to: Path | None = None) -> dict[str, Any]:
+def viewed(folder: Path, to: Path | None = None) -> Row:
     """What is known of the clusters, as plain values; pictures are drawn below ``to``."""
     found, text = clusters_in(folder)
     rows = RunFolder(folder).rows(LOG)
-    scored: dict[str, Any] = next((row for row in reversed(rows) if "clusters" in row), {})
-    met: dict[str, Any] = next((row for row in reversed(rows) if "ari" in row), {})
+    scored: Row = next((row for row in reversed(rows) if "clusters" in row), {})
+    met: Row = next((row for row in reversed(rows) if "ari" in row), {})
     return {
         "folder": str(folder),
         "round": text["round"],
@@ -40,7 +40,7 @@ def viewed(folder: Path, to: Path | None = None) -> dict[str, Any]:
     }
 
 
-def _lines(found: ClusterResult, scored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _lines(found: ClusterResult, scored: list[Row]) -> list[Row]:
     known = {row["cluster"]: row for row in scored}
     return [
         {"cluster": k, "members": list(group), **{n: v for n, v in known.get(k, {}).items() if n != "cluster"}}
@@ -48,7 +48,7 @@ def _lines(found: ClusterResult, scored: list[dict[str, Any]]) -> list[dict[str,
     ]
 
 
-def drawn(found: ClusterResult, rows: list[dict[str, Any]], to: Path) -> list[Path]:
+def drawn(found: ClusterResult, rows: list[Row], to: Path) -> list[Path]:
     """The pictures that can be drawn."""
     from fedquilt.results.cluster_plots import likeness_picture, river_picture, tree_picture
 
@@ -57,7 +57,7 @@ def drawn(found: ClusterResult, rows: list[dict[str, Any]], to: Path) -> list[Pa
     return [path for path in made if path is not None]
 
 
-def clusters_table(found: Mapping[str, Any]) -> None:
+def clusters_table(found: Mapping[str, JSON]) -> None:
     """In the terminal."""
     title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, score_columns
@@ -16,7 +16,7 @@ from fedquilt.storage.finished import chosen
 from fedquilt.terminal import console, say, show_table
 
 
-def comparison_table(summary: Mapping[str, Any]) -> None:
+def comparison_table(summary: Mapping[str, JSON]) -> None:
     """The end of a comparison."""
     seeds = len(summary["seeds"])
     title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
@@ -77,7 +77,7 @@ def _energy(told: Mapping[str, str]) -> None:
             say(f"{method}: {line}")
 
 
-def _beside(summary: Mapping[str, Any]) -> None:
+def _beside(summary: Mapping[str, JSON]) -> None:
     """What belongs beside accuracies: differences from the first method, clusters, work."""
     first, *others = summary["rows"]
     clients = summary["measure"] == "accuracy"
@@ -121,7 +121,7 @@ def _beside(summary: Mapping[str, Any]) -> None:
         )
 
 
-def _placed(row: Mapping[str, Any]) -> str:
+def _placed(row: Mapping[str, JSON]) -> str:
     """How many clients were in a cluster at the end, where some were not."""
     placed, whole = row["placed"], row["placed_of"]
     return "" if placed is None or whole is None or placed >= whole else f" ({placed:.4g} of {whole:.4g} placed)"

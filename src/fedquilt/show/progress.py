@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
+from fedquilt.core.plain import JSON
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.terminal import console as console
 from fedquilt.terminal import say
@@ -61,7 +62,7 @@ class Bar:
         """So many clients of a phase of a round are done."""
         self.note(f"{phase} {done}/{of}")
 
-    def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
+    def round(self, done: int, metrics: Mapping[str, JSON], totals: Mapping[str, JSON] | None = None) -> None:
         """So many rounds are done, with these numbers; ``totals`` are those of the whole run."""
         now = time.monotonic()
         self._began = self._began or (now, done)
@@ -107,7 +108,7 @@ class Bar:
         return f"(about {span(pace * (self.total - self.done))} left)"
 
 
-def _numbers(metrics: Mapping[str, Any], totals: Mapping[str, Any]) -> str:
+def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
     """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores.
 
     Where test scores are withheld, or clients have no test rows, the accuracy is the next one there is, by name.

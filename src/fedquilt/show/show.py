@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.metrics.energy import in_words
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
 from fedquilt.results.statistics.targets import MEGABYTE
@@ -20,13 +21,17 @@ from fedquilt.storage.mending import told as lost_in_words
 from fedquilt.terminal import console as console
 from fedquilt.terminal import say, show_table
 
+if TYPE_CHECKING:
+    from fedquilt.analysis.merging import Request
+    from fedquilt.data import Federation, Stream
+
 MAJORITY = (
     (f"test_{PRIMARY}", "majority_class", "majority_half_95", "mean over clients"),
     (f"common_test_{PRIMARY}", "majority_common", "majority_common_half_95", "common test set"),
 )
 
 
-def result_table(folder: Path, result: Mapping[str, Any]) -> None:
+def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
     """The end of a run."""
     best, last = result.get("best") or {}, result.get("last") or {}
     table = Table(title=f"{folder.name}", title_justify="left")
@@ -96,7 +101,7 @@ def _told(folder: Path) -> None:
         say(f"warning: {warning}")
 
 
-def newcomers_table(found: Mapping[str, Any]) -> None:
+def newcomers_table(found: Mapping[str, JSON]) -> None:
     """How clients fare that never took part."""
     table = Table(title=f"{found['newcomers']} newcomers; accuracy in %", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("mode")
@@ -115,7 +120,7 @@ def newcomers_table(found: Mapping[str, Any]) -> None:
         say("There is no global model: newcomers start from what a client has before its first visit.")
 
 
-def stream_tables(stream: Any, found: Mapping[str, Any]) -> None:
+def stream_tables(stream: Stream, found: Mapping[str, JSON]) -> None:
     """When each task is on, and its split."""
     for stage in found["stages"]:
         task = stage["task"]
@@ -142,14 +147,14 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
-def _fitting(counts: Any, name: int) -> int:
+def _fitting(counts: Ints, name: int) -> int:
     """How many label columns fit beside the client, all and bits; at most 20, and at least one."""
     widths = [3 + max(len(str(label)), len(str(n))) for label, n in enumerate(counts.max(0))]
     room = console.width - 1 - (3 + max(name, 6)) - (3 + max(len(str(counts.sum(1).max())), 3)) - (3 + 4)
     return max(1, int(np.searchsorted(np.cumsum(widths[:20]), room, side="right")))
 
 
-def partition_table(federation: Any, picture: Path) -> None:
+def partition_table(federation: Federation, picture: Path) -> None:
     """A split in the terminal."""
     from fedquilt.data.partitions.measures import label_entropy, measures
 
@@ -181,7 +186,7 @@ def partition_table(federation: Any, picture: Path) -> None:
     say(f"picture {picture}")
 
 
-def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+def listing(rows: Sequence[Mapping[str, JSON]], title: str) -> None:
     """Rows as a table."""
     table = Table(title=title, title_justify="left")
     names = list(rows[0]) if rows else []
@@ -192,7 +197,7 @@ def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     show_table(table)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple | list):
@@ -200,7 +205,7 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def merged_models(request: Any, quiet: bool) -> dict[str, Any]:
+def merged_models(request: Request, quiet: bool) -> Row:
     """Merge saved models under a progress bar, and tell what happened."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.evaluation import MODELS, numbers_of
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.storage.logs import (
@@ -44,7 +44,9 @@ def cut_back(folder: Path, vouched: Mapping[str, Extent]) -> dict[str, Extent]:
     return {n: e if (e := vouched.get(n, Extent())).crc is not None else extent_of(folder / n) for n in LOGS}
 
 
-def mend(folder: Path, vouched: Mapping[str, Extent], done: int, known: Mapping[str, Any]) -> tuple[Missing, list[str]]:
+def mend(
+    folder: Path, vouched: Mapping[str, Extent], done: int, known: Mapping[str, JSON]
+) -> tuple[Missing, list[str]]:
     """Make logs with faults whole lines again, after ``done`` rounds; what is missing, and notes in words.
 
     ``known`` is a run's progress, which holds the whole rows of its best and its last scored round.
@@ -63,7 +65,7 @@ def mend(folder: Path, vouched: Mapping[str, Extent], done: int, known: Mapping[
     return missing, [f"{note}; {told(found)}" for note, found in zip(notes, missing.values(), strict=True)]
 
 
-def told(found: Mapping[str, Any]) -> str:
+def told(found: Mapping[str, JSON]) -> str:
     """What is missing of a log, in words."""
     parts = []
     if found["missing"]:
@@ -73,7 +75,7 @@ def told(found: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "every round has rows, which cannot be vouched for"
 
 
-def missing_of(result: Mapping[str, Any]) -> Missing:
+def missing_of(result: Mapping[str, JSON]) -> Missing:
     """What a result.json says is missing; nothing of what cannot be understood."""
     found = result.get("missing")
     kinds = ("missing", "rebuilt")
@@ -122,7 +124,7 @@ def _keep_whole_rows(path: Path, name: str, length: int, done: int) -> set[int]:
     return lost - there if name in ONE_A_ROUND else lost
 
 
-def _rebuild(folder: Path, done: int, known: Mapping[str, Any], missing: Missing) -> set[int]:
+def _rebuild(folder: Path, done: int, known: Mapping[str, JSON], missing: Missing) -> set[int]:
     """Write what the other logs tell of rounds without a row; the rounds of which that is so."""
     rows = {row["round"]: row for row in read(folder, ROUNDS)}
     wanted = set(range(1, done + 1)) - rows.keys()
@@ -145,14 +147,14 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, Any], missing: Missing
     return set(made)
 
 
-def _by_round(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {}
+def _by_round(rows: list[Row]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
     for row in rows:
         found.setdefault(row["round"], []).append(row)
     return found
 
 
-def _row(round: int, logs: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
     """The row of a round, as far as the others tell it."""
     visits, ledger, phases = logs[VISITS], logs[LEDGER], logs[PHASES]
     losses = [(v["examples"], v["loss"]) for v in visits if v.get("loss") is not None]
@@ -179,7 +181,7 @@ def _row(round: int, logs: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]
     }
 
 
-def _scores(rows: list[dict[str, Any]]) -> dict[str, float]:
+def _scores(rows: list[Row]) -> dict[str, float]:
     found: dict[str, float] = {}
     for model in MODELS:
         for split in ("valid", "test"):

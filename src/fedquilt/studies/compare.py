@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedquilt.config.config import Config, Kinded
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
-from fedquilt.data import Federation
+from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.results.statistics.spread import client_means
 from fedquilt.results.tables import FRAME, as_csv, by_label, scored, summary_of
@@ -49,7 +49,7 @@ def _labels(choices: Sequence[Kinded]) -> list[str]:
     return [label if labels.count(label) == 1 else f"{label}#{i}" for i, label in enumerate(labels)]
 
 
-def compare(config: Config, audience: Audience | None = None) -> dict[str, Any]:
+def compare(config: Config, audience: Audience | None = None) -> Row:
     """Run every cell that is not finished yet, then make the table and the picture."""
     top, todo = cells(config)
     federation = federation_of(config)
@@ -72,7 +72,7 @@ def _common_only(config: Config) -> bool:
     return config.data.test == 0 and not config.data.local_tests
 
 
-def _check_tests(config: Config, federation: Federation, todo: Sequence[Cell]) -> None:
+def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence[Cell]) -> None:
     """There are rows to compare methods on, and every method has a model for them."""
     if not _common_only(config):
         return
@@ -94,7 +94,7 @@ def _check_tests(config: Config, federation: Federation, todo: Sequence[Cell]) -
             )
 
 
-def check(config: Config, federation: Federation) -> None:
+def check(config: Config, federation: Federation | Stream) -> None:
     """Refuse what cannot work, or cannot be compared, before the first run."""
     if getattr(method_of(config, federation), "reconstructs", False):
         raise InputError(
@@ -116,8 +116,12 @@ def _has_scores(view: RunView) -> bool:
 
 
 def conclude(
-    config: Config, top: Path, done: Sequence[Cell], federation: Federation, failed: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
+    config: Config,
+    top: Path,
+    done: Sequence[Cell],
+    federation: Federation | Stream,
+    failed: Sequence[Mapping[str, JSON]] = (),
+) -> Row:
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
     from fedquilt.results.comparison_plots import draw_all
@@ -125,7 +129,7 @@ def conclude(
 
     views = [RunView(c.folder, c.label, c.config.seed) for c in done]
     constant, common = constants(federation), federation.majority().global_test
-    summary: dict[str, Any] = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
+    summary: Row = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
     summary |= {"clients": len(federation.ids), "failed": list(failed)}
     summary["missing"] = [f"{v.folder.name}: {line}" for v in views for line in v.missing]
     clients = summary["measure"] == "accuracy"

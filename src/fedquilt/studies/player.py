@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fedquilt.config.config import Config
-from fedquilt.data import Federation
+from fedquilt.core.plain import Row
+from fedquilt.data import Federation, Stream
 from fedquilt.engines.process import forks
 from fedquilt.engines.workers import cores
 from fedquilt.errors import ExchangeError, RoundError
@@ -64,9 +65,9 @@ class NoAudience:
 class Player:
     """Plays cells on one federation: those that are not finished yet. Trouble of one does not stop the others."""
 
-    def __init__(self, config: Config, federation: Federation, audience: Audience | None) -> None:
+    def __init__(self, config: Config, federation: Federation | Stream, audience: Audience | None) -> None:
         self.config, self.federation, self.audience = config, federation, audience or NoAudience()
-        self.failed: list[dict[str, Any]] = []
+        self.failed: list[Row] = []
         tell_unused(config.engine.devices, config.engine.kind)  # here, not once for each run
         self._engine: Engine | None = None
 

@@ -13,12 +13,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import torch
 from rich.file_proxy import FileProxy
 
 from fedquilt.core.describe import find
+from fedquilt.core.plain import JSON, Row
 from fedquilt.engines.pipe import Pipe
 from fedquilt.engines.process import Forked, end_with_parent, fate, uninterrupted
 from fedquilt.errors import FedquiltError, FrameError, InputError, WorkerError
@@ -43,7 +44,7 @@ class Teller:
         """Send it on."""
         self._send("step", round, phase, done, of)
 
-    def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
+    def round(self, done: int, metrics: Mapping[str, JSON], totals: Mapping[str, JSON] | None = None) -> None:
         """Send it on."""
         self._send("round", done, _plain(metrics), _plain(totals or {}))
 
@@ -51,7 +52,7 @@ class Teller:
         """Send it on."""
         self._send("say", text)
 
-    def _send(self, *message: Any) -> None:
+    def _send(self, *message: object) -> None:
         try:
             self._pipe.send(message)
         except ConnectionError:
@@ -77,7 +78,7 @@ class Lines(io.TextIOBase):
         return True
 
 
-def _plain(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(numbers: Mapping[str, JSON]) -> Row:
     return {name: value for name, value in numbers.items() if isinstance(value, _PLAIN)}
 
 
@@ -201,7 +202,7 @@ def _played(pipe: Pipe, what: T, play: Play[T]) -> None:
         pipe.send(("raised", *_facts(error), traceback.format_exc()))
 
 
-def _facts(error: Exception) -> tuple[str, str, dict[str, Any] | None]:
+def _facts(error: Exception) -> tuple[str, str, Row | None]:
     """The name of an error's class, what it says, and, of one of ours, what it knows."""
     kind = type(error)
     known = {"exit_code": error.exit_code, **vars(error)} if isinstance(error, FedquiltError) else None
@@ -209,11 +210,11 @@ def _facts(error: Exception) -> tuple[str, str, dict[str, Any] | None]:
     return f"{kind.__module__}:{kind.__qualname__}", str(error), plain
 
 
-def _told(value: Any) -> bool:
+def _told(value: object) -> bool:
     return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_told, value)))
 
 
-def _again(name: str, text: str, known: dict[str, Any] | None, trace: str) -> FedquiltError:
+def _again(name: str, text: str, known: Row | None, trace: str) -> FedquiltError:
     """The error that a process told of: one of ours is what it was, another one comes with its trace."""
     if known is None:
         return FedquiltError(f"The process of a run failed. {name.rpartition(':')[2]}: {text}\n\n{trace}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 from unittest import SkipTest
+
+from fedquilt.core.plain import JSON
 
 Problems = Iterator[str]
 
@@ -52,7 +54,7 @@ class Report:
     """How all checks of an object ended, and numbers on the way."""
 
     results: tuple[Result, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, JSON] = field(default_factory=dict)
 
     def named(self, status: str) -> tuple[str, ...]:
         """The names of those that 'passed', were 'skipped' or 'failed'."""

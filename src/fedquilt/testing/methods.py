@@ -18,6 +18,7 @@ from fedquilt.core.capture.steps import Visit
 from fedquilt.core.exchange import Method, Turn
 from fedquilt.core.params import Params, finite
 from fedquilt.core.seed import Seed
+from fedquilt.data import Federation
 from fedquilt.errors import RoundError
 from fedquilt.metrics.reconstruct import reconstruct
 from fedquilt.records.record import pack, tensors_in, unpack
@@ -277,7 +278,7 @@ PROPERTIES: tuple[Property, ...] = (
 
 def checks_of(
     method: Method,
-    federation: Any = None,
+    federation: Federation | None = None,
     *,
     rounds: int = 2,
     engine: Engine | None = None,
@@ -308,7 +309,7 @@ def checks_on(trial: Trial, leave_out: Iterable[str] = ()) -> list[Check]:
     return [Check(p.__name__, partial(p, trial)) for p in PROPERTIES if p.__name__ not in set(leave_out)]
 
 
-def check_method(method: Method, federation: Any = None, **options: Any) -> Report:
+def check_method(method: Method, federation: Federation | None = None, **options: Any) -> Report:
     """Run every check of a method; options as in :func:`checks_of`.
 
     It gives a report of the checks that passed, and of those that do not apply, with the reason. If any fails, an
@@ -317,7 +318,7 @@ def check_method(method: Method, federation: Any = None, **options: Any) -> Repo
     return report_of(checks_of(method, federation, **options), type(method).__name__)
 
 
-def check(method: Method, federation: Any, *, rounds: int = 2, workers: bool = True) -> list[str]:
+def check(method: Method, federation: Federation, *, rounds: int = 2, workers: bool = True) -> list[str]:
     """What is wrong with a method on these data, in words: an empty list when nothing is.
 
     Every check of :func:`check_method` but that it learns: the data may be few.

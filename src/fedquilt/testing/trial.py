@@ -13,6 +13,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from fedquilt.core.exchange import Method
+from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
@@ -50,13 +51,13 @@ class Seen:
         return self.digests[-1]
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> Row:
         """The metrics of the last round that must not depend on the machine: neither times nor memory."""
         metrics = self.snapshot.metrics
         return {name: value for name, value in metrics.items() if "seconds" not in name and name != "peak_bytes"}
 
 
-def seen(method: Method, federation: Any, rounds: int, engine: Engine | None = None, **options: Any) -> Seen:
+def seen(method: Method, federation: Federation, rounds: int, engine: Engine | None = None, **options: Any) -> Seen:
     """Play so many rounds; by default on ``local``, with scores."""
     digests: list[str] = []
     out: list[Quarantine] = []

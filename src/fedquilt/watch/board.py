@@ -7,8 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import Row
 from fedquilt.metrics.table import client_columns
 from fedquilt.watch.clients import Clients
 from fedquilt.watch.find import places
@@ -41,13 +41,13 @@ class Board:
         self._close = {key: clients for key, clients in self._close.items() if key in found}
         self._looked = time.monotonic()
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[Row]:
         """Every run in a line."""
         with self._guard:
             self.look()
             return [run.told() for run in self.runs.values()]
 
-    def told(self, since: int, key: str | None = None, have: int = 0) -> dict[str, Any]:
+    def told(self, since: int, key: str | None = None, have: int = 0) -> Row:
         """What is new since a look; of the run ``key`` everything that is new since the look ``have``."""
         with self._guard:
             self.look()
@@ -68,7 +68,7 @@ class Board:
                 found["run"] = self._closely(key, have)
             return found
 
-    def _closely(self, key: str, have: int) -> dict[str, Any]:
+    def _closely(self, key: str, have: int) -> Row:
         run = self.runs[key]
         clients = self._close.setdefault(key, Clients(run.place.folder))
         clients.look(self._number)
@@ -82,7 +82,7 @@ class Board:
         }
 
 
-def whole(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def whole(lines: Sequence[Row]) -> Row:
     """All runs as one: how many are in which state, rounds done and planned, and the time left."""
     counts = Counter(line["state"] for line in lines)
     open_ = [line for line in lines if line["state"] in ("running", "waiting")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import Row
 from fedquilt.metrics.table import cells, client_columns
 from fedquilt.storage.logs import CLIENTS, row_in
 from fedquilt.storage.logs import VISITS as VISITS_LOG
@@ -22,7 +22,7 @@ class Clients:
     def __init__(self, folder: Path) -> None:
         self._scores = Tail(folder / CLIENTS, _REACH, (b'"deployed"', b'"test"'), partial(row_in, name=CLIENTS))
         self._visits = Tail(folder / VISITS_LOG, _REACH, sound=partial(row_in, name=VISITS_LOG))
-        self._rows: dict[str, dict[str, Any]] = {}
+        self._rows: dict[str, Row] = {}
         self._looks: dict[str, int] = {}
         self.born = 0
 
@@ -41,7 +41,7 @@ class Clients:
             if (row.get("model"), row.get("split")) == ("deployed", "test"):
                 self._note(row, number, cells(columns, row), "scored")
 
-    def _note(self, row: dict[str, Any], number: int, values: dict[str, Any], when: str) -> None:
+    def _note(self, row: Row, number: int, values: Row, when: str) -> None:
         client = row.get("client")
         key = client if isinstance(client, str) else json.dumps(client)
         held = self._rows.setdefault(key, {"client": key})
@@ -49,7 +49,7 @@ class Clients:
         held[when] = row.get("round")
         self._looks[key] = number
 
-    def since(self, number: int) -> dict[str, Any]:
+    def since(self, number: int) -> Row:
         """The rows that changed after an earlier look; ``anew``: all of them."""
         anew = number < self.born or number == 0
         return {"anew": anew, "rows": [row for key, row in self._rows.items() if anew or self._looks[key] > number]}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.data.checks import check_clients
 from fedquilt.data.partitions.shares import owners_of, parts_of, whole_shares
-from fedquilt.data.rows import Ints
 from fedquilt.errors import InputError
 
 
@@ -62,7 +60,7 @@ class ClassGroups:
                 f"{self.noise_ratio!r} with {len(self.groups)} groups."
             )
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         missing = sorted(set(np.unique(labels).tolist()) - {c for group in self.groups for c in group})
         if missing:
@@ -79,7 +77,7 @@ class ClassGroups:
             parts += [np.sort(part) for part in np.array_split(order, share)]
         return parts
 
-    def _held(self, labels: NDArray[Any], seed: Seed) -> list[Ints]:
+    def _held(self, labels: Ints, seed: Seed) -> list[Ints]:
         """The rows of each group, ascending."""
         owner = np.full(len(labels), -1, np.int64)
         for label in sorted({c for group in self.groups for c in group}):
@@ -137,7 +135,7 @@ class Pathological:
         if self.classes_per_client < 1:
             raise InputError(f"Pathological: classes_per_client must be at least 1, got {self.classes_per_client!r}.")
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         kinds, sizes = np.unique(labels, return_counts=True)
         each, many = self.classes_per_client, len(kinds)

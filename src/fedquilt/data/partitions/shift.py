@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns
 from fedquilt.data.checks import as_seed
 from fedquilt.data.federation import Federation
 from fedquilt.data.images import on_floats, rotated
-from fedquilt.data.rows import Ints, Rows
+from fedquilt.data.rows import Rows
 from fedquilt.errors import InputError
 
 Change = Callable[[Columns, int, Seed], Columns]  # a client's columns, the number of its setting, a seed

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedquilt.data.npz import Array
+from fedquilt.core.plain import Array
 from fedquilt.data.sizes import checked_image
 from fedquilt.data.sources.catalogue import Entry, Hub
 from fedquilt.errors import DownloadError, InputError

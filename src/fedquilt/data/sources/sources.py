@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedquilt.core.plain import Array, Row
 from fedquilt.data.checks import channels_first
-from fedquilt.data.npz import Array, Arrays, arrays_of, headers, load
+from fedquilt.data.npz import Arrays, arrays_of, headers, load
 from fedquilt.data.sources import cache, plugins
 from fedquilt.data.sources.catalogue import Entry, call, function_of
 from fedquilt.data.sources.download import Checked, Report, check, download
@@ -91,7 +92,7 @@ def verify(name: str) -> list[Checked]:
     return [check(root / entry.place, file) for file in entry.files]
 
 
-def available() -> list[dict[str, Any]]:
+def available() -> list[Row]:
     """Every data set that has a name, whether it is here, and where to put it when it is not. Reads no big array."""
     brought = [_describe_brought(n) for n in plugins.brought() if n not in KNOWN]
     taken = {*KNOWN, *(row["name"] for row in brought)}
@@ -145,7 +146,7 @@ def _known(name: str) -> Entry:
     return entry
 
 
-def _describe(entry: Entry) -> dict[str, Any]:
+def _describe(entry: Entry) -> Row:
     here = place(entry)
     present = installed(entry.needs.partition(".")[0]) if entry.needs else here is not None
     found = str(here.path) if here is not None else f"the package {entry.needs}"
@@ -166,7 +167,7 @@ def _describe(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _describe_brought(name: str) -> dict[str, Any]:
+def _describe_brought(name: str) -> Row:
     """What a package brings; if it cannot be imported, why."""
     known = plugins.brought()[name]
     try:
@@ -176,7 +177,7 @@ def _describe_brought(name: str) -> dict[str, Any]:
         return {**_describe(broken), "present": False, "where": str(error)}
 
 
-def _describe_own(name: str, path: Path) -> Iterator[dict[str, Any]]:
+def _describe_own(name: str, path: Path) -> Iterator[Row]:
     """One entry, or none for a file that is not a data set."""
     try:
         found = headers(path)

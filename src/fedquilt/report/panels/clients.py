@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from fedquilt.core.plain import Array, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.table import PRIMARY, Metric, cells, client_columns, metric, metrics
 from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table
@@ -84,7 +83,7 @@ MOST_SURE = 1000  # lines
 
 def sureness(found: Gathered) -> Panel | None:
     """Each client's test scores with intervals that know how many rows they rest on, the lowest first."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     columns = [*SURE, *client_columns("table")]
     for label, group in found.begun.items():
         view = group[0]
@@ -107,7 +106,7 @@ def sureness(found: Gathered) -> Panel | None:
     return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
 
 
-def _mean(rows: list[list[float]]) -> Any:
+def _mean(rows: list[list[float]]) -> Array:
     values = np.array(rows, dtype=float)
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
@@ -136,7 +135,7 @@ def heat_map(found: Gathered) -> Panel | None:
     )
 
 
-def _map(view: RunView, m: Metric, share: float, found: Gathered) -> dict[str, Any]:
+def _map(view: RunView, m: Metric, share: float, found: Gathered) -> Row:
     scored = view.scored
     columns = thinned(range(len(scored.rounds)), max(2, int(share * len(scored.rounds))))
     rows = thinned(range(len(scored.clients)), max(2, int(share * len(scored.clients))))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.cluster.hierarchy import dendrogram
 
-from fedquilt.core.table import in_order
+from fedquilt.core.plain import Row
+from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import FedquiltError
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF
 from fedquilt.pieces.clustering.result import ClusterResult, members
@@ -25,7 +24,7 @@ def clusters(found: Gathered) -> Panel | None:
     """For runs that made clusters."""
     trees: list[Block] = []
     rivers: list[Block] = []
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     notes: list[str] = []
     placed: list[str] = []
     for view in (v for group in found.begun.values() for v in group if (v.folder / "clusters.json").exists()):
@@ -75,7 +74,7 @@ def clusters(found: Gathered) -> Panel | None:
     return Panel("Methods", "clusters", "Clusters of clients", blocks)
 
 
-def _agreed(row: dict[str, Any]) -> str:
+def _agreed(row: Row) -> str:
     return f"; of these, ARI {row['ari']:.2f} against the planted groups" if "ari" in row else ""
 
 
@@ -93,12 +92,12 @@ COLUMNS = (
 )
 
 
-def _lines(view: RunView, result: ClusterResult, log: list[dict[str, Any]], found: Gathered) -> list[dict[str, Any]]:
-    scored: dict[str, Any] = next((row for row in reversed(log) if "clusters" in row), {})
+def _lines(view: RunView, result: ClusterResult, log: list[Row], found: Gathered) -> list[Row]:
+    scored: Row = next((row for row in reversed(log) if "clusters" in row), {})
     known = {row["cluster"]: row for row in scored.get("clusters", [])}
     lines = []
     for place, group in enumerate(members(result)):
-        counts: dict[Any, int] = {}
+        counts: dict[ClientId, int] = {}
         for client in group:
             if client in found.groups:
                 counts[found.groups[client]] = counts.get(found.groups[client], 0) + 1
@@ -118,7 +117,7 @@ def _lines(view: RunView, result: ClusterResult, log: list[dict[str, Any]], foun
     return lines
 
 
-def _tree(result: ClusterResult) -> dict[str, Any]:
+def _tree(result: ClusterResult) -> Row:
     """The links of the dendrogram as lines, each in the colour of its cluster if it lies below the cut."""
     assert result.tree is not None
     tree = result.tree.double().numpy().clip(min=0)
@@ -145,7 +144,7 @@ def _tree(result: ClusterResult) -> dict[str, Any]:
     }
 
 
-def _river(log: list[dict[str, Any]], found: Gathered) -> dict[str, Any]:
+def _river(log: list[Row], found: Gathered) -> Row:
     """Clients by rounds, with the number of the cluster that each was in; clients sorted by their last one."""
     past = history(log)
     past = [past[i] for i in thinned(range(len(past)), 200)]

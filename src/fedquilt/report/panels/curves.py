@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import Row
 from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.report.blocks import Panel, chart, numbers
 from fedquilt.report.gather import Gathered
@@ -49,7 +49,7 @@ def _shares(names: Iterable[str]) -> list[str]:
 
 def curves(found: Gathered) -> Panel | None:
     """Any measure against rounds, megabytes or seconds, mean over seeds with a band."""
-    series: list[dict[str, Any]] = [
+    series: list[Row] = [
         {
             "name": label,
             "place": found.places[label],
@@ -86,7 +86,7 @@ def curves(found: Gathered) -> Panel | None:
     return Panel("Curves", "curves", "Over rounds, traffic and time", [block], note)
 
 
-def _seed(view: RunView, tested: bool) -> dict[str, Any] | None:
+def _seed(view: RunView, tested: bool) -> Row | None:
     """One run's points, at rounds that were scored; at most ``MOST`` of them; with test scores or without."""
     rows, scores = view.rounds, measures()
     sent = np.cumsum([r["bytes_up"] + r["bytes_down"] for r in rows]) / MEGABYTE

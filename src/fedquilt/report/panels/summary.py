@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.report.blocks import Block, Panel, column, facts, table, text
 from fedquilt.report.gather import Gathered
@@ -47,7 +47,7 @@ def headline(found: Gathered) -> Panel | None:
     return Panel(TAB, "headline", "In short", blocks)
 
 
-def sentences(summary: Mapping[str, Any]) -> list[str]:
+def sentences(summary: Mapping[str, JSON]) -> list[str]:
     """Which method is highest, which others cannot be told apart from it, and what the majority class gives."""
     won, rows = summary["winner"], {row["method"]: row for row in summary["rows"]}
     if won is None:
@@ -77,7 +77,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str, str]]:
     won, measure = summary["winner"], summary["measure"]
     best = next((row for row in summary["rows"] if won and row["method"] == won["method"]), summary["rows"][0])
     seeds = len(summary["seeds"])
@@ -120,7 +120,7 @@ def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, 
     ]
 
 
-def _columns() -> list[dict[str, Any]]:
+def _columns() -> list[Row]:
     """The method, its scores, and what belongs beside them."""
     first, *scores = [
         column(c.key, c.label, half=c.key + c.half, group="accuracy", help=c.help, **c.metric.look)
@@ -237,7 +237,7 @@ def comparison(found: Gathered) -> Panel | None:
         return None
     won = summary["winner"] or {"method": None, "tied": []}
     top = {won["method"], *won["tied"]} if found.comparison else {won["method"]}
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     if not math.isnan(summary["majority_class"]):
         rows.append(
             {"method": "majority class", summary["measure"]: summary["majority_class"], "frame": True}

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedquilt.data.npz import Array, Arrays
+from fedquilt.core.plain import JSON, Array
+from fedquilt.data.npz import Arrays
 from fedquilt.data.sources.formats.files import AGAIN, find, locate, parsed, records
 from fedquilt.errors import InputError
 
@@ -28,8 +28,8 @@ Rows = tuple[Array, Array, Array]
 class _Task:
     """How the x and the y of a user are read, and how many classes there are."""
 
-    inputs: Callable[[Any], Array]
-    label: Callable[[Any], int]
+    inputs: Callable[[JSON], Array]
+    label: Callable[[JSON], int]
     classes: int
 
 
@@ -128,26 +128,26 @@ def _users(path: Path, task: _Task) -> Iterator[Rows]:
         yield x, y, np.full(count, user)
 
 
-def _pixels(rows: Any) -> Array:
+def _pixels(rows: JSON) -> Array:
     found = np.array(rows, np.float64)
     if found.ndim != 2 or found.shape[1] != 784 or not 0 <= found.min() <= found.max() <= 1:
         raise ValueError("images should be 784 numbers from 0 to 1")
     return np.rint(found * 255).astype(np.uint8).reshape(-1, 28, 28)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: JSON) -> int:
     if int(value) != value:
         raise ValueError(f"labels should be whole numbers, not {value!r}")
     return int(value)
 
 
-def _windows(rows: Any) -> Array:
+def _windows(rows: JSON) -> Array:
     if any(len(row) != WINDOW for row in rows):
         raise ValueError(f"inputs should be {WINDOW} characters")
     return numbered("".join(rows)).reshape(-1, WINDOW)
 
 
-def _next(value: Any) -> int:
+def _next(value: JSON) -> int:
     if not isinstance(value, str) or len(value) != 1:
         raise ValueError(f"labels should be one character, not {value!r}")
     return int(numbered(value)[0])
