@@ -110,6 +110,7 @@ MODULES = {
 }
 NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.core.exchange:OnBase": "fedquilt.methods.on_base:OnBase",
+    "fedquilt.data:Entry": "fedquilt.data.sources.catalogue:DatasetEntry",
     "fedquilt.methods.apfl:apfl": "fedquilt.methods.personalised.apfl:APFL",
     "fedquilt.methods.cfl:cfl": "fedquilt.methods.clustered.cfl:CFL",
     "fedquilt.methods.cgpfl:cgpfl": "fedquilt.methods.clustered.cgpfl:CGPFL",
@@ -170,9 +171,11 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.methods.scaffold:scaffold": "fedquilt.methods.averaging.scaffold:Scaffold",
     "fedquilt.methods.starts:Starting": "fedquilt.methods.clustered.regrouping:Regrouping",
     "fedquilt.runs.check:check": "fedquilt.testing.methods:check",
-    "fedquilt.runs.registry:Entry": "fedquilt.registry:Entry",
+    "fedquilt.runs.registry:Entry": "fedquilt.registry:RegistryEntry",
     "fedquilt.runs.registry:entries": "fedquilt.registry:entries",
     "fedquilt.runs.registry:lookup": "fedquilt.registry:lookup",
+    "fedquilt.testing:Report": "fedquilt.testing.checks:CheckReport",
+    "fedquilt.testing:Result": "fedquilt.testing.checks:CheckResult",
     "fedquilt:fedavg_noise": "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
     "fedquilt:fedprox": "fedquilt.methods.averaging.fedprox:FedProx",
     "fedquilt:local_only": "fedquilt.methods.averaging.local_only:LocalOnly",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedquilt.analysis.newcomers import EPOCHS, Learned, every_mode
+from fedquilt.analysis.newcomers import EPOCHS, LearnedRun, every_mode
 from fedquilt.config.config import Config, load
 from fedquilt.config.data import federations_of
 from fedquilt.core.plain import Row
@@ -19,7 +19,7 @@ from fedquilt.storage.folder import RunFolder
 FILE = "metrics/newcomers.json"
 
 
-def learned_in(folder: Path, federation: Source | None = None) -> tuple[Learned, Source]:
+def learned_in(folder: Path, federation: Source | None = None) -> tuple[LearnedRun, Source]:
     """What the run learned so far, and the newcomers: those given, or those its recipe holds out."""
     config = config_in(folder)
     part, new = federations_of(config)
@@ -29,12 +29,12 @@ def learned_in(folder: Path, federation: Source | None = None) -> tuple[Learned,
     return learned_from(config, folder, part), found
 
 
-def learned_from(config: Config, folder: Path, part: Divided) -> Learned:
+def learned_from(config: Config, folder: Path, part: Divided) -> LearnedRun:
     """The state in the newest snapshot of a run on these data."""
     found = RunFolder(folder).newest(config.identity(), part.fingerprint())
     if found is None:
         raise SnapshotError(f"'{folder}' has no snapshot that is whole. Run it (on): fedquilt resume {folder}")
-    return Learned(method_of(config, part), found.state, found.done, Seed(config.seed))
+    return LearnedRun(method_of(config, part), found.state, found.done, Seed(config.seed))
 
 
 def config_in(folder: Path) -> Config:

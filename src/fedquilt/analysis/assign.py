@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedquilt.analysis.afterwards import config_in
-from fedquilt.analysis.newcomers import Learned, download_of
+from fedquilt.analysis.newcomers import LearnedRun, download_of
 from fedquilt.config.config import Config, Kinded
 from fedquilt.config.data import divided, federation_of
 from fedquilt.core.columns import PerColumn
@@ -36,7 +36,7 @@ NEW = "newcomer"
 
 
 @dataclass(frozen=True)
-class Placed:
+class Assignment:
     """Where a client belongs.
 
     Args:
@@ -57,7 +57,7 @@ class Placed:
     rule: str
 
 
-def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) -> Placed:
+def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) -> Assignment:
     """The cluster of a client that never took part, from a run's folder and the client's own rows.
 
     By direction, the client trains as it would have when clusters were found, from the same model; the run keeps both.
@@ -78,7 +78,7 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     config = config_in(place)
     site = data if isinstance(data, Site) else rows_of(config, Path(data), text["classes"], kept_in(place))
     snapshot = _newest(config, place)
-    learned = Learned(
+    learned = LearnedRun(
         method_of(config, cast(Divided, _Alone(site, text["classes"]))),
         snapshot.state,
         snapshot.done,
@@ -170,7 +170,7 @@ class _Alone:
         return self.only
 
 
-def _by_direction(found: ClusterResult, learned: Learned, site: Site, client: ClientId) -> Placed:
+def _by_direction(found: ClusterResult, learned: LearnedRun, site: Site, client: ClientId) -> Assignment:
     method: Any = learned.method
     fresh = first_state(method, learned.seed, client)
     turn = Turn(learned.done, client, learned.seed.fold("newcomer", client))
@@ -178,7 +178,7 @@ def _by_direction(found: ClusterResult, learned: Learned, site: Site, client: Cl
     if vector is None:
         raise InputError(f"{type(method).__name__} keeps directions, but a client alone cannot tell its own.")
     placed = by_direction(found, vector)
-    return Placed(placed.cluster, placed.nearest, placed.distance, placed.margin, placed.ambiguous, "direction")
+    return Assignment(placed.cluster, placed.nearest, placed.distance, placed.margin, placed.ambiguous, "direction")
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class _Members:
 
     folder: Path
     snapshot: SnapshotRecord
-    learned: Learned
+    learned: LearnedRun
 
     def model(self, client: ClientId) -> Params:
         run = RunFolder(self.folder)
@@ -197,7 +197,7 @@ class _Members:
         return method.personal_model(download_of(self.learned, client), state)
 
 
-def _by_loss(found: ClusterResult, learned: Learned, site: Site, clients: _Members) -> Placed:
+def _by_loss(found: ClusterResult, learned: LearnedRun, site: Site, clients: _Members) -> Assignment:
     score = score_of(learned.method)
     losses = {
         k: score(learned.method.predict, clients.model(group[0]), site.train).loss
@@ -207,4 +207,4 @@ def _by_loss(found: ClusterResult, learned: Learned, site: Site, clients: _Membe
     ranked = sorted(losses, key=lambda k: (losses[k], k))
     best = ranked[0]
     margin = losses[ranked[1]] - losses[best] if len(ranked) > 1 else math.inf
-    return Placed(best, best, losses[best], margin, margin < AMBIGUOUS, "loss")
+    return Assignment(best, best, losses[best], margin, margin < AMBIGUOUS, "loss")

@@ -34,7 +34,7 @@ Labelled = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Examiner:
+class TaskExaminer:
     """Scores models on the tasks of a stream; the rows of all clients are put together.
 
     Args:
@@ -177,7 +177,7 @@ class Recalled:
     folder: Path
     kind: str
     seed: int
-    examiner: Examiner
+    examiner: TaskExaminer
     stages: tuple[Stage, ...]
 
     @classmethod
@@ -195,7 +195,7 @@ class Recalled:
             )
         tasks = tuple(stream.clock.task(stage.round - 1) for stage in stages)
         method = method_of(config, stream)
-        examiner = Examiner(method, stream, tasks, rows, seed=Seed(config.seed))
+        examiner = TaskExaminer(method, stream, tasks, rows, seed=Seed(config.seed))
         return cls(folder, config.method.kind, config.seed, examiner, stages)
 
     @property

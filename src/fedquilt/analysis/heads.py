@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.analysis.afterwards import config_in, learned_from
-from fedquilt.analysis.newcomers import Learned, download_of
+from fedquilt.analysis.newcomers import LearnedRun, download_of
 from fedquilt.config.config import Config
 from fedquilt.config.data import federations_of
 from fedquilt.core.deployed import deployed_model, first_state
@@ -35,7 +35,7 @@ class Played:
     folder: Path
     config: Config
     federation: Federation
-    learned: Learned
+    learned: LearnedRun
 
     @classmethod
     def of(cls, folder: Path) -> Played:

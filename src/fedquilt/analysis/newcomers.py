@@ -56,7 +56,7 @@ class Newcomers:
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedRun:
     """What a run left behind, as far as newcomers need it: the method, the server's state, rounds done, the seed."""
 
     method: Method
@@ -110,7 +110,7 @@ def evaluate_newcomers(
 
 def _learned(
     trained: Snapshot | Method | str | Path, federation: Source | None, state: object, rounds: int, seed: int
-) -> tuple[Learned, Source]:
+) -> tuple[LearnedRun, Source]:
     if isinstance(trained, str | Path):
         from fedquilt.analysis.afterwards import learned_in
 
@@ -118,13 +118,13 @@ def _learned(
     if federation is None:
         raise InputError("Give the federation of the newcomers, for example of fedquilt.data.held_out(...).")
     if isinstance(trained, Snapshot):
-        return Learned(trained.method, trained.state, trained.round, trained.seed), federation
+        return LearnedRun(trained.method, trained.state, trained.round, trained.seed), federation
     if state is None:
         raise InputError("A method alone has learned nothing: give the server's state too, or a snapshot of a run.")
-    return Learned(trained, state, rounds, Seed(seed)), federation
+    return LearnedRun(trained, state, rounds, Seed(seed)), federation
 
 
-def _evaluated(learned: Learned, source: Source, mode: str, epochs: int, score: Score) -> Newcomers:
+def _evaluated(learned: LearnedRun, source: Source, mode: str, epochs: int, score: Score) -> Newcomers:
     if getattr(learned.method, "reconstructs", False):
         raise InputError(f"{type(learned.method).__name__} does not classify, which is what newcomers are scored by.")
     whole = learned.method.global_model(learned.state)
@@ -158,7 +158,7 @@ def _evaluated(learned: Learned, source: Source, mode: str, epochs: int, score: 
     )
 
 
-def _model(learned: Learned, whole: Params | None, client: ClientId, site: Site, work: Train | None) -> Params:
+def _model(learned: LearnedRun, whole: Params | None, client: ClientId, site: Site, work: Train | None) -> Params:
     """What this newcomer would use."""
     method, turn = learned.method, Turn(learned.done, client, learned.seed.fold("newcomer", client))
     fresh, own = first_state(method, learned.seed, client), getattr(method, "newcomer_model", None)
@@ -175,7 +175,7 @@ def _model(learned: Learned, whole: Params | None, client: ClientId, site: Site,
         raise (error.__cause__ or error) from error
 
 
-def download_of(learned: Learned, client: ClientId) -> Any:
+def download_of(learned: LearnedRun, client: ClientId) -> Any:
     """What the first trip of the next round would bring."""
     exchanges = {e.name: e for e in learned.method.exchanges()}
     names = learned.method.plan(learned.state, learned.done) or tuple(exchanges)
@@ -264,7 +264,7 @@ def _labels(table: Table) -> Tensor:
     return table.columns["y"].index_select(0, table.all_rows())
 
 
-def every_mode(learned: Learned, newcomers: Source, epochs: int = EPOCHS, score: Score = classify) -> Row:
+def every_mode(learned: LearnedRun, newcomers: Source, epochs: int = EPOCHS, score: Score = classify) -> Row:
     """All modes, as plain values; a mode that this method cannot have says why."""
     found: Row = {}
     with one_thread():

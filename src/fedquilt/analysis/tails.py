@@ -34,7 +34,7 @@ def groups_of(counts: Tensor) -> dict[str, dict[str, list[int]]]:
 
 
 @dataclass
-class Examiner:
+class TailExaminer:
     """Scores of models on tables; features are computed once for each body and table."""
 
     played: Played
@@ -93,7 +93,7 @@ def evaluate(folder: str | Path, realign: Realign | None = None) -> Row:
 
 def evaluated(played: Played, realign: Realign | None) -> Row:
     rule = realign or getattr(played.learned.method, "realign", None) or Realign()
-    shared, examiner = played.heads(), Examiner(played)
+    shared, examiner = played.heads(), TailExaminer(played)
     counts = played.counts
     found: Row = {
         "folder": str(played.folder),
@@ -111,7 +111,7 @@ def evaluated(played: Played, realign: Realign | None) -> Row:
     return found
 
 
-def _common(played: Played, examiner: Examiner, shared: Heads | None, rule: Realign) -> Row:
+def _common(played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign) -> Row:
     """On the common test set."""
     table: Table | None = getattr(played.federation, "global_test", None)
     if table is None:
@@ -130,7 +130,7 @@ def _told(found: Tally, groups: Mapping[str, JSON]) -> Row:
     return {**found.measures(), **halves([found]), **kinds, "per_class": found.recalls.tolist()}
 
 
-def _local(played: Played, examiner: Examiner, shared: Heads | None, rule: Realign) -> Row:
+def _local(played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign) -> Row:
     """On each client's own test rows."""
     tallies: dict[str, dict[str, list[Tally]]] = {}
     groupings: dict[str, list[Any]] = {kind: [] for kind in GROUPINGS}
@@ -159,7 +159,7 @@ def _local(played: Played, examiner: Examiner, shared: Heads | None, rule: Reali
 
 
 def _client_scores(
-    played: Played, examiner: Examiner, shared: Heads | None, rule: Realign, client: ClientId, table: Table
+    played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign, client: ClientId, table: Table
 ) -> tuple[dict[str, Tensor], bool]:
     """The scores of one client's rows in every mode, and whether it has no head of its own for want of a visit."""
     scored = {"deployed": examiner.scores(played.personal(client), table)}
@@ -176,7 +176,7 @@ def _client_scores(
     return {**scored, "own": scored["deployed"], **dict.fromkeys(PERSONAL, scored["realigned"])}, True
 
 
-def _collapsed(played: Played, examiner: Examiner, shared: Heads, rule: Realign) -> Row:
+def _collapsed(played: Played, examiner: TailExaminer, shared: Heads, rule: Realign) -> Row:
     """Neural collapse of the training rows' features, and norms of the heads' rows."""
     tables = [played.federation.site(c, played.learned.done - 1).train for c in played.clients]
     features = torch.cat([examiner.features(shared, t) for t in tables])

@@ -14,7 +14,7 @@ from fedquilt.config.options import check_options as check_options
 from fedquilt.config.options import explain_all
 from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
-from fedquilt.config.settings import Evaluation as Evaluation
+from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
 from fedquilt.config.settings import Kinded as Kinded
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop

@@ -19,7 +19,7 @@ from fedquilt.config.options import options_of
 from fedquilt.config.settings import Training
 from fedquilt.config.training import KEYS, defaults_of
 from fedquilt.core.plain import JSON, Row
-from fedquilt.registry import Entry, lookup
+from fedquilt.registry import RegistryEntry, lookup
 
 SECTIONS = {"method": "method", "codec": "codec", "partition": "data.partition", "model": "model"}
 
@@ -65,7 +65,7 @@ def _row(section: str, name: str, hint: object, required: bool, default: object,
     }
 
 
-def _sources(kind: str, entry: Entry, trains: bool = False) -> tuple[Any, ...]:
+def _sources(kind: str, entry: RegistryEntry, trains: bool = False) -> tuple[Any, ...]:
     """Where options may be described, the nearest first."""
     maker = entry.load()
     if kind == "method":

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from fedquilt.config.settings import Config
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError, did_you_mean
-from fedquilt.registry import Entry, lookup
+from fedquilt.registry import RegistryEntry, lookup
 
 
 def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str) -> tuple[Row, list[str]]:
@@ -82,7 +82,7 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
 
 
 @cache
-def _schema_of(table: str, entry: Entry, maker: Any) -> type[BaseModel]:
+def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
     hints = typing.get_type_hints(maker, include_extras=True)  # of a class: its fields, each in its own module's words
     taken: dict[str, Any] = {}
     parameters = inspect.signature(maker).parameters

@@ -234,7 +234,7 @@ class Federated(_Section):
     classes: Annotated[int, Field(ge=2)] | None = None
 
 
-class Evaluation(_Section):
+class EvaluationSettings(_Section):
     """When models are scored, and on how many clients."""
 
     every: Positive = 1
@@ -269,7 +269,7 @@ class Snapshots(_Section):
     seconds: Annotated[float, Field(ge=0)] = 5.0
 
 
-class Meters(_Section):
+class MeterSettings(_Section):
     """What is measured beside the numbers: the joules that counters of the machine tell."""
 
     energy: bool = True
@@ -324,10 +324,10 @@ class Config(_Section):
     engine: EngineChoice = EngineChoice()
     flower: Federated = Federated()
     network: Network | None = None
-    evaluate: Evaluation = Evaluation()
+    evaluate: EvaluationSettings = EvaluationSettings()
     stop: Stop = Stop()
     snapshot: Snapshots = Snapshots()
-    meters: Meters = Meters()
+    meters: MeterSettings = MeterSettings()
     output: Output = Output()
     compare: Comparison = Comparison()
     sweep: Sweep = Sweep()

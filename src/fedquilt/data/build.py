@@ -28,7 +28,7 @@ from fedquilt.data.checks import (
 )
 from fedquilt.data.partitions.labels import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
-from fedquilt.data.rows import Rows, merged, split
+from fedquilt.data.rows import ClientRows, merged, split
 from fedquilt.data.tabular import Standardise, blank_for, fit, has_holes, is_table, of_pieces, scope_of, standardised
 from fedquilt.data.transforms import Transforms
 from fedquilt.errors import InputError
@@ -44,9 +44,9 @@ class Holdings:
 
     columns: Columns
     ids: tuple[ClientId, ...]
-    train: Rows
-    valid: Rows
-    test: Rows
+    train: ClientRows
+    valid: ClientRows
+    test: ClientRows
     global_columns: Columns | None = None
     classes: int | None = None
     prepare: Prepare | None = None
@@ -141,7 +141,7 @@ def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Ex
             pieces += [own[name]] if count else []
     if not pieces:
         raise InputError(f"None of {len(ids)} clients has a row. Give data to at least one: {{'a': (x, y)}}.")
-    whole, *fixed = (Rows.of(p) for p in parts.values())
+    whole, *fixed = (ClientRows.of(p) for p in parts.values())
     draws = [seed.fold("split", c).numpy().random(len(p)) for c, p in zip(ids, parts["whole"], strict=True)]
     cut = split(whole, test, valid, np.concatenate(draws))
     train, held, exam = (merged(a, b) for a, b in zip(cut, fixed, strict=True))
@@ -174,7 +174,7 @@ def of_arrays(
         check_parts(parts, many, count)
         planted = getattr(partition, "group_of", None)
         groups = None if planted is None else dict(zip(ids, planted(many).tolist(), strict=True))
-    rows = Rows.of(parts)
+    rows = ClientRows.of(parts)
     cut = split(rows, *fractions, seed.fold("split").numpy().random(len(rows.index)))
     return extras.complete(Holdings(columns, ids, *cut, groups=groups))
 
@@ -211,10 +211,10 @@ def _with_own_tests(
     same_kind(columns["x"], tests["x"], "test rows")
     base = len(columns["x"])
     whole = {name: torch.cat([column, tests[name]]) for name, column in columns.items()}
-    rows = Rows.of(parts)
+    rows = ClientRows.of(parts)
     train, held, _ = split(rows, 0.0, valid, seed.fold("split").numpy().random(len(rows.index)))
     wide = (np.asarray(x)[strangers], np.asarray(y)[strangers]) if len(strangers) else None
-    made = Holdings(whole, ids, train, held, Rows.of([rows + base for rows in own]))
+    made = Holdings(whole, ids, train, held, ClientRows.of([rows + base for rows in own]))
     return replace(extras, global_test=wide).complete(made)
 
 
@@ -241,12 +241,12 @@ def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, ArrayLike]], ex
     for client, splits in given.items():
         _check_splits(client, splits)
     parts = [[np.asarray(given[c].get(name, ()), np.int64).reshape(-1) for c in ids] for name in SPLITS]
-    train, held, exam = (Rows.of(p) for p in parts)
+    train, held, exam = (ClientRows.of(p) for p in parts)
     _check_rows((train, held, exam), ids, lengths["x"])
     return extras.complete(Holdings(columns, ids, train, held, exam))
 
 
-def _check_rows(made: Sequence[Rows], ids: Sequence[ClientId], length: int) -> None:
+def _check_rows(made: Sequence[ClientRows], ids: Sequence[ClientId], length: int) -> None:
     """Every row number exists, and no client has one twice: a test row must not be a training row."""
     flat = np.concatenate([r.index.numpy() for r in made])
     if len(flat) and not 0 <= flat.min() <= flat.max() < length:

@@ -20,7 +20,7 @@ from fedquilt.data.build import Extras, Given, Pair
 from fedquilt.data.checks import as_seed, few
 from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.data.partitions.labels import Partition
-from fedquilt.data.rows import Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.data.sources.sources import read
 from fedquilt.data.tabular import Standardise, standardised
 from fedquilt.errors import InputError
@@ -61,16 +61,16 @@ class Federation:
 
     columns: Mapping[str, Tensor]
     ids: tuple[ClientId, ...]
-    train: Rows
-    valid: Rows
+    train: ClientRows
+    valid: ClientRows
     examined: tuple[ClientId, ...]
-    exam_valid: Rows
-    test: Rows
+    exam_valid: ClientRows
+    test: ClientRows
     global_columns: Columns | None = None
     classes: int | None = None
     prepare: Prepare | None = None
     groups: Mapping[ClientId, int] | None = None
-    unlabelled: Rows | None = None
+    unlabelled: ClientRows | None = None
     server_columns: Columns | None = None
     preparation: PerColumn | None = None
 

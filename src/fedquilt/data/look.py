@@ -14,7 +14,7 @@ from torch import Tensor
 from fedquilt.core.describe import describe
 from fedquilt.core.plain import Floats, Ints, Row
 from fedquilt.core.table import ClientId, Prepare
-from fedquilt.data.rows import Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 from fedquilt.records.record import pack
 
@@ -82,7 +82,7 @@ def majority(data: Federation) -> Majority:
     return Majority(per_client, _share(answers[owners] == truth), _share(truth == common), wide)
 
 
-def _most_frequent(rows: Rows, y: Ints) -> Ints:
+def _most_frequent(rows: ClientRows, y: Ints) -> Ints:
     """The label each client has most often, the smallest on a tie; every client has a row."""
     width = int(y.max()) + 1
     kinds, counts = np.unique(rows.owners() * width + y[rows.index.numpy()], return_counts=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
-from fedquilt.data.rows import Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def tensors(data: Federation) -> dict[str, Tensor]:
     found = {f"columns.{name}": column for name, column in data.columns.items()}
     found |= {f"global.{name}": column for name, column in (data.global_columns or {}).items()}
     for kind in _kinds(data):
-        rows: Rows = getattr(data, kind)
+        rows: ClientRows = getattr(data, kind)
         found |= {f"{kind}.index": rows.index, f"{kind}.offsets": rows.offsets}
     return found
 
@@ -69,8 +69,8 @@ def _kinds(data: Federation) -> tuple[str, ...]:
     return ("train", "valid", "test", *own, *(() if data.unlabelled is None else ("unlabelled",)))
 
 
-def _rows(tensors: Mapping[str, Tensor], kind: str) -> Rows:
-    return Rows(tensors[f"{kind}.index"], tensors[f"{kind}.offsets"])
+def _rows(tensors: Mapping[str, Tensor], kind: str) -> ClientRows:
+    return ClientRows(tensors[f"{kind}.index"], tensors[f"{kind}.offsets"])
 
 
 def _id(value: object) -> ClientId:

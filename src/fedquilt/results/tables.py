@@ -132,7 +132,7 @@ def clusters_found(logs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[str, fl
 
 
 @dataclass(frozen=True)
-class Column:
+class ScoreColumn:
     """A score in tables of comparisons: its key there, the number of a round that it is, and what people read.
 
     ``half`` ends the key of its ±: over seeds, or over seeds and test rows.
@@ -146,7 +146,7 @@ class Column:
     half: str = "_both_half_95"
 
 
-def score_columns() -> list[Column]:
+def score_columns() -> list[ScoreColumn]:
     """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst tenth of
     the clients, where it has these."""
     found = []
@@ -155,20 +155,20 @@ def score_columns() -> list[Column]:
         lead = "" if first else f"{m.short}, "
         half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test rows")
         told = f"{m.help}; mean over clients at the round that validation chose, ± 95 % over {sure}".removeprefix("; ")
-        found.append(Column(m.id, f"test_{m.id}", m, m.short, told, half))
+        found.append(ScoreColumn(m.id, f"test_{m.id}", m, m.short, told, half))
         if "common" in m.summaries:
             told = (
                 "the global model on a test set that belongs to no client, at the same round; another number than "
                 "the clients' mean, on other rows"
             )
-            found.append(Column(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
+            found.append(ScoreColumn(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
         if "worst10" in m.summaries:
             told = (
                 f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test rows; the worst of "
                 "many unsure scores look a little worse than they are"
             )
             key = "worst10" if first else f"{m.id}_worst10"
-            found.append(Column(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))
+            found.append(ScoreColumn(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))
     return found
 
 

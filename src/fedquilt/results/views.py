@@ -23,7 +23,7 @@ CELLS = "comparison.json"
 
 
 @dataclass(frozen=True)
-class Scored:
+class ClientScores:
     """Test scores of the model each client would use: of each metric [clients, rounds], NaN where there is none."""
 
     clients: tuple[ClientId, ...]
@@ -42,7 +42,7 @@ class Scored:
         return self.at(self.rounds[-1] if self.rounds else None)
 
 
-def scored_in(lines: Sequence[str]) -> Scored:
+def scored_in(lines: Sequence[str]) -> ClientScores:
     """From the lines of metrics/clients.jsonl."""
     likely = (line for line in lines if '"deployed"' in line and '"test"' in line and line.endswith("\n"))  # far fewer
     sound = (row for line in likely if (row := row_in(line, CLIENTS)) is not None)
@@ -58,7 +58,7 @@ def scored_in(lines: Sequence[str]) -> Scored:
         for name, held in values.items():
             if row.get(name) is not None:
                 held[places[row["client"]], columns[row["round"]]] = row[name]
-    return Scored(tuple(places), tuple(rounds), values)
+    return ClientScores(tuple(places), tuple(rounds), values)
 
 
 def _hashable(client: JSON) -> ClientId:
@@ -97,7 +97,7 @@ class RunView:
         return self.rows("metrics/rounds.jsonl")
 
     @cached_property
-    def scored(self) -> Scored:
+    def scored(self) -> ClientScores:
         """Clients' test scores."""
         path = self.folder / CLIENTS
         text = path.read_bytes().decode(errors="replace") if path.exists() else ""

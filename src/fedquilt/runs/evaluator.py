@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fedquilt.config.config import Evaluation
+from fedquilt.config.config import EvaluationSettings
 from fedquilt.core.deployed import mode_scores
 from fedquilt.core.exchange import Method
 from fedquilt.core.plain import Row
@@ -35,7 +35,7 @@ class Evaluator:
     method: Method
     federation: Source
     seed: Seed
-    settings: Evaluation
+    settings: EvaluationSettings
     score: Score | None
     rounds: int
 

@@ -8,7 +8,7 @@ from fedquilt.config.links import Network
 from fedquilt.core.plain import Row
 from fedquilt.rounds.log import Quarantine, RoundLog, Visit
 from fedquilt.rounds.phases import PHASES, Phase, resident
-from fedquilt.runs.virtual_clock import NEEDED, PARTS, Trip, VirtualClock, server_seconds
+from fedquilt.runs.virtual_clock import NEEDED, PARTS, TimedExchange, VirtualClock, server_seconds
 
 LOG = "metrics/phases.jsonl"
 
@@ -44,13 +44,15 @@ class Meters:
             found[f"seconds_{row['phase']}"] += row.get("seconds", 0.0)
         return found if self.virtual is None else {**found, "virtual_seconds": self.virtual}
 
-    def _trips(self, log: RoundLog) -> list[Trip]:
+    def _trips(self, log: RoundLog) -> list[TimedExchange]:
         if self.clock is None:
             return []
         visits = ({name: getattr(visit, name) for name in NEEDED} for visit in log.visits)
         return self.clock.trips(visits, server_seconds(log.phases))
 
-    def _row(self, round: int, phase: Phase, trips: list[Trip], sent: Mapping[tuple[str | None, str], int]) -> Row:
+    def _row(
+        self, round: int, phase: Phase, trips: list[TimedExchange], sent: Mapping[tuple[str | None, str], int]
+    ) -> Row:
         row: Row = {"round": round, **vars(phase)}
         if phase.phase in ("broadcast", "upload"):
             row["bytes"] = sent.get((phase.exchange, phase.phase), 0)

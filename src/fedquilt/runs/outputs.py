@@ -22,7 +22,7 @@ from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.environment import environment
 from fedquilt.runs.preparation import Prepared, of_run
 from fedquilt.runs.snapshot import Snapshot, personal_model
-from fedquilt.runs.stages import Stages
+from fedquilt.runs.stages import StageFiles
 from fedquilt.storage.columns import write_tables
 from fedquilt.storage.files import file_name, to_json, write_atomic
 from fedquilt.storage.folder import RunFolder
@@ -37,11 +37,11 @@ def outputs_of(run: Run, folder: RunFolder, personal_models: bool, checkpoints: 
     return (
         Logs(run, folder),
         *((Checkpoints(folder.path, run.method),) if checkpoints else ()),
-        *((Stages(run, folder.path),) if run.keeps_stages else ()),
+        *((StageFiles(run, folder.path),) if run.keeps_stages else ()),
         ClusterLog(run, folder),
         *((Preparation(folder.path),) if getattr(run.federation, "preparation", None) is not None else ()),
         Models(run, folder, personal_models),
-        Result(run, folder),
+        ResultFile(run, folder),
     )
 
 
@@ -122,7 +122,7 @@ class Preparation(Callback):
             result["preparation"] = self.prepared.facts
 
 
-class Result(Callback):
+class ResultFile(Callback):
     """The logs as Parquet and, last of all, result.json: what was found beside the least that must be beaten, and with
     what."""
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from fedquilt.config.config import Evaluation, Snapshots, Stop
+from fedquilt.config.config import EvaluationSettings, Snapshots, Stop
 from fedquilt.config.links import Network
 from fedquilt.core.exchange import Method, Reply
 from fedquilt.core.plain import Row
@@ -57,7 +57,7 @@ class Run:
         rounds: int,
         seed: int = 0,
         engine: Engine,
-        evaluation: Evaluation | None = None,
+        evaluation: EvaluationSettings | None = None,
         stop: Stop | None = None,
         snapshots: Snapshots | None = None,
         folder: RunFolder | None = None,
@@ -83,7 +83,7 @@ class Run:
         self.stop, self.snapshots = stop or Stop(), snapshots or Snapshots()
         self.min_replies, self.max_growth, self.withhold_test = min_replies, max_growth, withhold_test
         score = score_of(method) if score is classify else score
-        self.evaluator = Evaluator(method, federation, self.seed, evaluation or Evaluation(), score, rounds)
+        self.evaluator = Evaluator(method, federation, self.seed, evaluation or EvaluationSettings(), score, rounds)
         self.energy, self.meters = Energy(engine, meter), Meters(network)
         self.journal = Journal(None if folder is None else folder.path)
         self.keeps_stages = isinstance(federation, Stream) and (stages or getattr(method, "reconstructs", False))

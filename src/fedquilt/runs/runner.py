@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedquilt.config.config import Evaluation, Snapshots, Stop
+from fedquilt.config.config import EvaluationSettings, Snapshots, Stop
 from fedquilt.config.links import Network
 from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
@@ -111,7 +111,7 @@ def run(
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
         ...     print(snapshot.round, snapshot.metrics["test_accuracy"])
     """
-    evaluation = Evaluation(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
+    evaluation = EvaluationSettings(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
     identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta)
     used = make_engine(engine, processes, devices, exact=exact)
     try:

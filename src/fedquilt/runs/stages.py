@@ -28,7 +28,7 @@ class Stage:
     models: tuple[Params, ...]
 
 
-class Stages(Callback):
+class StageFiles(Callback):
     """Writes ``stages/round-TTTT.safetensors`` in the last round of each stage of a stream, and of the run."""
 
     def __init__(self, run: Run, folder: Path) -> None:

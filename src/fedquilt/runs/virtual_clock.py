@@ -33,7 +33,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Trip:
+class TimedExchange:
     """One exchange on the virtual clock: the seconds of its slowest participant's parts, and of the server."""
 
     exchange: str
@@ -87,7 +87,7 @@ class VirtualClock:
             profile.compute_scale / factors[2],
         )
 
-    def trips(self, visits: Iterable[Mapping[str, JSON]], server: Mapping[str, float]) -> list[Trip]:
+    def trips(self, visits: Iterable[Mapping[str, JSON]], server: Mapping[str, float]) -> list[TimedExchange]:
         """The exchanges of one round, from its visits (rows of metrics/visits.jsonl) and the seconds that the server
         worked for each exchange."""
         slowest: dict[tuple[int, str], tuple[float, float, float]] = {}
@@ -97,7 +97,7 @@ class VirtualClock:
                 slowest[key] = parts
         names = [name for _, name in slowest]
         return [
-            Trip(name, *slowest[trip, name], self._server(server.get(name, 0.0) / names.count(name)))
+            TimedExchange(name, *slowest[trip, name], self._server(server.get(name, 0.0) / names.count(name)))
             for trip, name in sorted(slowest)
         ]
 

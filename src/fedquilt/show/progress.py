@@ -19,7 +19,7 @@ from fedquilt.terminal import console as console
 from fedquilt.terminal import say
 
 if TYPE_CHECKING:
-    from fedquilt.studies.player import Cell
+    from fedquilt.studies.player import PlannedRun
 
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 SCORED = (
@@ -174,9 +174,9 @@ class Progress:
         """A new line of progress; ``moved`` is called when it moves."""
         return Bar(self, title, total, moved)
 
-    def parts(self, rounds: int, count: int) -> Parts:
+    def parts(self, rounds: int, count: int) -> ProgressLines:
         """For so many runs."""
-        return Parts(self, rounds, count)
+        return ProgressLines(self, rounds, count)
 
     def note(self, text: str) -> None:
         """Something worth saying above the progress."""
@@ -186,7 +186,7 @@ class Progress:
             say(f"note: {text}")
 
 
-class Parts:
+class ProgressLines:
     """A line for all runs, and one for each that is played; what was played stays above."""
 
     def __init__(self, owner: Progress, rounds: int, count: int) -> None:
@@ -200,7 +200,7 @@ class Parts:
         self._moved()
 
     @contextmanager
-    def playing(self, cell: Cell) -> Iterator[Bar]:
+    def playing(self, cell: PlannedRun) -> Iterator[Bar]:
         """One of them is played."""
         bar = self._owner.bar(f"{cell.label} seed {cell.config.seed}", self._rounds, self._moved)
         self._playing.append(bar)

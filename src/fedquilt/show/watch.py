@@ -12,12 +12,12 @@ from fedquilt.show.progress import span
 from fedquilt.show.show import listing
 from fedquilt.storage.files import to_json
 from fedquilt.terminal import say
-from fedquilt.watch.server import Watch
+from fedquilt.watch.server import WatchServer
 
 
 def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) -> None:
     """Serve the page until Ctrl-C."""
-    with Watch(top, port) as server:
+    with WatchServer(top, port) as server:
         if as_json:
             say(to_json({"url": server.url, "port": server.server_port, "folder": str(top)}))
         else:

@@ -17,10 +17,10 @@ from fedquilt.results.views import CELLS, RunView
 from fedquilt.runs.build import federation_of, method_of
 from fedquilt.storage.federation_file import constants, write_federation
 from fedquilt.storage.files import to_json, write_atomic
-from fedquilt.studies.player import Audience, Cell, Player
+from fedquilt.studies.player import Audience, PlannedRun, Player
 
 
-def cells(config: Config) -> tuple[Path, list[Cell]]:
+def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
     """The runs of a comparison, seed by seed, and the folder that holds them."""
     choices = list(config.compare.methods)
     if config.compare.frame:
@@ -35,7 +35,7 @@ def cells(config: Config) -> tuple[Path, list[Cell]]:
     }
     identity = hashlib.sha256("".join(c.identity() for c in runs.values()).encode()).hexdigest()[:8]
     top = Path(config.output.folder) / f"compare-{config.name}-{identity}"
-    found = [Cell(label, c, top / f"{label}-seed{seed}") for (label, seed), c in runs.items()]
+    found = [PlannedRun(label, c, top / f"{label}-seed{seed}") for (label, seed), c in runs.items()]
     return top, found
 
 
@@ -72,7 +72,7 @@ def _common_only(config: Config) -> bool:
     return config.data.test == 0 and not config.data.local_tests
 
 
-def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence[Cell]) -> None:
+def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence[PlannedRun]) -> None:
     """There are rows to compare methods on, and every method has a model for them."""
     if not _common_only(config):
         return
@@ -103,7 +103,7 @@ def check(config: Config, federation: Federation | Stream) -> None:
         )
 
 
-def begin(config: Config, top: Path, todo: Sequence[Cell]) -> None:
+def begin(config: Config, top: Path, todo: Sequence[PlannedRun]) -> None:
     """What there will be, so that whoever looks early knows what is missing."""
     planned = [{"label": c.label, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
     content = {"name": config.name, "target": config.compare.target, "rounds": config.rounds, "cells": planned}
@@ -118,7 +118,7 @@ def _has_scores(view: RunView) -> bool:
 def conclude(
     config: Config,
     top: Path,
-    done: Sequence[Cell],
+    done: Sequence[PlannedRun],
     federation: Federation | Stream,
     failed: Sequence[Mapping[str, JSON]] = (),
 ) -> Row:

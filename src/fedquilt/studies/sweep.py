@@ -18,7 +18,7 @@ from fedquilt.runs.build import federation_of
 from fedquilt.storage.federation_file import write_federation
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.studies.compare import begin, check
-from fedquilt.studies.player import Audience, Cell, Player
+from fedquilt.studies.player import Audience, PlannedRun, Player
 from fedquilt.studies.points import Asker, Values, asker
 
 _OTHER_ROWS = "the points would be scored on different rows"
@@ -39,11 +39,11 @@ class Point:
     values: Values
     config: Config
 
-    def cells(self, top: Path) -> list[Cell]:
+    def cells(self, top: Path) -> list[PlannedRun]:
         """Its runs, seed by seed; their test scores are withheld, so that nobody chooses by them."""
         output = self.config.output.model_copy(update={"withhold_test": True})
         return [
-            Cell(
+            PlannedRun(
                 self.label,
                 self.config.model_copy(update={"seed": seed, "output": output}),
                 top / f"point{self.number:03d}-seed{seed}",

@@ -17,7 +17,7 @@ from fedquilt.rounds.client import one_thread
 
 
 @dataclass
-class Trip:
+class PlayedExchange:
     """One exchange: what each part of it was given and gave."""
 
     exchange: Exchange
@@ -38,12 +38,12 @@ class Trip:
 class Play:
     """All exchanges of a few rounds, and which functions changed an argument."""
 
-    trips: tuple[Trip, ...]
+    trips: tuple[PlayedExchange, ...]
     changed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedFunction:
     """A function whose first arguments are compared before and after each call."""
 
     where: str
@@ -75,8 +75,8 @@ def mark(value: object) -> str:
 def watched(exchange: Exchange, found: list[str]) -> Exchange:
     """The exchange, with every function watched."""
 
-    def watch(name: str, function: Callable[..., Any], *names: str) -> Watched:
-        return Watched(f"exchange '{exchange.name}', {name}", function, names, found)
+    def watch(name: str, function: Callable[..., Any], *names: str) -> WatchedFunction:
+        return WatchedFunction(f"exchange '{exchange.name}', {name}", function, names, found)
 
     work: Any = exchange.work
     if isinstance(work, Train):
@@ -91,7 +91,7 @@ def watched(exchange: Exchange, found: list[str]) -> Exchange:
 def played(method: Method, source: Source, rounds: int) -> Play:
     """A few rounds of the first two clients."""
     seed, found = Seed(3), list[str]()
-    trips: list[Trip] = []
+    trips: list[PlayedExchange] = []
     with one_thread():
         state = method.init_server(seed)
         clients = {c: method.init_client(seed.fold(c)) for c in source.ids[:2]}
@@ -107,9 +107,9 @@ def played(method: Method, source: Source, rounds: int) -> Play:
 
 def visited(
     exchange: Exchange, state: object, clients: Mapping[ClientId, object], source: Source, turn: Turn, found: list[str]
-) -> Trip:
+) -> PlayedExchange:
     """One exchange with all of these clients, whose states are given."""
-    trip, replies = Trip(exchange, state), list[Reply[object]]()
+    trip, replies = PlayedExchange(exchange, state), list[Reply[object]]()
     share = getattr(source, "columns_for_sharing", dict)
     data = mark(share())
     for client, mine in clients.items():
@@ -127,7 +127,7 @@ def visited(
     return trip
 
 
-def _heard(trip: Trip, replies: Iterable[Reply[object]], turn: Turn, found: list[str]) -> object:
+def _heard(trip: PlayedExchange, replies: Iterable[Reply[object]], turn: Turn, found: list[str]) -> object:
     """The state after the replies, which must stay as they are."""
     given = [trip.uploads, trip.after, trip.sent]
     before = [mark(values) for values in given]

@@ -20,7 +20,7 @@ from fedquilt.methods.fedavg import Download, Upload
 from fedquilt.records.limits import upload_limits
 from fedquilt.records.record import pack, tensors_in, unpack
 from fedquilt.testing.by_hand import mark
-from fedquilt.testing.checks import Check, Problems, Report, report_of
+from fedquilt.testing.checks import Check, CheckReport, Problems, report_of
 from fedquilt.testing.faults import CORRUPTIONS
 from fedquilt.testing.spoiling import KINDS, paths, spoilt
 from fedquilt.testing.toy import network
@@ -221,7 +221,7 @@ def checks_of_codec(codec: Codec, upload: object = None, sent: object = None) ->
     return _checks(_trial(codec, upload, sent))
 
 
-def check_codec(codec: Codec, upload: object = None, sent: object = None) -> Report:
+def check_codec(codec: Codec, upload: object = None, sent: object = None) -> CheckReport:
     """Run every check of a codec.
 
     The report's ``facts`` have the ``bytes`` of the message's frame, and ``bytes_plain`` without the codec. If a check

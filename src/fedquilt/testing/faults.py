@@ -166,7 +166,7 @@ class Deadly(Wraps):
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailingWork:
     """Work that raises at one client."""
 
     work: Work
@@ -188,7 +188,7 @@ class FailingAt(Wraps):
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's, with failing work."""
-        return tuple(replace(e, work=Failed(e.work, self.client)) for e in self.base.exchanges())
+        return tuple(replace(e, work=FailingWork(e.work, self.client)) for e in self.base.exchanges())
 
 
 # Engines

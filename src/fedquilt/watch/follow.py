@@ -18,7 +18,7 @@ from fedquilt.storage.folder import is_held
 from fedquilt.storage.journal import MESSAGES, NOW
 from fedquilt.storage.logs import LEDGER, ROUNDS, gaps, in_words, row_in, vouched_in
 from fedquilt.storage.mending import missing_of, told
-from fedquilt.watch.find import Place
+from fedquilt.watch.find import RunPlace
 from fedquilt.watch.tail import Log, Tail
 
 SUMS = {"bytes_up": MEGABYTE, "bytes_down": MEGABYTE, "seconds": 1}  # added up from the first round, in these units
@@ -54,7 +54,7 @@ def point() -> tuple[str, ...]:
     return ("round", *scores(), *COST)
 
 
-class Kept:
+class WatchedFile:
     """A small file that is read again when it has changed."""
 
     def __init__(self, path: Path) -> None:
@@ -107,10 +107,10 @@ def _settings(path: Path) -> Row:
 class Followed:
     """A run in a folder, looked at again and again; each look has a number."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RunPlace) -> None:
         self.place, folder = place, place.folder
-        self.config, self.result = Kept(folder / "config.toml"), Kept(folder / "result.json")
-        self.now = Kept(folder / NOW)
+        self.config, self.result = WatchedFile(folder / "config.toml"), WatchedFile(folder / "result.json")
+        self.now = WatchedFile(folder / NOW)
         self.points = Log(Tail(folder / ROUNDS, sound=partial(row_in, name=ROUNDS)), self._point)
         self._scores = tuple(scores())
         self.ledger = Log(Tail(folder / LEDGER, sound=partial(row_in, name=LEDGER)))

@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 HEADER = "X-Fedquilt-Token"
 
 
-class Watch(ThreadingHTTPServer):
+class WatchServer(ThreadingHTTPServer):
     """Serves the page of the runs below a folder. Port 0: any that is free."""
 
     daemon_threads = True
@@ -32,7 +32,7 @@ class Watch(ThreadingHTTPServer):
         self.board, self.token = Board(top), secrets.token_urlsafe(24)
         self.html, self.policy = page(top.resolve().name)
         try:
-            super().__init__((HOST, port), _Handler)
+            super().__init__((HOST, port), _PageHandler)
         except OverflowError as error:
             raise InputError(f"--port {port}: a port is a number from 1 to 65535, or 0 for any.") from error
         except OSError as error:
@@ -57,8 +57,8 @@ class Watch(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/?token={self.token}"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Watch
+class _PageHandler(BaseHTTPRequestHandler):
+    server: WatchServer
     server_version, sys_version = "fedquilt", ""
     timeout = 60
 

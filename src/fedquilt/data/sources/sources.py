@@ -16,7 +16,7 @@ from fedquilt.core.plain import Array, Row
 from fedquilt.data.checks import channels_first
 from fedquilt.data.npz import Arrays, arrays_of, headers, load
 from fedquilt.data.sources import cache, plugins
-from fedquilt.data.sources.catalogue import Entry, call, function_of
+from fedquilt.data.sources.catalogue import DatasetEntry, call, function_of
 from fedquilt.data.sources.download import Checked, Report, check, download
 from fedquilt.data.sources.formats.text import Strings
 from fedquilt.data.sources.hub import from_hub
@@ -58,7 +58,7 @@ def texts(name: str) -> Strings:
     return found
 
 
-def find(name: str) -> Entry | None:
+def find(name: str) -> DatasetEntry | None:
     """What is known of this name: by this package, or by an installed one."""
     if name in KNOWN:
         return KNOWN[name]
@@ -100,14 +100,14 @@ def available() -> list[Row]:
     return [_describe(entry) for entry in KNOWN.values()] + brought + own
 
 
-def _packaged(entry: Entry) -> Arrays:
+def _packaged(entry: DatasetEntry) -> Arrays:
     if not installed(entry.needs.partition(".")[0]):
         raise InputError(f"{entry.name} needs the package {entry.needs}. {missing(entry)}")
     assert entry.read is not None
     return call(entry.read, what=entry.name)
 
 
-def _from_files(entry: Entry) -> Arrays:
+def _from_files(entry: DatasetEntry) -> Arrays:
     """From NAME.npz or the folder NAME; what takes time to decode goes through the cache."""
     here = place(entry)
     if here is None:
@@ -139,14 +139,14 @@ def _files_below(root: Path) -> Iterator[Path]:
         yield from (path for path in (Path(here, name) for name in names) if path.is_file())
 
 
-def _known(name: str) -> Entry:
+def _known(name: str) -> DatasetEntry:
     entry = find(name)
     if entry is None:
         raise InputError(f"{name} is a file of your own." if name in _own_files() else unknown(name))
     return entry
 
 
-def _describe(entry: Entry) -> Row:
+def _describe(entry: DatasetEntry) -> Row:
     here = place(entry)
     present = installed(entry.needs.partition(".")[0]) if entry.needs else here is not None
     found = str(here.path) if here is not None else f"the package {entry.needs}"
@@ -173,7 +173,7 @@ def _describe_brought(name: str) -> Row:
     try:
         return _describe(plugins.entry(known))
     except InputError as error:
-        broken = Entry(name, "not stated", known.package, npz=None)
+        broken = DatasetEntry(name, "not stated", known.package, npz=None)
         return {**_describe(broken), "present": False, "where": str(error)}
 
 
@@ -189,7 +189,9 @@ def _describe_own(name: str, path: Path) -> Iterator[Row]:
         return
     x = torch.empty((1, *found[f"x{part}"].shape[1:]), device="meta")
     shape = (channels_first(x) if found[f"x{part}"].dtype == np.uint8 else x).shape[1:]
-    entry = Entry(name, "not stated", str(path), tuple(shape), found[f"x{part}"].shape[0], _classes(labels), npz=None)
+    entry = DatasetEntry(
+        name, "not stated", str(path), tuple(shape), found[f"x{part}"].shape[0], _classes(labels), npz=None
+    )
     yield {**_describe(entry), "present": True, "where": str(path)}
 
 
