@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fedquilt.analysis.afterwards import config_in
 from fedquilt.analysis.newcomers import LearnedRun, download_of
-from fedquilt.config.config import Config, Kinded
+from fedquilt.config.config import Config, Data, Kinded
 from fedquilt.config.data import divided, federation_of
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.deployed import first_state
@@ -18,7 +18,6 @@ from fedquilt.core.params import Params
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Divided, Site
-from fedquilt.data import Federation
 from fedquilt.errors import InputError, SnapshotError, StageError
 from fedquilt.metrics.scoring import score_of
 from fedquilt.pieces.clustering.result import AMBIGUOUS, ClusterResult, members
@@ -115,6 +114,22 @@ def _newest(config: Config, folder: Path) -> SnapshotRecord:
 
 def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | None = None) -> Site:
     """The rows of one client, prepared as the run's were."""
+    data = _as_the_run(config, path, kept)
+    one = divided(data)
+    if classes is not None and (one.classes or 0) > classes:
+        raise InputError(f"'{path}' has labels up to {(one.classes or 0) - 1}; the run knows {classes} classes.")
+    if kept is not None:
+        mine = one.prepare if isinstance(one.prepare, PerColumn) else None
+        if mine is None or mine.kinds() != kept.prepare.kinds():
+            raise InputError(f"The columns of '{path}' are not those of the run's table: {kept.prepare.kinds()}.")
+        one = one.prepared(kept.prepare)
+    if any(t.kind == "normalise" and "mean" not in t.options for t in data.transforms):
+        one = replace(one, prepare=federation_of(config).prepare)  # its numbers are those of the run's training rows
+    return one.site(one.ids[0], 0)
+
+
+def _as_the_run(config: Config, path: Path, kept: Prepared | None) -> Data:
+    """The settings of the run's data, for a file of one client."""
     if config.data.text is not None and config.data.tokeniser is None and path.suffix != ".npz":
         raise InputError(
             f"'{path}' is a table of texts, but the run numbered words by the vocabulary of its own texts, which it "
@@ -126,7 +141,7 @@ def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | No
         by_itself |= {"features": [c.name for c in columns], "categories": [c.name for c in columns if c.category]}
     elif kept is not None:
         by_itself |= {"features": None, "categories": None}
-    data = config.data.model_copy(
+    return config.data.model_copy(
         update={
             "source": None,
             "path": str(path),
@@ -145,17 +160,6 @@ def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | No
             **by_itself,
         }
     )
-    one: Federation = divided(data)
-    if classes is not None and (one.classes or 0) > classes:
-        raise InputError(f"'{path}' has labels up to {(one.classes or 0) - 1}; the run knows {classes} classes.")
-    if kept is not None:
-        mine = one.prepare if isinstance(one.prepare, PerColumn) else None
-        if mine is None or mine.kinds() != kept.prepare.kinds():
-            raise InputError(f"The columns of '{path}' are not those of the run's table: {kept.prepare.kinds()}.")
-        one = one.prepared(kept.prepare)
-    if any(t.kind == "normalise" and "mean" not in t.options for t in data.transforms):
-        one = replace(one, prepare=federation_of(config).prepare)  # its numbers are those of the run's training rows
-    return one.site(one.ids[0], 0)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from fedquilt.analysis.continual import Recalled
 from fedquilt.analysis.continual_view import NAMES
-from fedquilt.core.plain import JSON
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
 from fedquilt.models.masked import masking
@@ -70,20 +70,10 @@ def _growth(found: Mapping[str, JSON], path: Path) -> Path:
     rows = [row for row in found["by_round"] if "bank" in row]
     rounds = [row["round"] for row in rows]
     figure, (left, right) = subplots(1, 2, figsize=(10, 3.6))
-    left.plot(
-        rounds, [row["bank"] for row in rows], color=COLOURS[0], marker="o", markersize=3, label="rows of the bank"
-    )
-    below = np.zeros(len(rows))
-    for colour, kind in zip(COLOURS[1:], ("merged", "added", "dropped", "evicted"), strict=False):
-        counts = np.array([row[f"prototypes_{kind}"] for row in rows])
-        if counts.any():
-            left.bar(rounds, counts, bottom=below, color=colour, alpha=0.5, label=kind)
-            below += counts
+    _draw_bank(left, rows)
     for colour, kind in zip(COLOURS, ("max", "mean", "min"), strict=False):
         values = [row[f"prototypes_cos_{kind}"] for row in rows]
         right.plot(rounds, values, color=colour, marker="o", markersize=3, label=kind)
-    most = max(*(row["bank"] for row in rows), *below)
-    left.set(xlabel="round", ylabel="prototypes", title="The bank, and what came to it", ylim=(0, 1.4 * most))
     right.set(xlabel="round", ylabel="cosine", title="Cosines between the prototypes of a round", ylim=(-1.02, 1.02))
     for axis in (left, right):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -92,6 +82,20 @@ def _growth(found: Mapping[str, JSON], path: Path) -> Path:
             axis.axvline(end + 0.5, color="#777777", linestyle=":", linewidth=1)
     names = [n for n in rows[0] if n == "bank" or n.startswith("prototypes_")]
     return save(figure, path, ("round", *names), [(row["round"], *(row[n] for n in names)) for row in rows])
+
+
+def _draw_bank(axis: Axes, rows: Sequence[Row]) -> None:
+    """The rows of the bank, and what became of the prototypes that came."""
+    rounds, sizes = [row["round"] for row in rows], [row["bank"] for row in rows]
+    axis.plot(rounds, sizes, color=COLOURS[0], marker="o", markersize=3, label="rows of the bank")
+    below = np.zeros(len(rows))
+    for colour, kind in zip(COLOURS[1:], ("merged", "added", "dropped", "evicted"), strict=False):
+        counts = np.array([row[f"prototypes_{kind}"] for row in rows])
+        if counts.any():
+            axis.bar(rounds, counts, bottom=below, color=colour, alpha=0.5, label=kind)
+            below += counts
+    most = max(*sizes, *below)
+    axis.set(xlabel="round", ylabel="prototypes", title="The bank, and what came to it", ylim=(0, 1.4 * most))
 
 
 def _reconstructions(run: Recalled, path: Path) -> Path:

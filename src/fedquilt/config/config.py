@@ -140,15 +140,10 @@ def _check_choices(raw: Mapping[str, JSON]) -> list[str]:
         ("stream", "stream", _inner(raw, "stream")),
         ("shift", "stream.shift", _inner(raw, "stream", "shift")),
     ]
-    changes = _inner(raw, "data", "transforms")
-    for i, item in enumerate(changes if isinstance(changes, list) else []):
-        choices.append(("transform", f"data.transforms.{i}", item))
-    told = _inner(raw, "output", "trackers")
-    for i, item in enumerate(told if isinstance(told, list) else []):
-        choices.append(("tracker", f"output.trackers.{i}", item))
-    listed = _inner(raw, "compare", "methods")
-    for i, item in enumerate(listed if isinstance(listed, list) else []):
-        choices.append(("method", f"compare.methods.{i}", item))
+    for table, *keys in _LISTS:
+        listed = _inner(raw, *keys)
+        for i, item in enumerate(listed if isinstance(listed, list) else []):
+            choices.append((table, f"{'.'.join(keys)}.{i}", item))
     for section in ("codec", "download_codec"):
         choices += _codecs(section, _inner(raw, section))
     for table, path, asked in choices:
@@ -160,6 +155,7 @@ def _check_choices(raw: Mapping[str, JSON]) -> list[str]:
     return problems
 
 
+_LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
 _APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
 
 

@@ -50,8 +50,7 @@ def set_aside(arrays: Arrays, share: float, seed: int) -> tuple[Arrays, Arrays]:
 
 
 def _rows(arrays: Arrays, chosen: Array) -> Arrays:
-    user = None if arrays.user is None else arrays.user[chosen]
-    return replace(arrays, x=arrays.x[chosen], y=arrays.y[chosen], user=user)
+    return replace(arrays, x=arrays.x[chosen], y=arrays.y[chosen], user=_of(arrays.user, chosen))
 
 
 D = TypeVar("D", Federation, Stream)
@@ -166,17 +165,25 @@ def _arrays(data: Data, source: str | None) -> Arrays:
     arrays = _read(data, source)
     if data.pretraining:
         arrays = set_aside(arrays, data.pretraining, data.seed)[1]
-    if data.limit is not None and data.limit < len(arrays.y):
-        rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
-        arrays = replace(
-            arrays, x=arrays.x[rows], y=arrays.y[rows], user=None if arrays.user is None else arrays.user[rows]
-        )
-    x, y = arrays.x_test, arrays.y_test
-    if data.limit is not None and x is not None and y is not None and data.limit < len(y):
-        rows = np.sort(Seed(data.seed).fold("limit", "test").numpy().choice(len(y), data.limit, replace=False))
-        whose = None if arrays.user_test is None else arrays.user_test[rows]
-        arrays = replace(arrays, x_test=x[rows], y_test=y[rows], user_test=whose)
+    if data.limit is not None:
+        arrays = _limited(arrays, data.limit, Seed(data.seed))
     return _with_test(arrays, data) if data.common_test else arrays
+
+
+def _limited(arrays: Arrays, limit: int, seed: Seed) -> Arrays:
+    """At most so many rows, drawn at random, and as many of the common test set."""
+    if limit < len(arrays.y):
+        arrays = _rows(arrays, np.sort(seed.fold("limit").numpy().choice(len(arrays.y), limit, replace=False)))
+    x, y = arrays.x_test, arrays.y_test
+    if x is None or y is None or limit >= len(y):
+        return arrays
+    rows = np.sort(seed.fold("limit", "test").numpy().choice(len(y), limit, replace=False))
+    return replace(arrays, x_test=x[rows], y_test=y[rows], user_test=_of(arrays.user_test, rows))
+
+
+def _of(users: Array | None, rows: Array) -> Array | None:
+    """Whose these rows are, where that is known."""
+    return None if users is None else users[rows]
 
 
 def _read(data: Data, source: str | None) -> Arrays:
@@ -218,8 +225,7 @@ def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arra
     kept, held = np.flatnonzero(stays), np.flatnonzero(~stays)
     if not len(held):
         raise InputError(f"data.{what.replace(' ', '_')} = {share} is less than one row of any class.")
-    user = None if arrays.user is None else arrays.user[kept]
-    return replace(arrays, x=arrays.x[kept], y=arrays.y[kept], user=user), (arrays.x[held], arrays.y[held])
+    return _rows(arrays, kept), (arrays.x[held], arrays.y[held])
 
 
 def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
@@ -228,44 +234,49 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
     if not kept.any():
         raise InputError(f"There is no row of the classes {list(classes)}.")
     count = arrays.classes if arrays.classes is not None else int(arrays.y.max()) + 1
-    user = None if arrays.user is None else arrays.user[kept]
-    chosen = replace(arrays, x=arrays.x[kept], y=arrays.y[kept], user=user, classes=count)
+    chosen = replace(_rows(arrays, kept), classes=count)
     if arrays.x_test is None or arrays.y_test is None:
         return chosen
     there = np.isin(arrays.y_test, list(classes))
     if not there.any():
         return replace(chosen, x_test=None, y_test=None)
-    whose = None if arrays.user_test is None else arrays.user_test[there]
+    whose = _of(arrays.user_test, there)
     return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there], user_test=whose)
 
 
 def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
     """How rows are prepared, as an option of a federation; nothing when they stay as they are."""
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
-    images = arrays.x.dtype.name == "uint8"
+    images, name = arrays.x.dtype.name == "uint8", arrays.name or data.source
     if not images and (mean, std) != (0.0, 1.0):
-        raise InputError(
-            f"data.mean and data.std are for images stored as bytes; {arrays.name or data.source} holds "
-            f"{arrays.x.dtype}."
-        )
+        raise InputError(f"data.mean and data.std are for images stored as bytes; {name} holds {arrays.x.dtype}.")
     pixels = Pixels(mean, std)
-    table = arrays.x.ndim == 2 and arrays.x.dtype.kind == "f"
-    holes = table and (bool(np.isnan(arrays.x).any()) or (arrays.x_test is not None and np.isnan(arrays.x_test).any()))
-    named = arrays.table is not None and any(c.category for c in arrays.table.columns)
+    odd = _no_numbers(arrays)
     if data.transforms:
-        if holes or named:
+        if odd:
             raise InputError(
-                f"data.transforms takes numbers, and {arrays.name or data.source} has "
-                f"{'categories' if named else 'missing cells'}. Leave data.transforms out: tables are standardised, "
-                "encoded and filled in without."
+                f"data.transforms takes numbers, and {name} has {odd}. Leave data.transforms out: tables are "
+                "standardised, encoded and filled in without."
             )
         steps = tuple(made("transform", t, f"data.transforms.{i}") for i, t in enumerate(data.transforms))
         return {"prepare": Transforms(steps, pixels)}
     scope = None if arrays.ready else scope_of(data.standardise)
-    if table and scope is not None and (scope != "none" or holes or named):
+    if _is_table(arrays) and scope is not None and (scope != "none" or odd):
         kinds = blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
         return {"prepare": kinds}  # its numbers come when it is settled who takes part
     return {"prepare": pixels} if images else {"standardise": None}
+
+
+def _is_table(arrays: Arrays) -> bool:
+    return arrays.x.ndim == 2 and arrays.x.dtype.kind == "f"
+
+
+def _no_numbers(arrays: Arrays) -> str:
+    """What a table has beside numbers, in words; '' where there is nothing else."""
+    if arrays.table is not None and any(c.category for c in arrays.table.columns):
+        return "categories"
+    columns = [x for x in (arrays.x, arrays.x_test) if x is not None] if _is_table(arrays) else []
+    return "missing cells" if any(bool(np.isnan(x).any()) for x in columns) else ""
 
 
 def _stream(config: Config) -> Stream:

@@ -27,15 +27,9 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     try:
         made = takes.model_validate(dict(options))
     except ValidationError as error:
-        problems = []
-        for e in error.errors():
-            leaf = str(e["loc"][0]) if e["loc"] else ""
-            if e["type"] == "extra_forbidden":
-                problems.append(f"{path}.{leaf}: unknown key for {kind!r}{_meant(leaf, takes.model_fields)}")
-            else:
-                problems.append(f"{path}." + explain(e))
-        known = {k: v for k, v in options.items() if k in takes.model_fields}
+        problems = [_wrong(e, kind, takes, path) for e in error.errors()]
         if all(e["type"] == "extra_forbidden" for e in error.errors()):  # the others may be wrong in other ways
+            known = {k: v for k, v in options.items() if k in takes.model_fields}
             problems += check_options(table, kind, known, path)[1]
         return {}, problems
     given = {name: getattr(made, name) for name in made.model_fields_set}
@@ -49,6 +43,14 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     except (InputError, ValueError, TypeError) as error:
         return {}, [f"{path}: {error}"]
     return given, []
+
+
+def _wrong(error: ErrorDetails, kind: str, takes: type[BaseModel], path: str) -> str:
+    """A problem with an option, in our words."""
+    if error["type"] != "extra_forbidden":
+        return f"{path}.{explain(error)}"
+    leaf = str(error["loc"][0]) if error["loc"] else ""
+    return f"{path}.{leaf}: unknown key for {kind!r}{_meant(leaf, takes.model_fields)}"
 
 
 def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:

@@ -307,6 +307,20 @@ class Comparison(_Section):
 OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep"}
 
 
+_USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left alone, a run is what it was before
+    ("train", "epochs_first", None),
+    ("stop", "metric", PRIMARY),
+    ("train", "precision", "float32"),
+    ("cohort", "max_growth", Participation().max_growth),
+    ("data", "pretraining", None),
+    ("data", "common_valid", None),
+    ("data", "categories", None),
+    ("data", "standardise", "federation"),
+    ("", "codec", None),
+    ("", "download_codec", None),
+)
+
+
 class Config(_Section):
     """All settings of a run."""
 
@@ -346,24 +360,12 @@ class Config(_Section):
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
-        if asked["train"]["epochs_first"] is None:
-            del asked["train"]["epochs_first"]
-        if asked["stop"]["metric"] == PRIMARY:
-            del asked["stop"]["metric"]
-        if asked["train"]["precision"] == "float32":
-            del asked["train"]["precision"]
         if isinstance(self.cohort.min_replies, float):
             asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number
-        if self.cohort.max_growth == Participation().max_growth:
-            del asked["cohort"]["max_growth"]
-        for name in ("pretraining", "common_valid", "categories"):
-            if not asked["data"][name]:
-                del asked["data"][name]
-        if asked["data"]["standardise"] == "federation":
-            del asked["data"]["standardise"]
-        for name in ("codec", "download_codec"):
-            if not asked[name]:
-                del asked[name]  # a run without codecs is the run it was before there were any
+        for section, name, usual in _USUAL:
+            place = asked[section] if section else asked
+            if place[name] == usual or (usual is None and not place[name]):
+                del place[name]
         if self.flower.classes is not None:  # the one setting of a federation that shapes the model
             asked["classes"] = self.flower.classes
         for name in ("path", "tokeniser"):  # where files are does not matter; snapshots know the hash of the rows

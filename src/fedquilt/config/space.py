@@ -62,6 +62,10 @@ def _checked(name: str, value: object) -> Range | Choices:
         return value
     if not isinstance(value, Mapping):
         raise ValueError(f"{name}: give a list of values, or a range {{ low = 0.1, high = 1.0 }}, got {value!r}")
+    return _range(name, value)
+
+
+def _range(name: str, value: Mapping[str, JSON]) -> Range:
     odd = sorted(set(value) - _KEYS)
     if odd or not {"low", "high"} <= set(value):
         raise ValueError(f"{name}: a range has low, high and log, got {', '.join(sorted(value))}")

@@ -71,11 +71,11 @@ def of_pieces(pieces: Sequence[object], where: str) -> tuple[list[object], PerCo
     """Inputs given in Python, of one client each: data frames and arrays of names become stored rows, all alike;
     numbers stay as they are."""
     named = [_named(x) for x in pieces]
-    if all(found is None for found in named):
-        return list(pieces), None
-    if any(found is None or found.keys() != (named[0] or {}).keys() for found in named):
-        raise InputError(f"{where}: some clients have a table of named columns and others have not, or other ones.")
     tables = [found for found in named if found is not None]
+    if not tables:
+        return list(pieces), None
+    if len(tables) < len(named) or any(found.keys() != tables[0].keys() for found in tables):
+        raise InputError(f"{where}: some clients have a table of named columns and others have not, or other ones.")
     made = [stored(found, where) for found in tables]
     names = {c.name for _, kinds in made for c in kinds.columns if c.category}
     again = [stored(found, where, names) for found in tables]

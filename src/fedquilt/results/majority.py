@@ -64,14 +64,18 @@ def at_majority(results: Sequence[Mapping[str, JSON]]) -> str | None:
     if not tested:
         return _learned_nothing("accuracy on the common test set", accuracy, *(known[0][n] for n in _COMMON))
     own, own_half, common, common_half, rows = (known[0][n] for n in _NAMES)
-    if (said := _learned_nothing("test accuracy", accuracy, common, common_half, rows)) is not None:
-        return said
-    if accuracy <= own + own_half and own < 1:
-        return (
-            f"{_beside('test accuracy', accuracy, own)}answering each client's own commonest label gives "
-            f"{_range(own, own_half)} on {rows:,} test rows."
-        )
-    return None
+    said = _learned_nothing("test accuracy", accuracy, common, common_half, rows)
+    return said or _no_better(accuracy, own, own_half, rows)
+
+
+def _no_better(accuracy: float, own: float, half: float, rows: int) -> str | None:
+    """A sentence if this accuracy is not above that of each client's own commonest label by more than chance."""
+    if not (accuracy <= own + half and own < 1):
+        return None
+    return (
+        f"{_beside('test accuracy', accuracy, own)}answering each client's own commonest label gives "
+        f"{_range(own, half)} on {rows:,} test rows."
+    )
 
 
 def _learned_nothing(what: str, accuracy: float, common: float, half: float, rows: int) -> str | None:

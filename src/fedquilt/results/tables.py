@@ -18,7 +18,7 @@ from fedquilt.results.clusters import LOG
 from fedquilt.results.majority import at_majority
 from fedquilt.results.statistics.beside import beside, winner
 from fedquilt.results.statistics.intervals import interval
-from fedquilt.results.statistics.paired import Paired, versus
+from fedquilt.results.statistics.paired import Accuracies, Paired, versus
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import RunView
 from fedquilt.storage.finished import modes_line, modes_over, validated
@@ -45,12 +45,36 @@ def summary_of(
     commonest label on the common test set; without them nothing is said of the majority class.
     """
     methods = by_label(views)
-    measure = "accuracy" if any(_has(view, "test_accuracy") for view in views) else "common_accuracy"
-    clients = measure == "accuracy"
+    clients = any(_has(view, "test_accuracy") for view in views)
+    measure = "accuracy" if clients else "common_accuracy"
     scores = {label: [view.chosen if clients else _common(view) for view in group] for label, group in methods.items()}
+    rows = _rows(methods, scores, constant if clients else {}, target, clients)
+    first = next(iter(methods.values()))
+    return {
+        "seeds": [view.seed for view in first],
+        "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
+        "chosen_on": "validation" if any(validated(v.result) for v in views) else "last round",
+        "measure": measure,
+        "majority_class": _majority(views, constant) if clients else math.nan if common is None else common,
+        "majority_class_common": common,
+        "target": target,
+        "rows": rows,
+        "winner": winner(rows, scores, measure),
+        **_words(methods),
+    }
+
+
+def _rows(
+    methods: Mapping[str, Sequence[RunView]],
+    scores: Mapping[str, Accuracies],
+    constant: Mapping[ClientId, float],
+    target: float,
+    clients: bool,
+) -> list[Row]:
+    """Each method's line, beside the first method and the majority class."""
     pairs = versus(scores)
-    constants = versus({"": [constant] * len(next(iter(scores.values()))), **scores}) if constant and clients else {}
-    rows = [
+    constants = versus({"": [constant] * len(next(iter(scores.values()))), **scores}) if constant else {}
+    return [
         row(label, [view.result for view in group])
         | {"kind": group[0].kind, "frame": group[0].kind in FRAME}
         | beside([scored(view, clients) for view in group], scores[label], target, [view.joules for view in group])
@@ -59,32 +83,19 @@ def summary_of(
         | {f"versus_majority_{name}": value for name, value in constants.get(label, _FIRST).items()}
         for label, group in methods.items()
     ]
-    first = next(iter(methods.values()))
-    known = float(np.mean(list(constant.values()))) if constant else _told(views)
+
+
+def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, dict[str, str]]:
+    """What is said of methods beside their numbers: of their modes, of energy, and where they learned nothing."""
+    modes = {label: modes_line(modes_over([v.result["best"] for v in group])) for label, group in methods.items()}
+    energy = {
+        label: in_words(per_run([v.result.get("energy") or {} for v in group])) for label, group in methods.items()
+    }
+    doubts = {label: at_majority([v.result for v in group]) for label, group in methods.items()}
     return {
-        "seeds": [view.seed for view in first],
-        "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
-        "chosen_on": "validation" if any(validated(v.result) for v in views) else "last round",
-        "measure": measure,
-        "majority_class": known if clients else math.nan if common is None else common,
-        "majority_class_common": common,
-        "target": target,
-        "rows": rows,
-        "winner": winner(rows, scores, measure),
-        "modes": {
-            label: line
-            for label, group in methods.items()
-            if (line := modes_line(modes_over([view.result["best"] for view in group]))) is not None
-        },
-        "energy": {
-            label: in_words(per_run([view.result.get("energy") or {} for view in group]))
-            for label, group in methods.items()
-        },
-        "doubts": {
-            label: said
-            for label, group in methods.items()
-            if (said := at_majority([view.result for view in group])) is not None
-        },
+        "modes": {label: line for label, line in modes.items() if line is not None},
+        "energy": energy,
+        "doubts": {label: said for label, said in doubts.items() if said is not None},
     }
 
 
@@ -112,8 +123,10 @@ def scored(view: RunView, clients: bool = True) -> list[Row]:
     ]
 
 
-def _told(views: Sequence[RunView]) -> float:
-    """The accuracy of the majority class as runs wrote it."""
+def _majority(views: Sequence[RunView], constant: Mapping[ClientId, float]) -> float:
+    """The accuracy of the majority class, or as runs wrote it."""
+    if constant:
+        return float(np.mean(list(constant.values())))
     known = [v for view in views if (v := view.result.get("majority_class")) is not None]
     return float(known[0]) if known else math.nan
 
@@ -122,13 +135,8 @@ def clusters_found(logs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[str, fl
     """How many clusters there were at the end, how many clients were in one (of how many), and how well these meet
     planted groups (ARI): means over seeds."""
     ends = [log[-1] for log in logs if log]
-    planted = [end["ari"] for end in ends if "ari" in end]
-    return {
-        "clusters": float(np.mean([end["k"] for end in ends])) if ends else None,
-        "ari": float(np.mean(planted)) if planted else None,
-        "placed": float(np.mean([end["clients"] for end in ends])) if ends else None,
-        "placed_of": float(np.mean(known)) if (known := [end["of"] for end in ends if "of" in end]) else None,
-    }
+    fields = {"clusters": "k", "ari": "ari", "placed": "clients", "placed_of": "of"}
+    return {name: _mean([end.get(field) for end in ends]) for name, field in fields.items()}
 
 
 @dataclass(frozen=True)
@@ -186,9 +194,8 @@ def row(label: str, results: Sequence[Mapping[str, JSON]]) -> Row:
     found: Row = {"method": label}
     for column in score_columns():
         found |= span(column.key, column.number, [r["best"] for r in results])
-    last = [r["last"]["test_accuracy"] for r in results if r["last"].get("test_accuracy") is not None]
     return found | {
-        "last_round_accuracy": float(np.mean(last)) if last else None,
+        "last_round_accuracy": _mean([r["last"].get("test_accuracy") for r in results]),
         "updates": float(np.mean([r.get("updates", math.nan) for r in results])),
         "megabytes_up": float(np.mean([r["bytes_up"] for r in results])) / MEGABYTE,
         "megabytes_down": float(np.mean([r["bytes_down"] for r in results])) / MEGABYTE,
@@ -207,9 +214,7 @@ def span(column: str, name: str, found: Sequence[Mapping[str, JSON]]) -> Row:
     if len(values) < len(found):
         return dict.fromkeys((column, *(f"{column}{end}" for end in ("_half_95", ROWS_HALF, "_both_half_95"))))
     over = interval(values)
-    halves = [best.get(name + ROWS_HALF) for best in found]
-    known = [half for half in halves if half is not None]
-    rows = math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(found) else None
+    rows = _over_rows([best.get(name + ROWS_HALF) for best in found])
     parts = [half for half in (over.half, rows) if half is not None and not math.isnan(half)]
     return {
         column: over.mean,
@@ -217,6 +222,12 @@ def span(column: str, name: str, found: Sequence[Mapping[str, JSON]]) -> Row:
         column + ROWS_HALF: rows,
         f"{column}_both_half_95": math.hypot(*parts) if parts else None,
     }
+
+
+def _over_rows(halves: Sequence[float | None]) -> float | None:
+    """Half of the interval over test rows, of runs on the same ones; None unless all tell it."""
+    known = [half for half in halves if half is not None]
+    return math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(halves) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -33,6 +33,28 @@ MAJORITY = (
 
 def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
     """The end of a run."""
+    _numbers(folder, result)
+    up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
+    stopped = " (stopped early)" if result["stopped_early"] else ""
+    say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    if result.get("energy"):
+        say(in_words(result["energy"]))
+    if in_messages(result):
+        say(in_messages(result))
+    if result["quarantined"]:
+        say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
+    for name, lost in missing_of(result).items():
+        say(f"{name}: {lost_in_words(lost)}")
+    _told(folder)
+    _notes(result)
+    say(f"state {result['digest']}")
+    if (folder / "report.html").exists():
+        say(f"report {folder}/report.html")
+    say(f"folder {folder}")
+
+
+def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
+    """The scores at the chosen round and at the last, above those of the majority class."""
     best, last = result.get("best") or {}, result.get("last") or {}
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
@@ -50,29 +72,17 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
     show_table(table)
     if any(name.endswith(ROWS_HALF) for name in last):
         say("± is the 95 % interval that the number of test rows leaves.")
-    up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
-    stopped = " (stopped early)" if result["stopped_early"] else ""
-    say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
-    if result.get("energy"):
-        say(in_words(result["energy"]))
-    if in_messages(result):
-        say(in_messages(result))
-    if result["quarantined"]:
-        say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
-    for name, lost in missing_of(result).items():
-        say(f"{name}: {lost_in_words(lost)}")
-    _told(folder)
-    if line := modes_line(best or last):
+
+
+def _notes(result: Mapping[str, JSON]) -> None:
+    """Modes, how tables were prepared, and doubts."""
+    if line := modes_line(result.get("best") or result.get("last") or {}):
         say(line)
     if "preparation" in result:
         told, up, down = (result["preparation"][name] for name in ("told", "bytes_up", "bytes_down"))
         say(f"table {told}" + (f" ({up:,} bytes up and {down:,} down to agree on it)" if up else ""))
     if "doubt" in result:
         say(f"note: {result['doubt']}")
-    say(f"state {result['digest']}")
-    if (folder / "report.html").exists():
-        say(f"report {folder}/report.html")
-    say(f"folder {folder}")
 
 
 def _labels(tested: bool) -> Iterator[tuple[Metric, str, str]]:
@@ -156,7 +166,7 @@ def _fitting(counts: Ints, name: int) -> int:
 
 def partition_table(federation: Federation, picture: Path) -> None:
     """A split in the terminal."""
-    from fedquilt.data.partitions.measures import label_entropy, measures
+    from fedquilt.data.partitions.measures import label_entropy
 
     counts = np.asarray(federation.label_counts("train"))
     shown = min(len(counts), 30)
@@ -173,6 +183,14 @@ def partition_table(federation: Federation, picture: Path) -> None:
     left_out = [(len(counts) - shown, "clients"), (counts.shape[1] - labels, "labels")]
     if more := " and ".join(f"{n} more {what}" for n, what in left_out if n):
         say(f"... and {more}; all are in {picture.with_suffix('.csv')}")
+    _measured(counts, federation)
+    say(f"picture {picture}")
+
+
+def _measured(counts: Ints, federation: Federation) -> None:
+    """Sizes and skews of a split, in words."""
+    from fedquilt.data.partitions.measures import measures
+
     sizes = counts.sum(1)
     say(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
     if federation.preparation is not None:
@@ -183,7 +201,6 @@ def partition_table(federation: Federation, picture: Path) -> None:
     if distance is not None:
         say(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 equal, 1 nothing shared)")
     say(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
-    say(f"picture {picture}")
 
 
 def listing(rows: Sequence[Mapping[str, JSON]], title: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedquilt.core.plain import JSON, Row
@@ -94,10 +94,13 @@ def joined(one: Missing, other: Missing) -> Missing:
     for name in [*one, *(n for n in other if n not in one)]:
         both = [part.get(name, {"missing": [], "rebuilt": []}) for part in (one, other)]
         found[name] = {
-            kind: spans(r for part in both for low, high in part[kind] for r in range(low, high + 1))
-            for kind in ("missing", "rebuilt")
+            kind: spans(r for part in both for r in _rounds_in(part[kind])) for kind in ("missing", "rebuilt")
         }
     return found
+
+
+def _rounds_in(spans: Iterable[Sequence[int]]) -> Iterator[int]:
+    return (round for low, high in spans for round in range(low, high + 1))
 
 
 def _keep_whole_rows(path: Path, name: str, length: int, done: int) -> set[int]:
@@ -128,15 +131,10 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, JSON], missing: Missin
     """Write what the other logs tell of rounds without a row; the rounds of which that is so."""
     rows = {row["round"]: row for row in read(folder, ROUNDS)}
     wanted = set(range(1, done + 1)) - rows.keys()
-    gone = {
-        r
-        for name in (VISITS, LEDGER, PHASES, CLIENTS)
-        if name in missing
-        for low, high in missing[name]["missing"]
-        for r in range(low, high + 1)
-    }
+    told_by = (VISITS, LEDGER, PHASES, CLIENTS)
+    gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
     made = {r: dict(row) for row in (known.get("best"), known.get("last")) if row and (r := row.get("round")) in wanted}
-    others = {name: _by_round(read(folder, name)) for name in (VISITS, LEDGER, PHASES, CLIENTS)}
+    others = {name: _by_round(read(folder, name)) for name in told_by}
     for round in wanted - made.keys() - gone:
         if others[VISITS].get(round) or others[LEDGER].get(round):
             made[round] = _row(round, {name: found.get(round, []) for name, found in others.items()})
@@ -159,9 +157,7 @@ def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
     visits, ledger, phases = logs[VISITS], logs[LEDGER], logs[PHASES]
     losses = [(v["examples"], v["loss"]) for v in visits if v.get("loss") is not None]
     examples = sum(n for n, _ in losses)
-    sent = {name: sum(v.get(name) or 0 for v in visits) for name in _SUMS}
-    for name in _SUMS:
-        sent[name] += sum(q.get(f"bytes_{name.partition('_')[2]}") or 0 for q in ledger)
+    sent = {name: _sum(visits, name) + _sum(ledger, f"bytes_{name.partition('_')[2]}") for name in _SUMS}
     spent: dict[str, float] = {}
     for phase in phases:
         spent[f"seconds_{phase['phase']}"] = spent.get(f"seconds_{phase['phase']}", 0.0) + (phase.get("seconds") or 0.0)
@@ -179,6 +175,11 @@ def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
         "seconds": whole,
         "rebuilt": True,
     }
+
+
+def _sum(rows: list[Row], name: str) -> float:
+    """Of a field that some rows lack."""
+    return sum(row.get(name) or 0 for row in rows)
 
 
 def _scores(rows: list[Row]) -> dict[str, float]:

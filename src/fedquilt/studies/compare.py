@@ -115,6 +115,18 @@ def _has_scores(view: RunView) -> bool:
     return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
 
 
+def _draw_stitches(kinds: Mapping[str, Kinded], histories: Mapping[str, Sequence[Sequence[Row]]], top: Path) -> None:
+    """What a method that stitches models together sent, round by round."""
+    stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
+    if stitches is not None:
+        from fedquilt.results.comparison_plots import rounds_plot
+
+        labels = list(histories)
+        shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
+        title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
+        rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
+
+
 def conclude(
     config: Config,
     top: Path,
@@ -139,15 +151,7 @@ def conclude(
     if drawn:
         curves(histories, summary["majority_class"], top / "curves")
         draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
-    kinds = {c.label: c.config.method for c in done}
-    stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
-    if stitches is not None:
-        from fedquilt.results.comparison_plots import rounds_plot
-
-        labels = list(histories)
-        shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
-        title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
-        rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
+    _draw_stitches({c.label: c.config.method for c in done}, histories, top)
     write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"], common).encode())
     summary["report"] = str(top / "report.html")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())

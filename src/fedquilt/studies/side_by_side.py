@@ -11,7 +11,7 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Generic, NoReturn, TypeVar
 
@@ -151,22 +151,11 @@ def side_by_side(
                         with uninterrupted():
                             running.append(Apart(waiting[0], play, listening(waiting[0])))
                     except OSError as error:
-                        if error.errno not in _NO_ROOM:
-                            raise
-                        count = len(running)  # so many, and no more
-                        if not count:
-                            raise WorkerError(f"The process of a run could not be started: {error}.") from error
+                        count = _room(error, len(running))
                         break
                     waiting.popleft()
                     selector.register(running[-1].pipe, selectors.EVENT_READ, running[-1])
-                events = selector.select(SILENCE)
-                for apart in [key.data for key, _ in events] if events else list(running):
-                    if events and apart.hear():
-                        continue
-                    if not events:  # a process of its own may hold its pipe, so that its end does not show there
-                        if apart.process.poll() is None:
-                            continue
-                        apart.gone()
+                for apart in _ended(selector, running):
                     selector.unregister(apart.pipe)
                     running.remove(apart)
                     apart.close()
@@ -178,6 +167,27 @@ def side_by_side(
             for apart in running:
                 apart.close()
     return [(what, failed[id(what)]) for what in those if id(what) in failed]
+
+
+def _room(error: OSError, running: int) -> int:
+    """How many may run where no process more could be started: so many as there are, and no more."""
+    if error.errno not in _NO_ROOM:
+        raise error
+    if not running:
+        raise WorkerError(f"The process of a run could not be started: {error}.") from error
+    return running
+
+
+def _ended(selector: selectors.BaseSelector, running: Sequence[Apart[T]]) -> Iterator[Apart[T]]:
+    """Hear what there is to hear, and tell which have ended."""
+    events = selector.select(SILENCE)
+    for key, _ in events:
+        if not key.data.hear():
+            yield key.data
+    for apart in () if events else tuple(running):
+        if apart.process.poll() is not None:  # one of its own may hold its pipe, so that its end does not show there
+            apart.gone()
+            yield apart
 
 
 def _serve(door: socket.socket, what: T, play: Play[T]) -> None:

@@ -84,20 +84,24 @@ class Board:
 
 def whole(lines: Sequence[Row]) -> Row:
     """All runs as one: how many are in which state, rounds done and planned, and the time left."""
-    counts = Counter(line["state"] for line in lines)
-    open_ = [line for line in lines if line["state"] in ("running", "waiting")]
     usual = max((line["rounds"] or 0 for line in lines), default=0)
-    paces = [line["pace"] for line in lines if line["pace"]]
-    pace = sum(paces) / len(paces) if paces else None
-    left = None
-    if counts["running"] and pace is not None:
-        times = [line["left"] if line["left"] is not None else (line["rounds"] or usual) * pace for line in open_]
-        left = max(max(times), sum(times) / counts["running"])
-    over = [line for line in lines if line["state"] == "done"]
     return {
-        "states": dict(counts),
-        "left": left,
+        "states": dict(Counter(line["state"] for line in lines)),
+        "left": _left(lines, usual),
         "done": sum(line["round"] for line in lines),
-        "planned": sum(line["round"] for line in over)
-        + sum(max(line["rounds"] or usual, line["round"]) for line in lines if line["state"] != "done"),
+        "planned": sum(
+            line["round"] if line["state"] == "done" else max(line["rounds"] or usual, line["round"]) for line in lines
+        ),
     }
+
+
+def _left(lines: Sequence[Row], usual: int) -> float | None:
+    """The seconds left for all that is not over, where a run tells its pace; ``usual`` are the rounds of most runs."""
+    running = sum(line["state"] == "running" for line in lines)
+    paces = [line["pace"] for line in lines if line["pace"]]
+    if not running or not paces:
+        return None
+    pace = sum(paces) / len(paces)
+    waited = [line for line in lines if line["state"] in ("running", "waiting")]
+    times = [(line["rounds"] or usual) * pace if line["left"] is None else line["left"] for line in waited]
+    return float(max(max(times), sum(times) / running))

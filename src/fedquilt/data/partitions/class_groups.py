@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,11 @@ from fedquilt.core.seed import Seed
 from fedquilt.data.checks import check_clients
 from fedquilt.data.partitions.shares import owners_of, parts_of, whole_shares
 from fedquilt.errors import InputError
+
+
+def _repeated(classes: Iterable[int]) -> set[int]:
+    """Those that come more than once."""
+    return {label for label, times in Counter(classes).items() if times > 1}
 
 
 @dataclass(frozen=True)
@@ -39,15 +45,18 @@ class ClassGroups:
     def __post_init__(self) -> None:
         if not self.groups or not all(self.groups):
             raise InputError(f"ClassGroups: every group needs a class, got {self.groups!r}.")
-        again = sorted({c for group in self.groups for c, times in Counter(group).items() if times > 1})
+        again = sorted({c for group in self.groups for c in _repeated(group)})
         if again:
             raise InputError(f"ClassGroups: classes {again} are twice in one group. Name each once.")
-        twice = sorted(c for c, times in Counter(c for group in self.groups for c in group).items() if times > 1)
+        twice = sorted(_repeated(c for group in self.groups for c in group))
         if twice and not self.overlap:
             raise InputError(
                 f"ClassGroups: classes {twice} are in more than one group. Make the groups disjoint, or set "
                 "overlap=True to divide the rows of shared classes."
             )
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
         per = self.clients_per_group
         if per is not None and (len(per) != len(self.groups) or min(per) < 1):
             raise InputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from fedquilt.core.plain import Array, Row
@@ -39,25 +41,22 @@ def distribution(found: Gathered) -> Panel | None:
         return None
     shown = [clients[i] for i in thinned(range(len(clients)), MOST_CLIENTS)]
     seeds = list(dict.fromkeys(view.seed for view in found.views))
+    choices = [(f"seed {s}", [s]) for s in seeds]
+    if len(seeds) > 1:
+        choices.insert(0, ("mean over seeds", seeds))
     variants = []
     for m in metrics("report"):
         held = {
             label: [(view.seed, _values(view, m.id)) for view in group if view.scored.rounds]
             for label, group in found.begun.items()
         }
-        if not any(value == value for runs in held.values() for _, scores in runs for value in scores.values()):
-            continue
-        choices: list[tuple[str, list[int]]] = [(f"seed {s}", [s]) for s in seeds]
-        if len(seeds) > 1:
-            choices.insert(0, ("mean over seeds", seeds))
-        for name, wanted in choices:
-            groups = []
-            for label, runs in held.items():
-                rows = [[scores.get(c, np.nan) for c in shown] for s, scores in runs if s in wanted]
-                if rows:
-                    groups.append({"name": label, "place": found.places[label], "values": numbers(_mean(rows))})
-            if groups:
-                variants.append({"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share})
+        if any(value == value for runs in held.values() for _, scores in runs for value in scores.values()):
+            chosen = {name: _groups(found, held, shown, wanted) for name, wanted in choices}
+            variants += [
+                {"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share}
+                for name, groups in chosen.items()
+                if groups
+            ]
     block = chart(
         "strip",
         "distribution",
@@ -70,6 +69,24 @@ def distribution(found: Gathered) -> Panel | None:
     sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly."
     note = "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample
     return Panel(TAB, "distribution", "How clients fare", [block], note)
+
+
+def _groups(
+    found: Gathered,
+    held: Mapping[str, Sequence[tuple[int, Mapping[ClientId, float]]]],
+    shown: Sequence[ClientId],
+    seeds: Sequence[int],
+) -> list[Row]:
+    """Each method's scores of these clients, means over these seeds."""
+    rows = {
+        label: [[scores.get(c, np.nan) for c in shown] for seed, scores in runs if seed in seeds]
+        for label, runs in held.items()
+    }
+    return [
+        {"name": label, "place": found.places[label], "values": numbers(_mean(own))}
+        for label, own in rows.items()
+        if own
+    ]
 
 
 SURE = (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import numpy as np
 from scipy.cluster.hierarchy import dendrogram
 
 from fedquilt.core.plain import Row
-from fedquilt.core.table import ClientId, in_order
+from fedquilt.core.table import in_order
 from fedquilt.errors import FedquiltError
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF
 from fedquilt.pieces.clustering.result import ClusterResult, members
@@ -45,33 +48,19 @@ def clusters(found: Gathered) -> Panel | None:
     if not rows and not notes:
         return None
     blocks: list[Block] = [text(*notes, tone="warning")] if notes else []
-    if placed:
-        blocks.append(text(*placed))
-    if trees:
-        blocks.append(
-            chart(
-                "tree",
-                "tree",
-                "Tree of clients and its cut",
-                variants=trees,
-                x_name="client",
-                y_name="distance at which groups merge",
-            )
-        )
-    if rivers:
-        blocks.append(
-            chart(
-                "matrix",
-                "members",
-                "Who was in which cluster",
-                variants=rivers,
-                x_name="round",
-                y_name="client",
-                categories=True,
-            )
-        )
-    blocks.append(table("clusters", COLUMNS, rows, filter=True))
+    blocks += [text(*placed)] if placed else []
+    blocks += [*_pictures(trees, rivers), table("clusters", COLUMNS, rows, filter=True)]
     return Panel("Methods", "clusters", "Clusters of clients", blocks)
+
+
+def _pictures(trees: list[Block], rivers: list[Block]) -> Iterator[Block]:
+    """The trees of clients, and who was in which cluster, where there are any."""
+    names = {"x_name": "client", "y_name": "distance at which groups merge"}
+    if trees:
+        yield chart("tree", "tree", "Tree of clients and its cut", variants=trees, **names)
+    names = {"x_name": "round", "y_name": "client"}
+    if rivers:
+        yield chart("matrix", "members", "Who was in which cluster", variants=rivers, **names, categories=True)
 
 
 def _agreed(row: Row) -> str:
@@ -97,10 +86,7 @@ def _lines(view: RunView, result: ClusterResult, log: list[Row], found: Gathered
     known = {row["cluster"]: row for row in scored.get("clusters", [])}
     lines = []
     for place, group in enumerate(members(result)):
-        counts: dict[ClientId, int] = {}
-        for client in group:
-            if client in found.groups:
-                counts[found.groups[client]] = counts.get(found.groups[client], 0) + 1
+        counts = Counter(found.groups[client] for client in group if client in found.groups)
         named = ", ".join(str(c) for c in group[:NAMED]) + (" ..." if len(group) > NAMED else "")
         lines.append(
             {

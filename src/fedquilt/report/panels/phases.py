@@ -89,11 +89,11 @@ def _lines(found: Gathered, label: str, logs: Sequence[Rows]) -> list[Row]:
     lines = []
     for exchange, phase in keys:
         line = {"method": label, "place": found.places[label], "exchange": exchange or "", "phase": phase}
-        held = [[r for r in rows if (r["exchange"], r["phase"]) == (exchange, phase)] for rows in logs]
+        held = [row for rows in logs for row in rows if (row["exchange"], row["phase"]) == (exchange, phase)]
         for name, key, unit in SUMS:
-            if any(key in row for rows in held for row in rows):
-                line[name] = sum(row.get(key, 0.0) for rows in held for row in rows) / unit / len(logs)
-        line["memory"] = max((row.get("memory", 0) for rows in held for row in rows), default=0) / MEGABYTE or None
+            if any(key in row for row in held):
+                line[name] = sum(row.get(key, 0.0) for row in held) / unit / len(logs)
+        line["memory"] = max((row.get("memory", 0) for row in held), default=0) / MEGABYTE or None
         lines.append(line)
     return lines
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt.core.plain import JSON, Array
+from fedquilt.core.plain import JSON, Array, Row
 from fedquilt.data.npz import Arrays
 from fedquilt.data.sources.formats.files import AGAIN, find, locate, parsed, records
 from fedquilt.errors import InputError
@@ -99,6 +99,29 @@ def _part(folder: Path, task: _Task) -> Rows:
 
 
 def _users(path: Path, task: _Task) -> Iterator[Rows]:
+    found = _checked(path)
+    for user, count in zip(found["users"], found["num_samples"], strict=True):
+        own = found["user_data"].get(str(user))
+        x_y = [own.get(name) for name in ("x", "y")] if isinstance(own, dict) else []
+        if not x_y or any(not isinstance(rows, list) or len(rows) != count for rows in x_y):
+            raise InputError(f"{path}: user {user!r} should have {count} rows in x and in y. Run preprocess.sh again.")
+        if count:
+            yield (*_rows_of(own, task, f"{path}: user {user!r}"), np.full(count, user))
+
+
+def _rows_of(own: Row, task: _Task, where: str) -> tuple[Array, Array]:
+    """A user's inputs and labels."""
+    try:
+        x, y = task.inputs(own["x"]), np.array([task.label(v) for v in own["y"]], np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{where}: {error}. Run LEAF's preprocess.sh again.") from error
+    if not 0 <= y.min() <= y.max() < task.classes:
+        raise InputError(f"{where} has labels from {y.min()} to {y.max()}, of {task.classes} classes.")
+    return x, y
+
+
+def _checked(path: Path) -> Row:
+    """A file as LEAF writes them: users, how many rows each has, and the rows."""
     found = parsed(path)
     if not isinstance(found, dict) or not {"users", "num_samples", "user_data"} <= found.keys():
         raise InputError(f"{path} is not LEAF's: it needs users, num_samples and user_data. Run preprocess.sh again.")
@@ -110,22 +133,7 @@ def _users(path: Path, task: _Task) -> Iterator[Rows]:
         raise InputError(f"{path} has {len(found['users'])} users, but {len(found['num_samples'])} counts of samples.")
     if len(set(map(str, found["users"]))) < len(found["users"]):
         raise InputError(f"{path} names a user twice. Run preprocess.sh again.")
-    for user, count in zip(found["users"], found["num_samples"], strict=True):
-        own = found["user_data"].get(str(user))
-        x_y = [own.get(name) for name in ("x", "y")] if isinstance(own, dict) else []
-        if not x_y or any(not isinstance(rows, list) or len(rows) != count for rows in x_y):
-            raise InputError(f"{path}: user {user!r} should have {count} rows in x and in y. Run preprocess.sh again.")
-        if not count:
-            continue
-        try:
-            x, y = task.inputs(own["x"]), np.array([task.label(v) for v in own["y"]], np.int64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{path}: user {user!r}: {error}. Run LEAF's preprocess.sh again.") from error
-        if not 0 <= y.min() <= y.max() < task.classes:
-            raise InputError(
-                f"{path}: user {user!r} has labels from {y.min()} to {y.max()}, of {task.classes} classes."
-            )
-        yield x, y, np.full(count, user)
+    return found
 
 
 def _pixels(rows: JSON) -> Array:
