@@ -17,7 +17,7 @@ core > core.capture: marks purity reach steps
 core > kernels: plain tape wide_linear winograd
 core > records: compact declared limits record registered
 data > data.partitions: class_groups legacy long_tail measures quantity shares shift
-data > data.sources: cache catalogue download formats hub known places plugins readers unpack
+data > data.sources: cache catalogue download formats hub known places readers unpack
 data > data.streams: clock
 data.formats > data.sources.formats: cifar files folders har idx leaf lists pictures svhn text
 engines > rounds: beside blame engine log phases rounds scale sender slots traffic trip
@@ -65,6 +65,7 @@ _RENAMED = {  # modules that did not
     "data.imports.unpickle": "data.imports.pfllib",
     "data.joining": "data.streams.streams",
     "data.known_people": "data.sources.known",
+    "data.plugins": "data.sources.sources",
     "data.stream_kinds": "data.streams.kinds",
     "engines.client_side": "rounds.client",
     "engines.feed": "engines.stacked",
@@ -80,6 +81,8 @@ _RENAMED = {  # modules that did not
     "pieces.codecs.half": "pieces.codecs.quantised",
     "pieces.codecs.sign": "pieces.codecs.quantised",
     "pieces.merging.density": "pieces.merging.trim",
+    "runs.checkpoints": "runs.outputs",
+    "runs.cluster_log": "runs.outputs",
     "runs.report.panels.federation": "report.panels.settings",
     "runs.report.panels.ledger": "report.panels.traffic",
     "runs.rounds_plot": "results.comparison_plots",
@@ -89,6 +92,8 @@ _RENAMED = {  # modules that did not
     "runs.storage": "storage.folder",
     "runs.sweeping.plot": "results.sweep_plot",
     "runs.sweeping.view": "show.sweep_view",
+    "runs.watch.clients": "watch.board",
+    "runs.watch.page": "watch.server",
     "runs.watch.view": "show.watch",
 }
 

@@ -6,6 +6,7 @@ There are two fixed routes, the page and its data. Runs are named by keys of a t
 from __future__ import annotations
 
 import errno
+import html
 import secrets
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,10 +15,11 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import fedquilt
 from fedquilt.errors import InputError
+from fedquilt.report.page import SHARED, asset, document, policy
 from fedquilt.storage.files import to_json
 from fedquilt.watch.board import Board
-from fedquilt.watch.page import page
 
 HOST = "127.0.0.1"
 HEADER = "X-Fedquilt-Token"
@@ -115,3 +117,29 @@ class _PageHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing is logged: addresses hold the secret."""
+
+
+ROOM = "fedquilt.watch"
+OWN = ("words.js", "list.js", "close.js", "watch.js")
+
+
+def page(title: str) -> tuple[str, str]:
+    """The page for a folder of this name, and the policy it is sent with: its own scripts, and its own server."""
+    scripts = [asset(name) for name in SHARED] + [asset(name, ROOM) for name in OWN]
+    body = BODY.format(title=html.escape(title), version=html.escape(fedquilt.__version__))
+    text = document(f"{title}: fedquilt watch", asset("report.css") + asset("watch.css", ROOM), body, scripts)
+    return text, f"{policy(scripts)}; connect-src 'self'; frame-ancestors 'none'"
+
+
+BODY = """<header>
+<div class="brand"><span class="quilt" aria-hidden="true"></span>
+<div><h1>{title}</h1><p class="subtitle" id="subtitle">asking …</p></div></div>
+<div class="tools"><button type="button" id="theme">Dark</button></div>
+</header>
+<main id="main" tabindex="-1">
+<div id="trouble" class="warning" role="alert" hidden></div>
+<noscript><p>This page needs JavaScript; without it, 'fedquilt watch --once' prints the same.</p></noscript>
+</main>
+<footer>fedquilt {version} · <span id="when"></span></footer>
+<div id="live" class="unseen" role="status" aria-live="polite"></div>
+"""

@@ -27,7 +27,7 @@ from fedquilt.pieces.clustering.result import ClusterResult, from_labels
 from fedquilt.results.cluster_plots import cut_between, likeness_picture, river_picture, staircase, tree_picture
 from fedquilt.results.clusters import history, load_clusters, save_clusters
 from fedquilt.rounds.rounds import Rounds
-from fedquilt.runs.cluster_log import _model
+from fedquilt.runs.outputs import _used_model
 from fedquilt.runs.runner import Run, run
 from fedquilt.storage.folder import RunFolder
 from helpers.clustered import Halves
@@ -337,5 +337,5 @@ def test_where_states_stay_at_their_sites_clusters_still_have_models() -> None:
     rounds.play()
     rounds.engine = SimpleNamespace(keeps_states=True)  # type: ignore[assignment]
     for client, label in rounds.state.clusters.labels.items():
-        found = _model(rounds, client)
+        found = _used_model(rounds, client)
         assert all(torch.equal(t, found[n]) for n, t in rounds.state.models[label].items())

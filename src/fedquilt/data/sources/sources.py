@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedquilt import registry
 from fedquilt.core.plain import Array, Row
 from fedquilt.data.checks import channels_first
 from fedquilt.data.npz import Arrays, arrays_of, headers, load
-from fedquilt.data.sources import cache, plugins
+from fedquilt.data.sources import cache
 from fedquilt.data.sources.catalogue import DatasetEntry, call, function_of
 from fedquilt.data.sources.download import Checked, Report, check, download
 from fedquilt.data.sources.formats.text import Strings
@@ -62,8 +63,8 @@ def find(name: str) -> DatasetEntry | None:
     """What is known of this name: by this package, or by an installed one."""
     if name in KNOWN:
         return KNOWN[name]
-    known = plugins.brought().get(name)
-    return None if known is None else plugins.entry(known)
+    known = _from_packages().get(name)
+    return None if known is None else _entry_of(known)
 
 
 def fetch(name: str, via: str = "official", report: Report | None = None) -> list[Path]:
@@ -94,7 +95,7 @@ def verify(name: str) -> list[Checked]:
 
 def available() -> list[Row]:
     """Every data set that has a name, whether it is here, and where to put it when it is not. Reads no big array."""
-    brought = [_describe_brought(n) for n in plugins.brought() if n not in KNOWN]
+    brought = [_describe_brought(n) for n in _from_packages() if n not in KNOWN]
     taken = {*KNOWN, *(row["name"] for row in brought)}
     own = [row for name, path in _own_files().items() if name not in taken for row in _describe_own(name, path)]
     return [_describe(entry) for entry in KNOWN.values()] + brought + own
@@ -169,9 +170,9 @@ def _describe(entry: DatasetEntry) -> Row:
 
 def _describe_brought(name: str) -> Row:
     """What a package brings; if it cannot be imported, why."""
-    known = plugins.brought()[name]
+    known = _from_packages()[name]
     try:
-        return _describe(plugins.entry(known))
+        return _describe(_entry_of(known))
     except InputError as error:
         broken = DatasetEntry(name, "not stated", known.package, npz=None)
         return {**_describe(broken), "present": False, "where": str(error)}
@@ -207,10 +208,33 @@ def _own_files() -> dict[str, Path]:
 
 def unknown(name: str) -> str:
     """What to say of a name that no data set has."""
-    names = list(dict.fromkeys([*KNOWN, *plugins.brought(), *_own_files()]))
+    names = list(dict.fromkeys([*KNOWN, *_from_packages(), *_own_files()]))
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return (
         f"There is no data set called {name!r}.{hint} There are: {', '.join(names)}; and any NAME.npz in the folder "
         f"that {FOLDER} names."
     )
+
+
+def _from_packages() -> dict[str, registry.RegistryEntry]:
+    """Names of data sets and what brings them, in the order of names. Imports nothing."""
+    return dict(sorted(registry.entries("dataset").items()))
+
+
+def _entry_of(known: registry.RegistryEntry) -> DatasetEntry:
+    """The catalogue entry that a package brings: itself, or made of a function without arguments that reads."""
+    name, package = known.name, known.package
+    try:
+        found: Any = known.load()
+    except Exception as error:  # whatever another package does while it is imported
+        reason = error.__cause__ if isinstance(error, InputError) and error.__cause__ else error
+        raise InputError(f"The data set {name!r} of {package} cannot be imported: {reason}.") from error
+    if isinstance(found, DatasetEntry):
+        return replace(found, name=name)
+    if not callable(found):
+        raise InputError(
+            f"The data set {name!r} of {package} is {type(found).__name__}. It must be a function that "
+            "gives fedquilt.data.Arrays, or a fedquilt.data.DatasetEntry."
+        )
+    return DatasetEntry(name, "not stated", package, read=found, npz=None, needs=known.where.partition(":")[0])
