@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedquilt.config.config import Evaluation, Snapshots
+from fedquilt.config.config import EvaluationSettings, Snapshots
 from fedquilt.core.exchange import at_random
 from fedquilt.core.net import Net
 from fedquilt.core.params import nbytes
@@ -68,7 +68,7 @@ def main() -> int:
             rounds=chosen.rounds,
             engine=Local(),
             folder=RunFolder(Path(folder) / "run"),
-            evaluation=Evaluation(every=250, clients=200),
+            evaluation=EvaluationSettings(every=250, clients=200),
             snapshots=Snapshots(every=1, seconds=2.0),
         )
         for snapshot in run:

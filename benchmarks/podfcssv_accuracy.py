@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from fedquilt.analysis.continual import Examiner, summary
+from fedquilt.analysis.continual import TaskExaminer, summary
 from fedquilt.config.data import set_aside
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, Federation, Pixels
@@ -92,7 +92,7 @@ def play(name: str, seed: int, pretrained: str, data: dict[int, Stream]) -> dict
     tasks = data[seed]
     net = net_called("mae", (3, 32, 32), 10, pretrained=pretrained, bottleneck=16)
     method = (make or FedMAE)(net, **WORK, **options)
-    examiner = Examiner(method, tasks, tuple(range(len(TASKS))), PROBED, seed=Seed(seed))
+    examiner = TaskExaminer(method, tasks, tuple(range(len(TASKS))), PROBED, seed=Seed(seed))
     before = examiner.scores(net.init(Seed(seed).fold("server")))
     after, up, down, banks, spent = [], 0, 0, [], 0.0
     source: Any = tasks.together() if name == "joint" else tasks

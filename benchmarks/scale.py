@@ -28,7 +28,7 @@ def case(method: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from fedquilt.config.config import Evaluation
+    from fedquilt.config.config import EvaluationSettings
     from fedquilt.core.exchange import at_random
     from fedquilt.core.net import Net
     from fedquilt.data import IID, Federation
@@ -53,7 +53,7 @@ def case(method: str, clients: int, cohort: int, rounds: int) -> dict[str, Any]:
             rounds=rounds,
             engine=Local(),
             folder=RunFolder(Path(folder) / "run"),
-            evaluation=Evaluation(every=10**6, clients=100),
+            evaluation=EvaluationSettings(every=10**6, clients=100),
         )
         rows = iter(run)
         times, start = [], 0.0

@@ -50,9 +50,9 @@ def arrange(page: Any) -> None:
 @contextmanager
 def watched(folder: Path) -> Iterator[str]:
     """The address of the page that follows the runs in a folder."""
-    from fedquilt.watch.server import Watch
+    from fedquilt.watch.server import WatchServer
 
-    with Watch(folder) as server:
+    with WatchServer(folder) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield server.url
         server.shutdown()

@@ -17,7 +17,7 @@ core > core.capture: marks purity reach steps
 core > kernels: plain tape wide_linear winograd
 core > records: compact declared limits record registered
 data > data.partitions: class_groups legacy long_tail measures quantity shares shift
-data > data.sources: cache catalogue download formats hub known places plugins readers unpack
+data > data.sources: cache catalogue download formats hub known places readers unpack
 data > data.streams: clock
 data.formats > data.sources.formats: cifar files folders har idx leaf lists pictures svhn text
 engines > rounds: beside blame engine log phases rounds scale sender slots traffic trip
@@ -66,6 +66,7 @@ _RENAMED = {  # modules that did not
     "data.imports.unpickle": "data.imports.pfllib",
     "data.joining": "data.streams.streams",
     "data.known_people": "data.sources.known",
+    "data.plugins": "data.sources.sources",
     "data.stream_kinds": "data.streams.kinds",
     "engines.client_side": "rounds.client",
     "engines.feed": "engines.stacked",
@@ -83,6 +84,8 @@ _RENAMED = {  # modules that did not
     "pieces.codecs.half": "pieces.codecs.quantised",
     "pieces.codecs.sign": "pieces.codecs.quantised",
     "pieces.merging.density": "pieces.merging.trim",
+    "runs.checkpoints": "runs.outputs",
+    "runs.cluster_log": "runs.outputs",
     "runs.report.panels.federation": "report.panels.settings",
     "runs.report.panels.ledger": "report.panels.traffic",
     "runs.rounds_plot": "results.comparison_plots",
@@ -92,6 +95,8 @@ _RENAMED = {  # modules that did not
     "runs.storage": "storage.folder",
     "runs.sweeping.plot": "results.sweep_plot",
     "runs.sweeping.view": "show.sweep_view",
+    "runs.watch.clients": "watch.board",
+    "runs.watch.page": "watch.server",
     "runs.watch.view": "show.watch",
 }
 
@@ -115,6 +120,7 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.core.exchange:OnBase": "fedquilt.methods.on_base:OnBase",
     "fedquilt.engines.log:Visit": "fedquilt.rounds.log:ClientUpdate",
     "fedquilt.engines.rounds:Visit": "fedquilt.rounds.log:ClientUpdate",
+    "fedquilt.data:Entry": "fedquilt.data.sources.catalogue:DatasetEntry",
     "fedquilt.methods.apfl:apfl": "fedquilt.methods.personalised.apfl:APFL",
     "fedquilt.methods.cfl:cfl": "fedquilt.methods.clustered.cfl:CFL",
     "fedquilt.methods.cgpfl:cgpfl": "fedquilt.methods.clustered.cgpfl:CGPFL",
@@ -177,9 +183,11 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.models:Counts": "fedquilt.models.counts:ModelSize",
     "fedquilt.models.registry:Entry": "fedquilt.models.registry:ModelEntry",
     "fedquilt.runs.check:check": "fedquilt.testing.methods:check",
-    "fedquilt.runs.registry:Entry": "fedquilt.registry:Entry",
+    "fedquilt.runs.registry:Entry": "fedquilt.registry:RegistryEntry",
     "fedquilt.runs.registry:entries": "fedquilt.registry:entries",
     "fedquilt.runs.registry:lookup": "fedquilt.registry:lookup",
+    "fedquilt.testing:Report": "fedquilt.testing.checks:CheckReport",
+    "fedquilt.testing:Result": "fedquilt.testing.checks:CheckResult",
     "fedquilt:fedavg_noise": "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
     "fedquilt:fedprox": "fedquilt.methods.averaging.fedprox:FedProx",
     "fedquilt:local_only": "fedquilt.methods.averaging.local_only:LocalOnly",

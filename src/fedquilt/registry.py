@@ -19,7 +19,7 @@ from fedquilt.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegistryEntry:
     """A name, where its object is ('module:name'), and one line about it."""
 
     name: str
@@ -45,352 +45,354 @@ class Entry:
         return value
 
 
-def _table(*entries: Entry) -> dict[str, Entry]:
+def _table(*entries: RegistryEntry) -> dict[str, RegistryEntry]:
     return {e.name: e for e in entries}
 
 
-def _models(**about: str) -> dict[str, Entry]:
-    return _table(*(Entry(name, f"fedquilt.models.registry:MODELS.{name}", text) for name, text in about.items()))
+def _models(**about: str) -> dict[str, RegistryEntry]:
+    return _table(
+        *(RegistryEntry(name, f"fedquilt.models.registry:MODELS.{name}", text) for name, text in about.items())
+    )
 
 
 METHODS = _table(
-    Entry(
+    RegistryEntry(
         "fedavg",
         "fedquilt.methods.fedavg:FedAvg",
         "average what clients learned, weighted by examples",
         "McMahan et al. 2017",
     ),
-    Entry(
+    RegistryEntry(
         "fedprox",
         "fedquilt.methods.averaging.fedprox:FedProx",
         "FedAvg with a pull towards the round's starting model",
         "Li et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "local_only",
         "fedquilt.methods.averaging.local_only:LocalOnly",
         "every client alone; the lower frame",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "centralised", "fedquilt.methods.averaging.centralised:Centralised", "one model on pooled data; the upper frame"
     ),
-    Entry(
+    RegistryEntry(
         "fedavg_noise",
         "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
         "FedAvg (unweighted) with noise on the average; a baseline, not private",
         "Localize-and-Stitch baseline",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "fedavgm", "fedquilt.methods.averaging.fedopt:FedAvgM", "FedAvg with momentum at the server", "Hsu et al. 2019"
     ),
-    Entry(
+    RegistryEntry(
         "fedadam", "fedquilt.methods.averaging.fedopt:FedAdam", "FedAvg with Adam at the server", "Reddi et al. 2021"
     ),
-    Entry(
+    RegistryEntry(
         "fedadagrad",
         "fedquilt.methods.averaging.fedopt:FedAdagrad",
         "FedAvg with Adagrad at the server",
         "Reddi et al. 2021",
     ),
-    Entry(
+    RegistryEntry(
         "fedyogi", "fedquilt.methods.averaging.fedopt:FedYogi", "FedAvg with Yogi at the server", "Reddi et al. 2021"
     ),
-    Entry(
+    RegistryEntry(
         "scaffold",
         "fedquilt.methods.averaging.scaffold:Scaffold",
         "control variates against client drift; plain SGD only",
         "Karimireddy et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "fednova",
         "fedquilt.methods.averaging.fednova:FedNova",
         "clients that walk further do not count more",
         "Wang et al. 2020",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "feddyn",
         "fedquilt.methods.averaging.feddyn:FedDyn",
         "dynamic regularisation",
         "Acar et al. 2021",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "moon",
         "fedquilt.methods.averaging.moon:Moon",
         "features near the global model's, far from the previous one's",
         "Li et al. 2021",
     ),
-    Entry(
+    RegistryEntry(
         "fedavg_finetune",
         "fedquilt.methods.personalised.finetune:FedAvgFineTune",
         "FedAvg, then each client tunes the global model for itself",
     ),
-    Entry(
+    RegistryEntry(
         "fedper",
         "fedquilt.methods.personalised.fedper:FedPer",
         "every client keeps its own head",
         "Arivazhagan et al. 2019",
     ),
-    Entry(
+    RegistryEntry(
         "fedper_finetune",
         "fedquilt.methods.personalised.fedper_finetune:FedPerFineTune",
         "FedPer, then each client tunes its head on the new body",
     ),
-    Entry(
+    RegistryEntry(
         "hgls",
         "fedquilt.methods.personalised.hgls:HGLS",
         "own heads that also try the other clients' head slopes",
         "CEHGLS",
     ),
-    Entry(
+    RegistryEntry(
         "fedrep",
         "fedquilt.methods.personalised.fedrep:FedRep",
         "own heads first, then the common body",
         "Collins et al. 2021",
     ),
-    Entry(
+    RegistryEntry(
         "fedbabu",
         "fedquilt.methods.personalised.fedbabu:FedBABU",
         "a body trained under a fixed head, then tuned",
         "Oh et al. 2022",
     ),
-    Entry(
+    RegistryEntry(
         "fedbn",
         "fedquilt.methods.personalised.fedbn:FedBN",
         "every client keeps its own BatchNorm layers",
         "Li et al. 2021",
     ),
-    Entry(
+    RegistryEntry(
         "ditto",
         "fedquilt.methods.personalised.ditto:Ditto",
         "an own model beside the global one, pulled towards it",
         "Li et al. 2021",
     ),
-    Entry(
+    RegistryEntry(
         "apfl",
         "fedquilt.methods.personalised.apfl:APFL",
         "a learned mixture of the global and an own model",
         "Deng et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "pfedme",
         "fedquilt.methods.personalised.pfedme:PFedMe",
         "own models by Moreau envelopes",
         "Dinh et al. 2020",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "perfedavg",
         "fedquilt.methods.personalised.perfedavg:PerFedAvg",
         "a start from which one step suffices; first order",
         "Fallah et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "perfedavg_hf",
         "fedquilt.methods.personalised.perfedavg:PerFedAvgHF",
         "the same with second derivatives, Hessian-free",
         "Fallah et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "fedala",
         "fedquilt.methods.personalised.fedala:FedALA",
         "each client learns how much of the global model to take in",
         "Zhang et al. 2023",
     ),
-    Entry(
+    RegistryEntry(
         "fedamp",
         "fedquilt.methods.personalised.fedamp:FedAMP",
         "the server mixes models of like clients",
         "Huang et al. 2021",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "fedproto",
         "fedquilt.methods.personalised.fedproto:FedProto",
         "class means of features travel, models do not",
         "Tan et al. 2022",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "fedrod",
         "fedquilt.methods.personalised.fedrod:FedRoD",
         "a generic head and an own head on top",
         "Chen and Chao 2022",
     ),
-    Entry(
+    RegistryEntry(
         "fedrod_hyper",
         "fedquilt.methods.personalised.fedrod:FedRoDHyper",
         "a generic head and one made from a client's class shares",
         "Chen and Chao 2022",
     ),
-    Entry(
+    RegistryEntry(
         "fedavg_balanced",
         "fedquilt.methods.long_tailed.losses:FedAvgBalanced",
         "FedAvg with balanced softmax",
         "Ren et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "fedlc",
         "fedquilt.methods.long_tailed.losses:FedLC",
         "FedAvg with logits calibrated by class counts",
         "Zhang et al. 2022",
     ),
-    Entry(
+    RegistryEntry(
         "fedetf",
         "fedquilt.methods.long_tailed.fedetf:FedETF",
         "features for one fixed simplex classifier",
         "Li et al. 2023",
     ),
-    Entry(
+    RegistryEntry(
         "fedloge",
         "fedquilt.methods.long_tailed.fedloge:FedLoGe",
         "features for a fixed sparse frame; global and local heads, realigned",
         "Xiao et al. 2024",
     ),
-    Entry(
+    RegistryEntry(
         "creff",
         "fedquilt.methods.long_tailed.creff:CReFF",
         "the classifier trained anew on features learned from slopes",
         "Shang et al. 2022",
     ),
-    Entry(
+    RegistryEntry(
         "ratio_loss",
         "fedquilt.methods.long_tailed.ratio_loss:RatioLoss",
         "classes that the model neglects weigh more",
         "Wang et al. 2021",
     ),
-    Entry(
+    RegistryEntry(
         "flhc",
         "fedquilt.methods.clustered.flhc:FLHC",
         "clusters by updates after a warm-up, then FedAvg in each",
         "Briggs et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "hcfl",
         "fedquilt.methods.clustered.hcfl:HCFL",
         "discovered clusters with a fading common embedding",
         "CFLA 1.0.0",
     ),
-    Entry(
+    RegistryEntry(
         "fedgroup",
         "fedquilt.methods.clustered.fedgroup:FedGroup",
         "groups by decomposed cosines of updates, with cold start",
         "Duan et al. 2021",
     ),
-    Entry(
+    RegistryEntry(
         "fedgroup_params",
         "fedquilt.methods.clustered.fedgroup:FedGroupParams",
         "clusters by weights instead of updates; only to reproduce a comparison",
         "CFLA 1.0.0",
     ),
-    Entry(
+    RegistryEntry(
         "cfl",
         "fedquilt.methods.clustered.cfl:CFL",
         "a cluster at rest whose clients pull apart is split in two",
         "Sattler et al. 2019",
     ),
-    Entry(
+    RegistryEntry(
         "pacfl",
         "fedquilt.methods.clustered.pacfl:PACFL",
         "clusters by principal angles between the clients' data",
         "Vahidian et al. 2023",
     ),
-    Entry(
+    RegistryEntry(
         "fedper_grouped",
         "fedquilt.methods.clustered.fedper_grouped:FedPerGrouped",
         "own heads, and a body for each discovered cluster",
     ),
-    Entry(
+    RegistryEntry(
         "ifca",
         "fedquilt.methods.clustered.ifca:IFCA",
         "several models; each client trains the one that fits it best",
         "Ghosh et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "ifca_gradient",
         "fedquilt.methods.clustered.ifca:IFCAGradient",
         "the same with one full gradient a round",
         "Ghosh et al. 2020",
     ),
-    Entry(
+    RegistryEntry(
         "fesem",
         "fedquilt.methods.clustered.fesem:FeSEM",
         "several models; each client belongs to the nearest",
         "Long et al. 2022",
     ),
-    Entry(
+    RegistryEntry(
         "cgpfl",
         "fedquilt.methods.clustered.cgpfl:CGPFL",
         "several models that pull; each client belongs to the nearest",
         "Tang et al. 2022",
     ),
-    Entry(
+    RegistryEntry(
         "cgpfl_moreau",
         "fedquilt.methods.clustered.cgpfl:CGPFLMoreau",
         "the same with an inner problem, as in pFedMe",
         "Tang et al. 2022",
     ),
-    Entry(
+    RegistryEntry(
         "lcfed",
         "fedquilt.methods.clustered.lcfed:LCFed",
         "models and an embedding that pull; nearest by few directions",
         "Zhang et al. 2025",
     ),
-    Entry(
+    RegistryEntry(
         "fedsoft",
         "fedquilt.methods.clustered.fedsoft:FedSoft",
         "clients belong to several clusters, by shares of their rows",
         "Ruan and Joe-Wong 2022",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "localize_stitch",
         "fedquilt.methods.merging.localize_stitch:LocalizeStitch",
         "only each client's largest changes, each averaged over those who made it",
         "He et al. 2025",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "stitch_once",
         "fedquilt.methods.merging.localize_stitch:StitchOnce",
         "Localize-and-Stitch as first published: one round, without data",
         "He et al. 2025",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "single_model",
         "fedquilt.methods.averaging.centralised:SingleModel",
         "one model on pooled data, trained in the first round only; the upper frame of merging",
     ),
-    Entry(
+    RegistryEntry(
         "podfcssv",
         "fedquilt.methods.self_supervised.podfcssv:PODFCSSV",
         "adapters of a frozen masked autoencoder, and a bank of prototypes against forgetting",
         "PODFCSSV 0.1.0",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "fedmae",
         "fedquilt.methods.self_supervised.podfcssv:FedMAE",
         "those adapters averaged, without prototypes",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "mae_alone",
         "fedquilt.methods.self_supervised.podfcssv:MAEAlone",
         "those adapters, every client alone",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "mae_pooled",
         "fedquilt.methods.self_supervised.podfcssv:MAEPooled",
         "those adapters, on pooled rows; a frame",
         fixed=("aggregate",),
     ),
-    Entry(
+    RegistryEntry(
         "feddrift",
         "fedquilt.methods.clustered.feddrift:FedDrift",
         "clusters open when data drift, and merge when alike",
@@ -398,82 +400,84 @@ METHODS = _table(
     ),
 )
 OPTIMIZERS = _table(
-    Entry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
-    Entry("adam", "fedquilt.pieces.optimizers:Adam", "Adam", "Kingma and Ba 2015"),
-    Entry(
+    RegistryEntry("sgd", "fedquilt.pieces.optimizers:SGD", "stochastic gradient descent"),
+    RegistryEntry("adam", "fedquilt.pieces.optimizers:Adam", "Adam", "Kingma and Ba 2015"),
+    RegistryEntry(
         "adamw", "fedquilt.pieces.optimizers:AdamW", "Adam with decoupled weight decay", "Loshchilov and Hutter 2019"
     ),
 )
 SCHEDULES = _table(
-    Entry("exponential", "fedquilt.pieces.schedules:exponential", "gamma ** round"),
-    Entry("step_down", "fedquilt.pieces.schedules:step_down", "times factor at each milestone"),
-    Entry("cosine", "fedquilt.pieces.schedules:cosine", "half a cosine down to a floor"),
-    Entry("warm_up", "fedquilt.pieces.schedules:warm_up", "linear over the first rounds"),
+    RegistryEntry("exponential", "fedquilt.pieces.schedules:exponential", "gamma ** round"),
+    RegistryEntry("step_down", "fedquilt.pieces.schedules:step_down", "times factor at each milestone"),
+    RegistryEntry("cosine", "fedquilt.pieces.schedules:cosine", "half a cosine down to a floor"),
+    RegistryEntry("warm_up", "fedquilt.pieces.schedules:warm_up", "linear over the first rounds"),
 )
 PARTITIONS = _table(
-    Entry("iid", "fedquilt.data.partitions.labels:IID", "every client a random equal share"),
-    Entry("dirichlet", "fedquilt.data.partitions.labels:Dirichlet", "per class, shares drawn from a Dirichlet"),
-    Entry(
+    RegistryEntry("iid", "fedquilt.data.partitions.labels:IID", "every client a random equal share"),
+    RegistryEntry("dirichlet", "fedquilt.data.partitions.labels:Dirichlet", "per class, shares drawn from a Dirichlet"),
+    RegistryEntry(
         "dirichlet_per_client",
         "fedquilt.data.partitions.labels:DirichletPerClient",
         "per client, a mixture of classes drawn from a Dirichlet; sizes stay close",
     ),
-    Entry(
+    RegistryEntry(
         "class_groups",
         "fedquilt.data.partitions.class_groups:ClassGroups",
         "groups of clients that share groups of classes",
     ),
-    Entry("pathological", "fedquilt.data.partitions.class_groups:Pathological", "a few classes per client"),
-    Entry("shards", "fedquilt.data.partitions.labels:Shards", "label-sorted shards dealt out"),
-    Entry("log_normal", "fedquilt.data.partitions.quantity:LogNormal", "sizes log-normal, labels even"),
-    Entry("power_law", "fedquilt.data.partitions.quantity:PowerLaw", "sizes by a power law, labels even"),
-    Entry(
+    RegistryEntry("pathological", "fedquilt.data.partitions.class_groups:Pathological", "a few classes per client"),
+    RegistryEntry("shards", "fedquilt.data.partitions.labels:Shards", "label-sorted shards dealt out"),
+    RegistryEntry("log_normal", "fedquilt.data.partitions.quantity:LogNormal", "sizes log-normal, labels even"),
+    RegistryEntry("power_law", "fedquilt.data.partitions.quantity:PowerLaw", "sizes by a power law, labels even"),
+    RegistryEntry(
         "dirichlet_sizes",
         "fedquilt.data.partitions.quantity:DirichletSizes",
         "sizes drawn from a Dirichlet, labels even",
     ),
-    Entry(
+    RegistryEntry(
         "own_tails",
         "fedquilt.data.partitions.long_tail:own_tails",
         "an equal share, thinned to a long tail of one's own",
         "Xiao et al. 2024",
     ),
-    Entry(
+    RegistryEntry(
         "dirichlet_choice",
         "fedquilt.data.partitions.legacy:DirichletChoice",
         "the split of FedLoGe's code, count for count",
     ),
-    Entry(
+    RegistryEntry(
         "dirichlet_cuts",
         "fedquilt.data.partitions.legacy:DirichletCuts",
         "the split of Localize-and-Stitch, as described",
     ),
-    Entry(
+    RegistryEntry(
         "truncated_per_client",
         "fedquilt.data.partitions.legacy:TruncatedPerClient",
         "the split of clustered studies' code, remainders to the last client",
     ),
 )
 LONG_TAILS = _table(
-    Entry(
+    RegistryEntry(
         "exponential",
         "fedquilt.data.partitions.long_tail:ExponentialTail",
         "sizes fall exponentially",
         "Cui et al. 2019",
     ),
-    Entry("step", "fedquilt.data.partitions.long_tail:StepTail", "half the classes are rare"),
+    RegistryEntry("step", "fedquilt.data.partitions.long_tail:StepTail", "half the classes are rare"),
 )
 SHIFTS = _table(
-    Entry(
+    RegistryEntry(
         "rotation",
         "fedquilt.data.partitions.shift:Rotation",
         "images turned by angles dealt to clients",
         "Ghosh et al. 2020",
     ),
-    Entry("noise", "fedquilt.data.partitions.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"),
-    Entry("light", "fedquilt.data.partitions.shift:Light", "brightness and contrast dealt to clients"),
-    Entry("colour", "fedquilt.data.partitions.shift:Colour", "colour casts dealt to clients"),
-    Entry(
+    RegistryEntry(
+        "noise", "fedquilt.data.partitions.shift:Noise", "noise of a level dealt to clients", "Li et al. 2022"
+    ),
+    RegistryEntry("light", "fedquilt.data.partitions.shift:Light", "brightness and contrast dealt to clients"),
+    RegistryEntry("colour", "fedquilt.data.partitions.shift:Colour", "colour casts dealt to clients"),
+    RegistryEntry(
         "label_permutation",
         "fedquilt.data.partitions.shift:LabelPermutation",
         "groups that permute labels",
@@ -481,57 +485,63 @@ SHIFTS = _table(
     ),
 )
 TRANSFORMS = _table(
-    Entry("resize", "fedquilt.data.transforms:Resize", "square images of another size, bilinear"),
-    Entry("grey_to_rgb", "fedquilt.data.transforms:GreyToRGB", "one channel three times"),
-    Entry("normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training rows"),
-    Entry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad, and cut at a random place"),
-    Entry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),
+    RegistryEntry("resize", "fedquilt.data.transforms:Resize", "square images of another size, bilinear"),
+    RegistryEntry("grey_to_rgb", "fedquilt.data.transforms:GreyToRGB", "one channel three times"),
+    RegistryEntry(
+        "normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training rows"
+    ),
+    RegistryEntry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad, and cut at a random place"),
+    RegistryEntry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),
 )
 STREAMS = _table(
-    Entry("by_class", "fedquilt.data.streams.kinds:ByClass", "groups of classes, one after the other"),
-    Entry("datasets", "fedquilt.data.streams.kinds:Datasets", "data sets, one after the other"),
-    Entry("client_datasets", "fedquilt.data.streams.kinds:ClientDatasets", "each client its own list of data sets"),
-    Entry("drift", "fedquilt.data.streams.kinds:Drift", "a shift that happens at a round"),
+    RegistryEntry("by_class", "fedquilt.data.streams.kinds:ByClass", "groups of classes, one after the other"),
+    RegistryEntry("datasets", "fedquilt.data.streams.kinds:Datasets", "data sets, one after the other"),
+    RegistryEntry(
+        "client_datasets", "fedquilt.data.streams.kinds:ClientDatasets", "each client its own list of data sets"
+    ),
+    RegistryEntry("drift", "fedquilt.data.streams.kinds:Drift", "a shift that happens at a round"),
 )
 AGGREGATORS = _table(
-    Entry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples", ready=True),
-    Entry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same", ready=True),
-    Entry(
+    RegistryEntry("mean", "fedquilt.pieces.aggregators:mean", "weighted by examples", ready=True),
+    RegistryEntry("uniform_mean", "fedquilt.pieces.aggregators:uniform_mean", "every client the same", ready=True),
+    RegistryEntry(
         "stitch",
         "fedquilt.pieces.merging.aggregators:stitch",
         "mean over those who changed a weight much",
         "He et al. 2025",
     ),
-    Entry("ties", "fedquilt.pieces.merging.aggregators:ties", "trimmed, signs elected", "Yadav et al. 2023"),
-    Entry("dare", "fedquilt.pieces.merging.aggregators:dare", "most changes dropped, the rest grown", "Yu et al. 2024"),
-    Entry(
+    RegistryEntry("ties", "fedquilt.pieces.merging.aggregators:ties", "trimmed, signs elected", "Yadav et al. 2023"),
+    RegistryEntry(
+        "dare", "fedquilt.pieces.merging.aggregators:dare", "most changes dropped, the rest grown", "Yu et al. 2024"
+    ),
+    RegistryEntry(
         "task_arithmetic", "fedquilt.pieces.merging.aggregators:task_arithmetic", "a scaled sum", "Ilharco et al. 2023"
     ),
 )
 CODECS = _table(
-    Entry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
-    Entry("hgc_rc", "fedquilt.pieces.codecs:hgc_rc", "signs, and the norms of rows and columns"),
-    Entry("hgc_legacy", "fedquilt.pieces.codecs:hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
-    Entry("sign", "fedquilt.pieces.codecs:sign", "signs and one scale", "Karimireddy et al. 2019"),
-    Entry("top_k", "fedquilt.pieces.codecs:top_k", "the largest entries", "Aji and Heafield 2017"),
-    Entry("random_k", "fedquilt.pieces.codecs:random_k", "random entries", "Konecny et al. 2016"),
-    Entry("qsgd", "fedquilt.pieces.codecs:qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
-    Entry("uniform", "fedquilt.pieces.codecs:uniform", "a few bits per entry, evenly spaced"),
-    Entry("half", "fedquilt.pieces.codecs:half", "16 bits per entry"),
-    Entry("power_sgd", "fedquilt.pieces.codecs:power_sgd", "two thin factors", "Vogels et al. 2019"),
-    Entry(
+    RegistryEntry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
+    RegistryEntry("hgc_rc", "fedquilt.pieces.codecs:hgc_rc", "signs, and the norms of rows and columns"),
+    RegistryEntry("hgc_legacy", "fedquilt.pieces.codecs:hgc_legacy", "as its authors' code; mixes up rows", "CEHGLS"),
+    RegistryEntry("sign", "fedquilt.pieces.codecs:sign", "signs and one scale", "Karimireddy et al. 2019"),
+    RegistryEntry("top_k", "fedquilt.pieces.codecs:top_k", "the largest entries", "Aji and Heafield 2017"),
+    RegistryEntry("random_k", "fedquilt.pieces.codecs:random_k", "random entries", "Konecny et al. 2016"),
+    RegistryEntry("qsgd", "fedquilt.pieces.codecs:qsgd", "a few bits per entry, unbiased", "Alistarh et al. 2017"),
+    RegistryEntry("uniform", "fedquilt.pieces.codecs:uniform", "a few bits per entry, evenly spaced"),
+    RegistryEntry("half", "fedquilt.pieces.codecs:half", "16 bits per entry"),
+    RegistryEntry("power_sgd", "fedquilt.pieces.codecs:power_sgd", "two thin factors", "Vogels et al. 2019"),
+    RegistryEntry(
         "localized",
         "fedquilt.pieces.codecs:localized",
         "the largest of all tensors, in the smallest of four forms",
         "He et al. 2025",
     ),
-    Entry("sparse", "fedquilt.pieces.codecs:sparse", "what is not 0, in the smallest of four forms"),
-    Entry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
+    RegistryEntry("sparse", "fedquilt.pieces.codecs:sparse", "what is not 0, in the smallest of four forms"),
+    RegistryEntry("lfsr", "fedquilt.pieces.codecs:lfsr", "whitening of bytes at the end of a chain; not encryption"),
 )
 TRACKERS = _table(
-    Entry("tensorboard", "fedquilt.runs.trackers.tensorboard:TensorBoard", "event files for TensorBoard"),
-    Entry("wandb", "fedquilt.runs.trackers.wandb:WandB", "Weights & Biases"),
-    Entry("mlflow", "fedquilt.runs.trackers.mlflow:MLflow", "MLflow"),
+    RegistryEntry("tensorboard", "fedquilt.runs.trackers.tensorboard:TensorBoard", "event files for TensorBoard"),
+    RegistryEntry("wandb", "fedquilt.runs.trackers.wandb:WandB", "Weights & Biases"),
+    RegistryEntry("mlflow", "fedquilt.runs.trackers.mlflow:MLflow", "MLflow"),
 )
 MODELS = _models(
     logistic="one linear layer",
@@ -555,13 +565,15 @@ MODELS = _models(
     hf_mae="a masked autoencoder of transformers, frozen but for its adapters (folder=...)",
 )
 ENGINES = _table(
-    Entry("auto", "fedquilt.runs.engines:auto", "in this process, and in workers once a run turns out to be long"),
-    Entry("local", "fedquilt.runs.engines:local", "in this process, one client after the other"),
-    Entry("workers", "fedquilt.runs.engines:workers", "in worker processes, on one device or several"),
-    Entry("lanes", "fedquilt.runs.engines:lanes", "several clients at once in stacked tensors"),
-    Entry("flower-simulation", "fedquilt.runs.engines:flower_simulation", "Flower's simulation runtime on Ray"),
+    RegistryEntry(
+        "auto", "fedquilt.runs.engines:auto", "in this process, and in workers once a run turns out to be long"
+    ),
+    RegistryEntry("local", "fedquilt.runs.engines:local", "in this process, one client after the other"),
+    RegistryEntry("workers", "fedquilt.runs.engines:workers", "in worker processes, on one device or several"),
+    RegistryEntry("lanes", "fedquilt.runs.engines:lanes", "several clients at once in stacked tensors"),
+    RegistryEntry("flower-simulation", "fedquilt.runs.engines:flower_simulation", "Flower's simulation runtime on Ray"),
 )
-_TABLES: Mapping[str, Mapping[str, Entry]] = {
+_TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "method": METHODS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
@@ -580,22 +592,22 @@ _TABLES: Mapping[str, Mapping[str, Entry]] = {
 }
 
 
-def entries(table: str) -> Mapping[str, Entry]:
+def entries(table: str) -> Mapping[str, RegistryEntry]:
     """The names of one table; installed packages add theirs by the entry point group 'fedquilt.<table>s'."""
     return {**_installed(table, tuple(sys.path)), **_TABLES[table]}
 
 
 @cache
-def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, Entry]:
+def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, RegistryEntry]:
     """What packages on this path add. They are looked through once: that takes longer than all other checks."""
     found = {}
     for point in reversed(tuple(entry_points(group=f"fedquilt.{table}s"))):
         package = point.dist.name if point.dist else point.value
-        found[point.name] = Entry(point.name, point.value, f"from {package}", package=package)
+        found[point.name] = RegistryEntry(point.name, point.value, f"from {package}", package=package)
     return MappingProxyType(found)
 
 
-def lookup(table: str, name: str) -> Entry:
+def lookup(table: str, name: str) -> RegistryEntry:
     """The entry of a name; an unknown one is an error that says what was perhaps meant."""
     known = entries(table)
     if name in known:

@@ -19,7 +19,7 @@ import pytest
 import fedquilt as package
 from browser.conftest import Opened
 from fedquilt.data import read
-from fedquilt.watch.server import Watch
+from fedquilt.watch.server import WatchServer
 from helpers.command import SMALL, lines, small
 from helpers.growing import Growing
 
@@ -28,8 +28,8 @@ LONG = 60_000  # milliseconds: machines may be busy
 
 
 @contextmanager
-def served(top: Path) -> Iterator[Watch]:
-    with Watch(top) as server:
+def served(top: Path) -> Iterator[WatchServer]:
+    with WatchServer(top) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

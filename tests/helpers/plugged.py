@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt.data import Arrays, Entry, File
+from fedquilt.data import Arrays, DatasetEntry, File
 from fedquilt.errors import InputError
 
 NOT_A_DATA_SET = 3
@@ -44,7 +44,7 @@ def picture_bytes() -> bytes:
     return rows.tobytes()
 
 
-PICTURES = Entry(
+PICTURES = DatasetEntry(
     "pictures",
     "CC0",
     "made here",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from fedquilt.analysis.newcomers import EPOCHS, Learned, every_mode
+from fedquilt.analysis.newcomers import EPOCHS, LearnedRun, every_mode
 from fedquilt.config.config import Config, load
 from fedquilt.config.data import federations_of
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
+from fedquilt.core.table import Divided, Source
 from fedquilt.errors import InputError, SnapshotError
 from fedquilt.runs.build import method_of
 from fedquilt.storage.files import to_json, write_atomic
@@ -18,21 +19,22 @@ from fedquilt.storage.folder import RunFolder
 FILE = "metrics/newcomers.json"
 
 
-def learned_in(folder: Path, federation: Any = None) -> tuple[Learned, Any]:
+def learned_in(folder: Path, federation: Source | None = None) -> tuple[LearnedRun, Source]:
     """What the run learned so far, and the newcomers: those given, or those its recipe holds out."""
     config = config_in(folder)
     part, new = federations_of(config)
-    if federation is None and new is None:
+    found = new if federation is None else federation
+    if found is None:
         raise InputError(f"The recipe of '{folder}' holds nobody out. Give data.newcomers, or a federation.")
-    return learned_from(config, folder, part), new if federation is None else federation
+    return learned_from(config, folder, part), found
 
 
-def learned_from(config: Config, folder: Path, part: Any) -> Learned:
+def learned_from(config: Config, folder: Path, part: Divided) -> LearnedRun:
     """The state in the newest snapshot of a run on these data."""
     found = RunFolder(folder).newest(config.identity(), part.fingerprint())
     if found is None:
         raise SnapshotError(f"'{folder}' has no snapshot that is whole. Run it (on): fedquilt resume {folder}")
-    return Learned(method_of(config, part), found.state, found.done, Seed(config.seed))
+    return LearnedRun(method_of(config, part), found.state, found.done, Seed(config.seed))
 
 
 def config_in(folder: Path) -> Config:
@@ -42,7 +44,7 @@ def config_in(folder: Path) -> Config:
     return load(folder / "config.toml")
 
 
-def newcomers_of(config: Config, folder: Path, part: Any, new: Any, epochs: int = EPOCHS) -> dict[str, Any]:
+def newcomers_of(config: Config, folder: Path, part: Divided, new: Divided, epochs: int = EPOCHS) -> Row:
     """The newcomers' scores in all modes, kept in the folder; computed only if they are not there yet."""
     learned = learned_from(config, folder, part)
     key = {"rounds": learned.done, "epochs": epochs, "data": new.fingerprint()}
@@ -54,9 +56,9 @@ def newcomers_of(config: Config, folder: Path, part: Any, new: Any, epochs: int 
     return kept
 
 
-def _kept(path: Path) -> dict[str, Any]:
+def _kept(path: Path) -> Row:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        found: Row = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
     return found

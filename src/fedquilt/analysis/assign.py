@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedquilt.analysis.afterwards import config_in
-from fedquilt.analysis.newcomers import Learned, download_of
-from fedquilt.config.config import Config, Kinded
+from fedquilt.analysis.newcomers import LearnedRun, download_of
+from fedquilt.config.config import Config, Data, Kinded
 from fedquilt.config.data import divided, federation_of
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.deployed import first_state
 from fedquilt.core.exchange import Turn
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Site
-from fedquilt.data import Federation
+from fedquilt.core.table import ClientId, Divided, Site
 from fedquilt.errors import InputError, SnapshotError, StageError
 from fedquilt.metrics.scoring import score_of
 from fedquilt.pieces.clustering.result import AMBIGUOUS, ClusterResult, members
@@ -35,7 +35,7 @@ NEW = "newcomer"
 
 
 @dataclass(frozen=True)
-class Placed:
+class Assignment:
     """Where a client belongs.
 
     Args:
@@ -56,7 +56,7 @@ class Placed:
     rule: str
 
 
-def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) -> Placed:
+def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) -> Assignment:
     """The cluster of a client that never took part, from a run's folder and the client's own rows.
 
     By direction, the client trains as it would have when clusters were found, from the same model; the run keeps both.
@@ -77,8 +77,11 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     config = config_in(place)
     site = data if isinstance(data, Site) else rows_of(config, Path(data), text["classes"], kept_in(place))
     snapshot = _newest(config, place)
-    learned = Learned(
-        method_of(config, _Alone(site, text["classes"])), snapshot.state, snapshot.done, Seed(config.seed)
+    learned = LearnedRun(
+        method_of(config, cast(Divided, _Alone(site, text["classes"]))),
+        snapshot.state,
+        snapshot.done,
+        Seed(config.seed),
     )
     if "y" not in site.train.columns and not getattr(learned.method, "reconstructs", False):
         raise InputError(
@@ -111,20 +114,34 @@ def _newest(config: Config, folder: Path) -> SnapshotRecord:
 
 def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | None = None) -> Site:
     """The rows of one client, prepared as the run's were."""
+    data = _as_the_run(config, path, kept)
+    one = divided(data)
+    if classes is not None and (one.classes or 0) > classes:
+        raise InputError(f"'{path}' has labels up to {(one.classes or 0) - 1}; the run knows {classes} classes.")
+    if kept is not None:
+        mine = one.prepare if isinstance(one.prepare, PerColumn) else None
+        if mine is None or mine.kinds() != kept.prepare.kinds():
+            raise InputError(f"The columns of '{path}' are not those of the run's table: {kept.prepare.kinds()}.")
+        one = one.prepared(kept.prepare)
+    if any(t.kind == "normalise" and "mean" not in t.options for t in data.transforms):
+        one = replace(one, prepare=federation_of(config).prepare)  # its numbers are those of the run's training rows
+    return one.site(one.ids[0], 0)
+
+
+def _as_the_run(config: Config, path: Path, kept: Prepared | None) -> Data:
+    """The settings of the run's data, for a file of one client."""
     if config.data.text is not None and config.data.tokeniser is None and path.suffix != ".npz":
         raise InputError(
             f"'{path}' is a table of texts, but the run numbered words by the vocabulary of its own texts, which it "
             "did not keep. Give the client's rows as word ids, in an .npz with x and y."
         )
-    by_itself: dict[str, Any] = (
-        {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
-    )
+    by_itself: Row = {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
     if kept is not None and path.name.endswith((".csv", ".csv.gz", ".parquet")):
         columns = kept.prepare.columns
         by_itself |= {"features": [c.name for c in columns], "categories": [c.name for c in columns if c.category]}
     elif kept is not None:
         by_itself |= {"features": None, "categories": None}
-    data = config.data.model_copy(
+    return config.data.model_copy(
         update={
             "source": None,
             "path": str(path),
@@ -143,17 +160,6 @@ def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | No
             **by_itself,
         }
     )
-    one: Federation = divided(data)
-    if classes is not None and (one.classes or 0) > classes:
-        raise InputError(f"'{path}' has labels up to {(one.classes or 0) - 1}; the run knows {classes} classes.")
-    if kept is not None:
-        mine = one.prepare if isinstance(one.prepare, PerColumn) else None
-        if mine is None or mine.kinds() != kept.prepare.kinds():
-            raise InputError(f"The columns of '{path}' are not those of the run's table: {kept.prepare.kinds()}.")
-        one = one.prepared(kept.prepare)
-    if any(t.kind == "normalise" and "mean" not in t.options for t in data.transforms):
-        one = replace(one, prepare=federation_of(config).prepare)  # its numbers are those of the run's training rows
-    return one.site(one.ids[0], 0)
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ class _Alone:
         return self.only
 
 
-def _by_direction(found: ClusterResult, learned: Learned, site: Site, client: ClientId) -> Placed:
+def _by_direction(found: ClusterResult, learned: LearnedRun, site: Site, client: ClientId) -> Assignment:
     method: Any = learned.method
     fresh = first_state(method, learned.seed, client)
     turn = Turn(learned.done, client, learned.seed.fold("newcomer", client))
@@ -176,7 +182,7 @@ def _by_direction(found: ClusterResult, learned: Learned, site: Site, client: Cl
     if vector is None:
         raise InputError(f"{type(method).__name__} keeps directions, but a client alone cannot tell its own.")
     placed = by_direction(found, vector)
-    return Placed(placed.cluster, placed.nearest, placed.distance, placed.margin, placed.ambiguous, "direction")
+    return Assignment(placed.cluster, placed.nearest, placed.distance, placed.margin, placed.ambiguous, "direction")
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ class _Members:
 
     folder: Path
     snapshot: SnapshotRecord
-    learned: Learned
+    learned: LearnedRun
 
     def model(self, client: ClientId) -> Params:
         run = RunFolder(self.folder)
@@ -195,7 +201,7 @@ class _Members:
         return method.personal_model(download_of(self.learned, client), state)
 
 
-def _by_loss(found: ClusterResult, learned: Learned, site: Site, clients: _Members) -> Placed:
+def _by_loss(found: ClusterResult, learned: LearnedRun, site: Site, clients: _Members) -> Assignment:
     score = score_of(learned.method)
     losses = {
         k: score(learned.method.predict, clients.model(group[0]), site.train).loss
@@ -205,4 +211,4 @@ def _by_loss(found: ClusterResult, learned: Learned, site: Site, clients: _Membe
     ranked = sorted(losses, key=lambda k: (losses[k], k))
     best = ranked[0]
     margin = losses[ranked[1]] - losses[best] if len(ranked) > 1 else math.inf
-    return Placed(best, best, losses[best], margin, margin < AMBIGUOUS, "loss")
+    return Assignment(best, best, losses[best], margin, margin < AMBIGUOUS, "loss")

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedquilt.core.net import Net
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import IID, Federation
 from fedquilt.engines.lanes import Lanes
@@ -30,7 +30,7 @@ BATCH, SHAPE, CLASSES = 10, (1, 28, 28), 10
 
 def measured(
     models: Sequence[str] = MODELS, processes: int | None = None, seconds: float = 1.5, clients: int = 8, rows: int = 50
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """For each model and engine: steps per second of FedAvg with batches of 10, and the memory that is taken.
 
     Args:
@@ -84,7 +84,7 @@ def _pss(process: int | str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-def advice(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+def advice(rows: Sequence[Row]) -> list[dict[str, str]]:
     """For each model the fastest engine, and what to set for it."""
     found = []
     for kind in dict.fromkeys(row["model"] for row in rows):

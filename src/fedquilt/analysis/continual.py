@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from fedquilt.config.data import federations_of
 from fedquilt.core.exchange import Method
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
 from fedquilt.data.streams.streams import Stream
@@ -34,7 +34,7 @@ Labelled = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Examiner:
+class TaskExaminer:
     """Scores models on the tasks of a stream; the rows of all clients are put together.
 
     Args:
@@ -138,7 +138,7 @@ def _share(right: Tensor) -> float:
     return float(right.double().mean())
 
 
-def summary(before: dict[str, list[float]], after: Sequence[dict[str, list[float]]]) -> dict[str, dict[str, Any]]:
+def summary(before: dict[str, list[float]], after: Sequence[dict[str, list[float]]]) -> dict[str, Row]:
     """Of each measure its matrix (a row for each stage), the scores before, and the numbers of :func:`continual`.
 
     Of a loss, ``forgetting`` is how far it is above its least, and transfers count a fall as gain.
@@ -153,7 +153,7 @@ def summary(before: dict[str, list[float]], after: Sequence[dict[str, list[float
     return found
 
 
-def evaluate(folder: str | Path, rows: int | None = None) -> dict[str, Any]:
+def evaluate(folder: str | Path, rows: int | None = None) -> Row:
     """Probe what a run on a stream kept of each stage; the numbers are also written to its metrics/continual.json.
 
     Example:
@@ -163,7 +163,7 @@ def evaluate(folder: str | Path, rows: int | None = None) -> dict[str, Any]:
     return keep(Recalled.of(Path(folder), rows))
 
 
-def keep(run: Recalled) -> dict[str, Any]:
+def keep(run: Recalled) -> Row:
     """All numbers of a run, also in its folder."""
     found = run.told()
     write_atomic(run.folder / FILE, to_json(found, indent=1).encode())
@@ -177,7 +177,7 @@ class Recalled:
     folder: Path
     kind: str
     seed: int
-    examiner: Examiner
+    examiner: TaskExaminer
     stages: tuple[Stage, ...]
 
     @classmethod
@@ -195,7 +195,7 @@ class Recalled:
             )
         tasks = tuple(stream.clock.task(stage.round - 1) for stage in stages)
         method = method_of(config, stream)
-        examiner = Examiner(method, stream, tasks, rows, seed=Seed(config.seed))
+        examiner = TaskExaminer(method, stream, tasks, rows, seed=Seed(config.seed))
         return cls(folder, config.method.kind, config.seed, examiner, stages)
 
     @property
@@ -214,7 +214,7 @@ class Recalled:
         rounds = {name: (getattr(bank, name) + 1).tolist() for name in ("born", "used")}
         return {"counts": bank.counts.tolist(), "merges": bank.merges.tolist(), **rounds}
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> Row:
         """All numbers."""
         before = self.examiner.scores(self.start)
         after = [self.examiner.mean_scores(self.models(stage)) for stage in self.stages]

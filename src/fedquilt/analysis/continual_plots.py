@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 
 from fedquilt.analysis.continual import Recalled
 from fedquilt.analysis.continual_view import NAMES
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
 from fedquilt.models.masked import masking
@@ -25,7 +26,7 @@ from fedquilt.rounds.client import one_thread
 ROWS, SHOWN, NEAR = 300, 10, 6  # rows of a task on the map; prototypes shown; images of each
 
 
-def pictures(run: Recalled, found: Mapping[str, Any], to: Path) -> list[Path]:
+def pictures(run: Recalled, found: Mapping[str, JSON], to: Path) -> list[Path]:
     """Matrices, growth of the bank, prototypes as their nearest images, reconstructions, and a map of features."""
     with one_thread(), rc_context(STYLE):
         made = [_matrices(found, to / "matrix"), _reconstructions(run, to / "reconstructions")]
@@ -37,7 +38,7 @@ def pictures(run: Recalled, found: Mapping[str, Any], to: Path) -> list[Path]:
     return made
 
 
-def _matrices(found: Mapping[str, Any], path: Path) -> Path:
+def _matrices(found: Mapping[str, JSON], path: Path) -> Path:
     """Scores by stage and task; what is right of the diagonal was not yet met."""
     names = [n for n in ("probe", "neighbours", "probe_all", "loss") if n in found["measures"]]
     figure, axes = subplots(1, len(names), figsize=(4.1 * len(names), 4.2))
@@ -64,25 +65,15 @@ def _short(value: float, name: str) -> str:
     return f"{value:.3f}" if name == "loss" else f"{100 * value:.1f}"
 
 
-def _growth(found: Mapping[str, Any], path: Path) -> Path:
+def _growth(found: Mapping[str, JSON], path: Path) -> Path:
     """Rows of the bank and what became of the prototypes that came, by round."""
     rows = [row for row in found["by_round"] if "bank" in row]
     rounds = [row["round"] for row in rows]
     figure, (left, right) = subplots(1, 2, figsize=(10, 3.6))
-    left.plot(
-        rounds, [row["bank"] for row in rows], color=COLOURS[0], marker="o", markersize=3, label="rows of the bank"
-    )
-    below = np.zeros(len(rows))
-    for colour, kind in zip(COLOURS[1:], ("merged", "added", "dropped", "evicted"), strict=False):
-        counts = np.array([row[f"prototypes_{kind}"] for row in rows])
-        if counts.any():
-            left.bar(rounds, counts, bottom=below, color=colour, alpha=0.5, label=kind)
-            below += counts
+    _draw_bank(left, rows)
     for colour, kind in zip(COLOURS, ("max", "mean", "min"), strict=False):
         values = [row[f"prototypes_cos_{kind}"] for row in rows]
         right.plot(rounds, values, color=colour, marker="o", markersize=3, label=kind)
-    most = max(*(row["bank"] for row in rows), *below)
-    left.set(xlabel="round", ylabel="prototypes", title="The bank, and what came to it", ylim=(0, 1.4 * most))
     right.set(xlabel="round", ylabel="cosine", title="Cosines between the prototypes of a round", ylim=(-1.02, 1.02))
     for axis in (left, right):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -91,6 +82,20 @@ def _growth(found: Mapping[str, Any], path: Path) -> Path:
             axis.axvline(end + 0.5, color="#777777", linestyle=":", linewidth=1)
     names = [n for n in rows[0] if n == "bank" or n.startswith("prototypes_")]
     return save(figure, path, ("round", *names), [(row["round"], *(row[n] for n in names)) for row in rows])
+
+
+def _draw_bank(axis: Axes, rows: Sequence[Row]) -> None:
+    """The rows of the bank, and what became of the prototypes that came."""
+    rounds, sizes = [row["round"] for row in rows], [row["bank"] for row in rows]
+    axis.plot(rounds, sizes, color=COLOURS[0], marker="o", markersize=3, label="rows of the bank")
+    below = np.zeros(len(rows))
+    for colour, kind in zip(COLOURS[1:], ("merged", "added", "dropped", "evicted"), strict=False):
+        counts = np.array([row[f"prototypes_{kind}"] for row in rows])
+        if counts.any():
+            axis.bar(rounds, counts, bottom=below, color=colour, alpha=0.5, label=kind)
+            below += counts
+    most = max(*sizes, *below)
+    axis.set(xlabel="round", ylabel="prototypes", title="The bank, and what came to it", ylim=(0, 1.4 * most))
 
 
 def _reconstructions(run: Recalled, path: Path) -> Path:
@@ -179,7 +184,7 @@ def _images(tables: Sequence[Table], each: int) -> Tensor:
     return torch.cat([table.rows(table.all_rows()[:each]).x for table in tables])
 
 
-def _show(axis: Any, image: Tensor, like: Tensor) -> None:
+def _show(axis: Axes, image: Tensor, like: Tensor) -> None:
     """An image without axes; grey levels and colours are stretched to those of ``like``."""
     low, high = float(like.min()), float(like.max())
     pixels = ((image - low) / max(high - low, 1e-6)).clamp(0, 1).permute(1, 2, 0).numpy()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON
 from fedquilt.terminal import say, show_table
 
 NAMES = {
@@ -20,7 +20,7 @@ NAMES = {
 NUMBERS = {"average": "average", "incremental": "increm.", "forgetting": "forgot", "backward": "BWT", "forward": "FWT"}
 
 
-def continual_tables(found: Mapping[str, Any]) -> None:
+def continual_tables(found: Mapping[str, JSON]) -> None:
     """One line for each measure, then the matrix of the linear probe."""
     table = _table(f"{found['method']}, {len(found['tasks'])} tasks, after {found['rounds'][-1]} rounds", "measure")
     for short in NUMBERS.values():
@@ -37,7 +37,7 @@ def continual_tables(found: Mapping[str, Any]) -> None:
         say(f"rows of the bank by round: {' '.join(banks)}")
 
 
-def _matrix(found: Mapping[str, Any], name: str) -> None:
+def _matrix(found: Mapping[str, JSON], name: str) -> None:
     row = found["measures"][name]
     table = _table(NAMES[name], "after")
     for task in found["tasks"]:

@@ -12,17 +12,16 @@ the method has none). Accuracies are fractions, on test rows; six decimals.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
 from fedquilt.metrics.energy import NOT_HERE
 from fedquilt.results.clusters import LOG
 from fedquilt.results.plots import write_csv
-from fedquilt.storage.files import storage
+from fedquilt.storage.files import file_name, storage
 from fedquilt.storage.finished import result_of
 from fedquilt.storage.folder import RunFolder
 
@@ -30,10 +29,11 @@ SERVER = ("round", "mean_acc", "std_acc", "mean_loss")
 CLIENT = ("round", "loss", "accuracy_before", "accuracy_after", "energy_consumed", "energy_ratio")
 DEPLOYED = ("round", "model", "selected", "deployed_accuracy", "deployed_loss")
 NOT_BY_CLIENT = "of the whole run only: the engine local tells clients apart"
+Visits = dict[tuple[int, ClientId], Mapping[str, JSON]]
 CLUSTER = ("round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambda")
 
 
-def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
+def export_csv(run: str | Path, to: str | Path) -> Row:
     """Write the files of a run below the folder ``to``; tells how many clients and rounds there were."""
     source, top = RunFolder(Path(run)), Path(to)
     if top.is_dir() and any(top.iterdir()):
@@ -42,30 +42,45 @@ def export_csv(run: str | Path, to: str | Path) -> dict[str, Any]:
     if not rounds:
         raise InputError(f"'{run}' has no scored round: it was not run, or has no test rows.")
     names = ("round", "test_accuracy", "test_accuracy_std", "test_loss")
-    _write(top / "server_metrics.csv", SERVER, ([r.get(n) for n in names] for r in rounds))
+    _write(top / "server_metrics.csv", SERVER, _fields(rounds, names))
     visits = _visits(source.rows("metrics/visits.jsonl"))
     measured = any(visit.get("joules") is not None for visit in visits.values())
-    clients: dict[ClientId, list[list[Any]]] = {}
-    for row in source.rows("metrics/clients.jsonl"):
-        if row["model"] == "deployed" and row["split"] == "test":
-            client = _id(row["client"])
-            clients.setdefault(client, []).append(_client(row, visits.get((row["round"], client)), measured))
+    clients = _by_client(source.rows("metrics/clients.jsonl"), visits, measured)
     for client, rows in clients.items():
-        place = top / f"client_{_file(client)}"
+        place = top / f"client_{file_name(client)}"
         _write(place / "metrics.csv", CLIENT, (row[: len(CLIENT)] for row in rows))
         _write(place / "deployed.csv", DEPLOYED, ([row[0], *row[len(CLIENT) :]] for row in rows))
     log = [c | {"round": r["round"]} for r in source.rows(LOG) for c in r.get("clusters", [])]
     if log:
         keys = ("round", "cluster", "clients", "accuracy", "embedding_distance", "lambda")
-        _write(top / "cluster_metrics.csv", CLUSTER, ([c.get(k) for k in keys] for c in log))
-    energy = (result_of(source.path) or {}).get("energy", {})
-    told = "in joules" if measured else energy.get("note") or (NOT_BY_CLIENT if energy.get("joules") else NOT_HERE)
+        _write(top / "cluster_metrics.csv", CLUSTER, _fields(log, keys))
+    told = "in joules" if measured else _no_joules(source)
     return {"folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": bool(log), "energy": told}
 
 
-def _visits(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[int, ClientId], Mapping[str, Any]]:
+def _fields(rows: Iterable[Mapping[str, JSON]], names: Iterable[str]) -> list[list[JSON]]:
+    return [[row.get(name) for name in names] for row in rows]
+
+
+def _no_joules(source: RunFolder) -> str:
+    """Why clients' joules are not known."""
+    energy = (result_of(source.path) or {}).get("energy", {})
+    return str(energy.get("note") or (NOT_BY_CLIENT if energy.get("joules") else NOT_HERE))
+
+
+def _by_client(rows: Iterable[Mapping[str, JSON]], visits: Visits, measured: bool) -> dict[ClientId, list[list[JSON]]]:
+    """The lines of each client: of the model it would use, on its test rows."""
+    clients: dict[ClientId, list[list[JSON]]] = {}
+    for row in rows:
+        if row["model"] == "deployed" and row["split"] == "test":
+            client = _id(row["client"])
+            clients.setdefault(client, []).append(_client(row, visits.get((row["round"], client)), measured))
+    return clients
+
+
+def _visits(rows: Iterable[Mapping[str, JSON]]) -> Visits:
     """Each client's visit of each round; of several the one that trained."""
-    found: dict[tuple[int, ClientId], Mapping[str, Any]] = {}
+    found: Visits = {}
     for row in rows:
         key = (row["round"], _id(row["client"]))
         if key not in found or row.get("steps") is not None:
@@ -73,8 +88,8 @@ def _visits(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[int, ClientId], Map
     return found
 
 
-def _client(row: Mapping[str, Any], visit: Mapping[str, Any] | None, counted: bool) -> list[Any]:
-    joules: list[Any] = [0, 0] if counted else [None, None]  # who was not asked spent nothing
+def _client(row: Mapping[str, JSON], visit: Mapping[str, JSON] | None, counted: bool) -> list[JSON]:
+    joules: list[JSON] = [0, 0] if counted else [None, None]  # who was not asked spent nothing
     measured = visit is not None and "after" in visit
     before, after = (visit["before"], visit["after"]) if visit is not None and measured else (row, row)
     if visit is not None:
@@ -92,20 +107,16 @@ def _client(row: Mapping[str, Any], visit: Mapping[str, Any] | None, counted: bo
     ]
 
 
-def _id(client: Any) -> ClientId:
+def _id(client: JSON) -> ClientId:
     """A client's id as it was; JSON has no tuples."""
     return tuple(client) if isinstance(client, list) else client
 
 
-def _file(client: ClientId) -> str:
-    return str(client) if isinstance(client, int) else json.dumps(client).replace("/", "%2F").strip('"')
-
-
-def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[JSON]]) -> None:
     with storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_csv(path, tuple(header), [[_text(v) for v in row] for row in rows])
 
 
-def _text(value: Any) -> Any:
+def _text(value: JSON) -> JSON:
     return "" if value is None else f"{value:.6f}" if isinstance(value, float) else value

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import Row
 from fedquilt.data import Federation, Stream
 from fedquilt.data.partitions.measures import label_entropy, measures
 from fedquilt.results.plots import partition as draw
 
 
-def looked_at(federation: Federation, title: str, plot: Path) -> dict[str, Any]:
+def looked_at(federation: Federation, title: str, plot: Path) -> Row:
     """Counts, measures and a picture of a division."""
     counts, ids = federation.label_counts("train"), [str(c) for c in federation.ids]
     picture = draw(counts, ids, f"{title}, {len(ids)} clients", plot)
@@ -28,7 +28,7 @@ def looked_at(federation: Federation, title: str, plot: Path) -> dict[str, Any]:
     }
 
 
-def stream_looked_at(stream: Stream, title: str, plot: Path) -> dict[str, Any]:
+def stream_looked_at(stream: Stream, title: str, plot: Path) -> Row:
     """Every task, and when it is on; one picture each."""
     tasks = []
     for number, task in enumerate(stream.tasks):
@@ -44,7 +44,7 @@ def stream_looked_at(stream: Stream, title: str, plot: Path) -> dict[str, Any]:
     }
 
 
-def stages(stream: Stream) -> list[dict[str, Any]]:
+def stages(stream: Stream) -> list[Row]:
     """Which task is on in which rounds, counted from 1, for clients without delay."""
     clock = stream.clock
     ends: Sequence[int | None] = [*clock.starts[1:], clock.period]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.analysis.afterwards import config_in, learned_from
-from fedquilt.analysis.newcomers import Learned, download_of
+from fedquilt.analysis.newcomers import LearnedRun, download_of
 from fedquilt.config.config import Config
 from fedquilt.config.data import federations_of
 from fedquilt.core.deployed import deployed_model, first_state
@@ -34,8 +34,8 @@ class Played:
 
     folder: Path
     config: Config
-    federation: Any
-    learned: Learned
+    federation: Federation
+    learned: LearnedRun
 
     @classmethod
     def of(cls, folder: Path) -> Played:
@@ -60,7 +60,7 @@ class Played:
     def plain(self) -> Net:
         """The network of the recipe, as it is before a method adds to it."""
         chosen = self.config.model
-        return net_called(chosen.kind, row_shape(self.federation), self.federation.classes, **chosen.options)
+        return net_called(chosen.kind, row_shape(self.federation), self.federation.classes or 2, **chosen.options)
 
     @cached_property
     def _slots(self) -> Any:

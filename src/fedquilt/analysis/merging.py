@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedquilt.config.config import load
 from fedquilt.core.params import Params
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
@@ -103,7 +104,7 @@ class Request:
     out: Path
     rule: str = "stitch"
     base: Path | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, JSON] = field(default_factory=dict)
     weights: Sequence[float] | None = None
     seed: int = 0
     force: bool = False
@@ -117,7 +118,7 @@ def known_rule(name: str) -> str:
     return rule
 
 
-def merge_files(request: Request, step: Step | None = None) -> dict[str, Any]:
+def merge_files(request: Request, step: Step | None = None) -> Row:
     """Merge, write the model and its card; tells what happened. ``step`` hears of every tensor and its numbers."""
     rule, began = known_rule(request.rule), time.perf_counter()
     _check(request, rule)
@@ -173,9 +174,7 @@ def _check(request: Request, rule: str) -> None:
             raise InputError(f"The rule {rule} takes {takes}; got --{name}.")
 
 
-def _written(
-    request: Request, rule: Rule, base: StoredModel, models: Sequence[StoredModel], step: Step | None
-) -> dict[str, Any]:
+def _written(request: Request, rule: Rule, base: StoredModel, models: Sequence[StoredModel], step: Step | None) -> Row:
     work = Work(
         base,
         [Difference(m, base) for m in models],
@@ -184,7 +183,7 @@ def _written(
         Seed(request.seed),
         MergeReport(),
     )
-    extra: dict[str, Any] = {}
+    extra: Row = {}
     if known_rule(request.rule) == "greedy_soup":
         chosen, score = greedy(request.options.get("recipe"), models)
         extra = {"chosen": [str(request.models[i]) for i in chosen], "valid_accuracy": score}
@@ -230,7 +229,7 @@ class _InOrder(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def _rule(rule: str, options: Mapping[str, Any], statistics: Sequence[StoredModel]) -> Rule:
+def _rule(rule: str, options: Mapping[str, JSON], statistics: Sequence[StoredModel]) -> Rule:
     given = {k: v for k, v in options.items() if k not in ("statistics", "recipe")}
     if rule in ("fisher", "regmean"):
         return Fisher(statistics) if rule == "fisher" else RegMean(statistics, **given)
@@ -244,14 +243,14 @@ def _source(path: Path) -> dict[str, str]:
     return {"path": str(path), "sha256": fingerprint(path)}
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(options: Mapping[str, JSON]) -> Row:
     return {
         k: [str(p) for p in v] if k == "statistics" else str(v) if isinstance(v, Path) else v
         for k, v in options.items()
     }
 
 
-def part_of(facts: Mapping[str, Any], place: int) -> str:
+def part_of(facts: Mapping[str, JSON], place: int) -> str:
     """What a model had to say in a merge, in words; without a base there are no changes to speak of."""
     if "chosen" in facts and facts["models"][place]["path"] not in facts["chosen"]:
         return "left out"
@@ -263,7 +262,7 @@ def card_of(out: Path) -> Path:
     return out / "merge_card.md" if out.is_dir() else out.with_name(out.stem + ".card.md")
 
 
-def _card(request: Request, facts: Mapping[str, Any]) -> None:
+def _card(request: Request, facts: Mapping[str, JSON]) -> None:
     """A page about the merge, and the same as JSON."""
     lines = [
         f"# {request.out.name}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from fedquilt.analysis.heads import Played
 from fedquilt.analysis.tails import evaluated, whole_views
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError, StorageError
 from fedquilt.pieces.realign import Realign, with_head
@@ -25,7 +25,7 @@ from fedquilt.storage.files import to_json, write_atomic
 FOLDER, MASK = "modes", "mask"
 
 
-def realigned(folder: str | Path, realign: Realign | None = None, to: Path | None = None) -> dict[str, Any]:
+def realigned(folder: str | Path, realign: Realign | None = None, to: Path | None = None) -> Row:
     """Save the modes of a finished run and score them; training-free, and the run itself stays as it is.
 
     ``universal`` (where there is a fixed frame), ``global`` (the realigned global head), ``plain`` (the global head as
@@ -79,7 +79,7 @@ def file_of(client: ClientId) -> str:
     return f"client-{name}.safetensors"
 
 
-def _write(played: Played, path: Path, model: Params, what: dict[str, Any], rule: Realign) -> str:
+def _write(played: Played, path: Path, model: Params, what: Row, rule: Realign) -> str:
     whole = {n: t.contiguous() for n, t in played.plain.full(model).items()}
     data = played.federation
     about = {
@@ -102,7 +102,7 @@ class Mode:
 
     model: Params
     mask: Tensor | None
-    about: dict[str, Any]
+    about: Row
 
 
 def load_mode(path: str | Path) -> Mode:

@@ -16,8 +16,9 @@ from fedquilt.core.deployed import first_state
 from fedquilt.core.exchange import Method, Turn
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.params import Names, Params, everything
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import Batch, ClientId, Site, Table
+from fedquilt.core.table import Batch, ClientId, Site, Source, Table
 from fedquilt.core.train import InTurn, Job, Train, Trained, constant
 from fedquilt.errors import InputError, StageError
 from fedquilt.metrics.classify import classify
@@ -47,7 +48,7 @@ class Newcomers:
     mode: str
     start: str
     epochs: int
-    clients: tuple[dict[str, Any], ...]
+    clients: tuple[Row, ...]
     mean: float
     std: float
     worst: float
@@ -55,22 +56,22 @@ class Newcomers:
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedRun:
     """What a run left behind, as far as newcomers need it: the method, the server's state, rounds done, the seed."""
 
     method: Method
-    state: Any
+    state: object
     done: int
     seed: Seed
 
 
 def evaluate_newcomers(
     trained: Snapshot | Method | str | Path,
-    federation: Any = None,
+    federation: Source | None = None,
     mode: str = "fine_tune",
     epochs: int = EPOCHS,
     *,
-    state: Any = None,
+    state: object = None,
     rounds: int = 1,
     seed: int = 0,
     score: Score = classify,
@@ -107,7 +108,9 @@ def evaluate_newcomers(
         return _evaluated(learned, newcomers, mode, 0 if mode == "none" else epochs, score)
 
 
-def _learned(trained: Any, federation: Any, state: Any, rounds: int, seed: int) -> tuple[Learned, Any]:
+def _learned(
+    trained: Snapshot | Method | str | Path, federation: Source | None, state: object, rounds: int, seed: int
+) -> tuple[LearnedRun, Source]:
     if isinstance(trained, str | Path):
         from fedquilt.analysis.afterwards import learned_in
 
@@ -115,13 +118,13 @@ def _learned(trained: Any, federation: Any, state: Any, rounds: int, seed: int) 
     if federation is None:
         raise InputError("Give the federation of the newcomers, for example of fedquilt.data.held_out(...).")
     if isinstance(trained, Snapshot):
-        return Learned(trained.method, trained.state, trained.round, trained.seed), federation
+        return LearnedRun(trained.method, trained.state, trained.round, trained.seed), federation
     if state is None:
         raise InputError("A method alone has learned nothing: give the server's state too, or a snapshot of a run.")
-    return Learned(trained, state, rounds, Seed(seed)), federation
+    return LearnedRun(trained, state, rounds, Seed(seed)), federation
 
 
-def _evaluated(learned: Learned, source: Any, mode: str, epochs: int, score: Score) -> Newcomers:
+def _evaluated(learned: LearnedRun, source: Source, mode: str, epochs: int, score: Score) -> Newcomers:
     if getattr(learned.method, "reconstructs", False):
         raise InputError(f"{type(learned.method).__name__} does not classify, which is what newcomers are scored by.")
     whole = learned.method.global_model(learned.state)
@@ -155,7 +158,7 @@ def _evaluated(learned: Learned, source: Any, mode: str, epochs: int, score: Sco
     )
 
 
-def _model(learned: Learned, whole: Params | None, client: ClientId, site: Site, work: Train | None) -> Params:
+def _model(learned: LearnedRun, whole: Params | None, client: ClientId, site: Site, work: Train | None) -> Params:
     """What this newcomer would use."""
     method, turn = learned.method, Turn(learned.done, client, learned.seed.fold("newcomer", client))
     fresh, own = first_state(method, learned.seed, client), getattr(method, "newcomer_model", None)
@@ -172,7 +175,7 @@ def _model(learned: Learned, whole: Params | None, client: ClientId, site: Site,
         raise (error.__cause__ or error) from error
 
 
-def download_of(learned: Learned, client: ClientId) -> Any:
+def download_of(learned: LearnedRun, client: ClientId) -> Any:
     """What the first trip of the next round would bring."""
     exchanges = {e.name: e for e in learned.method.exchanges()}
     names = learned.method.plan(learned.state, learned.done) or tuple(exchanges)
@@ -186,20 +189,15 @@ class Tuning:
     Where they are a model of the net and nothing else, in training mode, so that BatchNorm follows the newcomer.
     """
 
-    method: Any
-
-    @property
-    def net(self) -> Net:
-        """The method's network."""
-        net: Net = self.method.net
-        return net
+    method: Method
+    net: Net
 
     @property
     def trainable(self) -> tuple[str, ...]:
         """Those of the network."""
         return self.net.trainable
 
-    def __call__(self, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
+    def __call__(self, params: Params, fixed: Mapping[str, object], batch: Batch) -> Tensor:
         alone = params.keys() <= set(self.net.names)
         scores = logits_of(self.net(params, batch, train=True)) if alone else self.method.predict(params, batch)
         if not scores.requires_grad:
@@ -210,7 +208,7 @@ class Tuning:
         return F.cross_entropy(scores, batch.y)
 
 
-def _work(method: Any, mode: str, epochs: int) -> Train:
+def _work(method: Method, mode: str, epochs: int) -> Train:
     """The training of a newcomer: the method's, as far as it has one, on plain cross-entropy."""
     net: Net | None = getattr(method, "net", None)
     if net is None:
@@ -221,7 +219,7 @@ def _work(method: Any, mode: str, epochs: int) -> Train:
     changes: dict[str, Any] = {
         "start": _begin,
         "finish": _end,
-        "objective": Tuning(method),
+        "objective": Tuning(method, net),
         "epochs": epochs,
         "steps": None,
         "only": only,
@@ -240,11 +238,11 @@ def _local_work(method: Method) -> Train | None:
     return None
 
 
-def _begin(download: Params, client: Any, site: Site, turn: Turn) -> Job:
+def _begin(download: Params, client: None, site: Site, turn: Turn) -> Job:
     return Job(params=download)
 
 
-def _end(job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+def _end(job: Job, trained: Trained, client: None, site: Site, turn: Turn) -> tuple[None, None]:
     return None, None
 
 
@@ -252,7 +250,7 @@ def _tops(net: Net) -> str:
     return ", ".join(sorted({name.split(".")[0] for name in net.trainable}))
 
 
-def _row(client: ClientId, score: Any, site: Site, table: Table) -> dict[str, Any]:
+def _row(client: ClientId, score: Any, site: Site, table: Table) -> Row:
     answer = int(torch.bincount(_labels(site.train)).argmax())  # the smallest on a tie
     return {
         **score_row(score),
@@ -266,9 +264,9 @@ def _labels(table: Table) -> Tensor:
     return table.columns["y"].index_select(0, table.all_rows())
 
 
-def every_mode(learned: Learned, newcomers: Any, epochs: int = EPOCHS, score: Score = classify) -> dict[str, Any]:
+def every_mode(learned: LearnedRun, newcomers: Source, epochs: int = EPOCHS, score: Score = classify) -> Row:
     """All modes, as plain values; a mode that this method cannot have says why."""
-    found: dict[str, Any] = {}
+    found: Row = {}
     with one_thread():
         for mode in MODES:
             try:

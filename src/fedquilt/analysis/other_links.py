@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedquilt.config.config import apply, parse
 from fedquilt.config.links import Network
+from fedquilt.core.plain import JSON, Row
+from fedquilt.core.table import ClientId
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.results.statistics.targets import costs_until
 from fedquilt.results.views import RunView, views_in
@@ -27,7 +28,7 @@ def network_of(view: RunView, changes: Sequence[str]) -> Network:
     return network
 
 
-def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> list[dict[str, Any]]:
+def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> list[Row]:
     """For each run of a folder: virtual seconds in all, and until the mean test accuracy reaches the target.
 
     Nothing is written: the visits of the run say what travelled and how long clients worked.
@@ -67,12 +68,12 @@ def by_round(clock: VirtualClock, view: RunView) -> dict[int, float]:
     return found
 
 
-def _grouped(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:
-    found: dict[int, list[Mapping[str, Any]]] = {}
+def _grouped(rows: Sequence[Mapping[str, JSON]]) -> dict[int, list[Mapping[str, JSON]]]:
+    found: dict[int, list[Mapping[str, JSON]]] = {}
     for row in rows:
         found.setdefault(row["round"], []).append(row)
     return found
 
 
-def _id(client: Any) -> Any:
+def _id(client: JSON) -> ClientId:
     return tuple(client) if isinstance(client, list) else client

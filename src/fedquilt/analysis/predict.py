@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from fedquilt.config.config import Config
 from fedquilt.config.data import federation_of, prepare_of
 from fedquilt.core.columns import PerColumn, own, sums_of
 from fedquilt.core.net import logits_of
+from fedquilt.core.plain import JSON, Array
 from fedquilt.core.table import ClientId, Table
 from fedquilt.data import Arrays, Federation, imports
 from fedquilt.data.checks import input_column
@@ -87,7 +88,7 @@ def predict(folder: str | Path, data: str | Path, mode: Kind = "global", client:
         return _answered(chosen, config, names, _table(config, chosen, x), labels)
 
 
-def _cells(path: Path, mode: Mode, label: str, prepare: PerColumn) -> tuple[np.ndarray[Any, Any], Tensor | None]:
+def _cells(path: Path, mode: Mode, label: str, prepare: PerColumn) -> tuple[Array, Tensor | None]:
     """New rows of a table, and their labels if they have any that are numbers."""
     if not path.name.endswith((".csv", ".csv.gz", ".parquet")):
         _, x, labels = _rows(path, mode)
@@ -101,7 +102,7 @@ def _cells(path: Path, mode: Mode, label: str, prepare: PerColumn) -> tuple[np.n
     return x, known
 
 
-def _prepared(x: np.ndarray[Any, Any], prepare: PerColumn) -> Table:
+def _prepared(x: Array, prepare: PerColumn) -> Table:
     """Rows of a table, prepared as the run's were; where each client took its own numbers, by those of these rows."""
     if not len(x):
         raise InputError("There are no rows to answer.")
@@ -125,7 +126,7 @@ def _answered(mode: Mode, config: Config, names: tuple[str, ...], table: Table, 
     return Answers(names, answer, sure, accuracy)
 
 
-def _labels(path: Path, found: Mapping[str, Any], classes: int) -> Tensor:
+def _labels(path: Path, found: Mapping[str, JSON], classes: int) -> Tensor:
     y = found["y"]
     if y.shape != (len(found["x"]),) or y.dtype.kind not in "iub":
         raise InputError(
@@ -136,7 +137,7 @@ def _labels(path: Path, found: Mapping[str, Any], classes: int) -> Tensor:
     return torch.from_numpy(y.astype(np.int64))
 
 
-def _rows(path: Path, mode: Mode) -> tuple[tuple[str, ...], np.ndarray[Any, Any], Tensor | None]:
+def _rows(path: Path, mode: Mode) -> tuple[tuple[str, ...], Array, Tensor | None]:
     """Names, rows as they are stored, and labels if there are any."""
     if not path.is_dir():
         found = load(path)
@@ -159,7 +160,7 @@ def _rows(path: Path, mode: Mode) -> tuple[tuple[str, ...], np.ndarray[Any, Any]
     return tuple(str(p.relative_to(path)) for p in files), images, None
 
 
-def _table(config: Config, mode: Mode, x: np.ndarray[Any, Any]) -> Table:
+def _table(config: Config, mode: Mode, x: Array) -> Table:
     """The rows, stored and prepared as the run's were."""
     if not len(x):
         raise InputError("There are no rows to answer.")

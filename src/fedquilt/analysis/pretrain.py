@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -20,6 +19,7 @@ from fedquilt.config.config import Config
 from fedquilt.config.data import for_pretraining
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
 from fedquilt.data import Federation
@@ -95,7 +95,7 @@ def pretrain(config: Config, out: Path, how: Pretraining, fresh: bool = False, s
         raise InputError(f"Pretraining is for model.kind = 'mae', the recipe has {config.model.kind!r}.")
     data = for_pretraining(config.data, VALID)
     net = _net(config, data)
-    settings: dict[str, Any] = net.trait("settings")
+    settings: Row = net.trait("settings")
     print_of = {"model": settings, "data": data.fingerprint(), "how": asdict(how)}
     identity = hashlib.sha256(to_json(print_of).encode()).hexdigest()
     begun = None if fresh else _begun(out, identity)
@@ -225,7 +225,7 @@ def _begun(out: Path, identity: str) -> State | Facts | None:
     return found if isinstance(found, State | Facts) else None
 
 
-def _said(config: Config) -> dict[str, Any]:
+def _said(config: Config) -> Row:
     data = config.data
     kept = ("source", "path", "label", "size", "mean", "std", "pretraining", "seed")
     found = {n: getattr(data, n) for n in kept if getattr(data, n) is not None}

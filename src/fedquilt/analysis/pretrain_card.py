@@ -6,13 +6,13 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib import image
 
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
 from fedquilt.models.masked.masking import pictures
@@ -37,11 +37,11 @@ class Facts:
     """
 
     identity: str
-    model: dict[str, Any]
-    data: dict[str, Any]
+    model: Row
+    data: Row
     rows: int
     valid: int
-    training: dict[str, Any]
+    training: Row
     curve: tuple[tuple[float, float | None], ...]
     seconds: float
     sha256: str = ""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedquilt.analysis.heads import Played
 from fedquilt.core.params import Params
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId, Table
 from fedquilt.data import tiers_by_count, tiers_by_share
 from fedquilt.errors import InputError
@@ -33,7 +34,7 @@ def groups_of(counts: Tensor) -> dict[str, dict[str, list[int]]]:
 
 
 @dataclass
-class Examiner:
+class TailExaminer:
     """Scores of models on tables; features are computed once for each body and table."""
 
     played: Played
@@ -73,7 +74,7 @@ def labels_of(table: Table) -> Tensor:
     return table.columns["y"].index_select(0, table.all_rows())
 
 
-def evaluate(folder: str | Path, realign: Realign | None = None) -> dict[str, Any]:
+def evaluate(folder: str | Path, realign: Realign | None = None) -> Row:
     """Score a run on the common test set and on every client's own test rows, in every mode its method has.
 
     Modes: ``deployed`` (what the method itself uses), ``global`` and ``realigned`` (the global head, plain and
@@ -90,11 +91,11 @@ def evaluate(folder: str | Path, realign: Realign | None = None) -> dict[str, An
         return evaluated(Played.of(Path(folder)), realign)
 
 
-def evaluated(played: Played, realign: Realign | None) -> dict[str, Any]:
+def evaluated(played: Played, realign: Realign | None) -> Row:
     rule = realign or getattr(played.learned.method, "realign", None) or Realign()
-    shared, examiner = played.heads(), Examiner(played)
+    shared, examiner = played.heads(), TailExaminer(played)
     counts = played.counts
-    found: dict[str, Any] = {
+    found: Row = {
         "folder": str(played.folder),
         "method": played.config.method.kind,
         "rounds": played.learned.done,
@@ -110,7 +111,7 @@ def evaluated(played: Played, realign: Realign | None) -> dict[str, Any]:
     return found
 
 
-def _common(played: Played, examiner: Examiner, shared: Heads | None, rule: Realign) -> dict[str, Any]:
+def _common(played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign) -> Row:
     """On the common test set."""
     table: Table | None = getattr(played.federation, "global_test", None)
     if table is None:
@@ -124,12 +125,12 @@ def _common(played: Played, examiner: Examiner, shared: Heads | None, rule: Real
     return {name: _told(tally(scores, labels), groups) for name, scores in scored.items()}
 
 
-def _told(found: ClassTally, groups: Mapping[str, Any]) -> dict[str, Any]:
+def _told(found: ClassTally, groups: Mapping[str, JSON]) -> Row:
     kinds = {kind: by_group(found, tiers) for kind, tiers in groups.items()}
     return {**found.measures(), **halves([found]), **kinds, "per_class": found.recalls.tolist()}
 
 
-def _local(played: Played, examiner: Examiner, shared: Heads | None, rule: Realign) -> dict[str, Any]:
+def _local(played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign) -> Row:
     """On each client's own test rows."""
     tallies: dict[str, dict[str, list[ClassTally]]] = {}
     groupings: dict[str, list[Any]] = {kind: [] for kind in GROUPINGS}
@@ -158,7 +159,7 @@ def _local(played: Played, examiner: Examiner, shared: Heads | None, rule: Reali
 
 
 def _client_scores(
-    played: Played, examiner: Examiner, shared: Heads | None, rule: Realign, client: ClientId, table: Table
+    played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign, client: ClientId, table: Table
 ) -> tuple[dict[str, Tensor], bool]:
     """The scores of one client's rows in every mode, and whether it has no head of its own for want of a visit."""
     scored = {"deployed": examiner.scores(played.personal(client), table)}
@@ -175,13 +176,13 @@ def _client_scores(
     return {**scored, "own": scored["deployed"], **dict.fromkeys(PERSONAL, scored["realigned"])}, True
 
 
-def _collapsed(played: Played, examiner: Examiner, shared: Heads, rule: Realign) -> dict[str, Any]:
+def _collapsed(played: Played, examiner: TailExaminer, shared: Heads, rule: Realign) -> Row:
     """Neural collapse of the training rows' features, and norms of the heads' rows."""
     tables = [played.federation.site(c, played.learned.done - 1).train for c in played.clients]
     features = torch.cat([examiner.features(shared, t) for t in tables])
     labels = torch.cat([labels_of(t) for t in tables])
     frame = None if shared.fixed is None else shared.fixed.weight
-    measures = asdict(collapse(features, labels, played.federation.classes, frame))
+    measures = asdict(collapse(features, labels, played.counts.shape[1], frame))
     norms = {"global": shared.general, "realigned": rule.whole(shared.general)}
     rows = {name: lengths(head)[:, 0].tolist() for name, head in norms.items()}
     owned = [(h.general, h.own) for c in played.clients if (h := played.heads(c)) is not None and h.own is not None]

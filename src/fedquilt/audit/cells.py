@@ -15,7 +15,7 @@ from fedquilt.audit.tapping import Few, overheard
 from fedquilt.config.config import Config, Kinded
 from fedquilt.config.data import made
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Source
+from fedquilt.core.table import ClientId, Divided
 from fedquilt.engines.local import Local
 from fedquilt.errors import ExchangeError, InputError, RoundError
 from fedquilt.rounds.rounds import MemorySlots, Rounds
@@ -119,7 +119,7 @@ def cells(config: Config, plan: Plan) -> list[AuditCell]:
 
 
 def audited(
-    cell: AuditCell, federation: Source, plan: Plan, tell: Callable[[str], None] = lambda text: None
+    cell: AuditCell, federation: Divided, plan: Plan, tell: Callable[[str], None] = lambda text: None
 ) -> list[Finding]:
     """Play the cell's round, and attack; a defence that this method cannot live with is a finding too."""
     config, seed = _settings(cell, plan), Seed(plan.seed)
@@ -182,7 +182,7 @@ def _rate(config: Config, plan: Plan) -> float:
     return lr * float(factor)
 
 
-def _before(config: Config, federation: Source, plan: Plan) -> tuple[Any, MemorySlots | None]:
+def _before(config: Config, federation: Divided, plan: Plan) -> tuple[Any, MemorySlots | None]:
     """The server's state and the clients' after the rounds of the recipe that come first."""
     if plan.rounds == 0:
         return None, None
@@ -194,7 +194,7 @@ def _before(config: Config, federation: Source, plan: Plan) -> tuple[Any, Memory
     return rounds.state, slots
 
 
-def values_of(federation: Source) -> tuple[float, float, Tensor]:
+def values_of(federation: Divided) -> tuple[float, float, Tensor]:
     """The range of the data's values, and the mean input: what one knows of such data without looking at a client."""
     low, high, total, count = float("inf"), -float("inf"), torch.zeros(()), 0
     for client in federation.ids:

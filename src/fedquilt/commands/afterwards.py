@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedquilt.commands.options import AsJson, Folder, echo
+from fedquilt.core.plain import Row
+from fedquilt.core.table import ClientId
 
 
 def continual(
@@ -102,7 +104,7 @@ def predict(
     from fedquilt.analysis.predict import predict as answer
     from fedquilt.analysis.predict import save
 
-    who: Any = int(client) if client is not None and client.isdecimal() else client
+    who: ClientId = int(client) if client is not None and client.isdecimal() else client
     found = answer(folder, data, mode, who)
     save(found, to)
     counts = found.classes.bincount().tolist()
@@ -114,7 +116,7 @@ def predict(
     typer.echo(f"{told['rows']} rows{right}; per class {counts}: {to}")
 
 
-def _rule(folder: Path, given: dict[str, Any]) -> Realign | None:
+def _rule(folder: Path, given: Row) -> Realign | None:
     """The rule that was asked for; None for the run's own."""
     if not given:
         return None
@@ -126,7 +128,7 @@ def _rule(folder: Path, given: dict[str, Any]) -> Realign | None:
     return Realign(**{**own, **given})
 
 
-def _show(found: dict[str, Any], to: Path, as_json: bool) -> None:
+def _show(found: Row, to: Path, as_json: bool) -> None:
     from fedquilt.results.tail_plots import pictures
     from fedquilt.show.tail_view import tails_tables
 

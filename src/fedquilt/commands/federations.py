@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fedquilt.commands.options import AsJson, Energy, Overrides, Recipe, stops_on_sigterm, with_energy
+from fedquilt.core.plain import Row
 from fedquilt.errors import InputError
 
 KeyFolder = Annotated[Path | None, typer.Option("--keys", help="The key folder (fedquilt keys).", metavar="DIR")]
@@ -85,7 +86,7 @@ def serve(
 
             totals = dict.fromkeys(("bytes_up", "bytes_down", "quarantined"), 0)
 
-            def hear(round: int, metrics: dict[str, Any]) -> None:
+            def hear(round: int, metrics: Row) -> None:
                 totals.update({name: total + metrics[name] for name, total in totals.items()})
                 bar.round(round, metrics, totals)
 

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from fedquilt.core.plain import Row
 
 STOPPED = 143
 Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]
@@ -43,7 +45,7 @@ def stops_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
+def listing(rows: list[Row], as_json: bool, title: str) -> None:
     """Print rows as a table, or as JSON."""
     from fedquilt.show.show import listing as table
 
@@ -53,7 +55,7 @@ def listing(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
         table(rows, title)
 
 
-def echo(value: Any) -> None:
+def echo(value: object) -> None:
     """Print a value as JSON."""
     from fedquilt.storage.files import to_json
 

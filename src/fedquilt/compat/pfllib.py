@@ -17,7 +17,7 @@ from pathlib import Path
 from fedquilt.compat.arguments import parsed
 from fedquilt.compat.entry import told
 from fedquilt.data import Federation, only_clients
-from fedquilt.data.rows import Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 
 ROOTS = ("dataset", "../dataset")
@@ -64,7 +64,7 @@ def _few_shot(data: Federation, shots: int) -> Federation:
             seen[label] += 1
             kept.append(seen[label] <= shots)
         parts.append(rows[kept])
-    return replace(data, train=Rows.of(parts))
+    return replace(data, train=ClientRows.of(parts))
 
 
 def federations(asked: argparse.Namespace, folder: Path) -> tuple[Federation, Federation | None]:

@@ -103,6 +103,8 @@ def run(words: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(words)
     config = load(asked.recipe, asked.overrides)
     federation = federation_of(config)
+    if not isinstance(federation, Federation):
+        raise InputError("PFLlib's folders hold one division of rows, and this recipe has a stream of tasks.")
     write(federation, asked.to, partition_settings(config))
     print(f"{len(federation.ids)} clients, {federation.classes} classes: {asked.to}")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from fedquilt.config.options import check_options
 from fedquilt.config.settings import CodecChoice, Config
 from fedquilt.core.deployed import first_state
 from fedquilt.core.exchange import Codec, Exchange, Method, Turn, plain
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import Site, Table
+from fedquilt.core.table import Site, Source, Table
 from fedquilt.core.train import Train
 from fedquilt.errors import ConfigError, FedquiltError, InputError
 from fedquilt.methods.compressed import Compressed
@@ -50,7 +50,7 @@ def _codec(choice: CodecChoice, where: str) -> Codec:
     return codec if choice.field is None else on(choice.field, codec)
 
 
-def _made(kind: str, options: dict[str, Any], where: str) -> Codec:
+def _made(kind: str, options: Row, where: str) -> Codec:
     given, problems = check_options("codec", kind, options, where)
     if problems:
         raise ConfigError(problems)
@@ -58,7 +58,7 @@ def _made(kind: str, options: dict[str, Any], where: str) -> Codec:
     return codec
 
 
-def check_codecs(method: Method, source: Any, seed: Seed) -> None:
+def check_codecs(method: Method, source: Source, seed: Seed) -> None:
     """Refuse codecs that cannot work on what this method sends: one small trip of one client is coded and decoded."""
     trips = [e for e in method.exchanges() if e.codec != plain or e.download != plain]
     if not trips or not len(source.ids):

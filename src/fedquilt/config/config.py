@@ -7,7 +7,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,12 +14,13 @@ from fedquilt.config.options import check_options as check_options
 from fedquilt.config.options import explain_all
 from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
-from fedquilt.config.settings import Evaluation as Evaluation
+from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
 from fedquilt.config.settings import Kinded as Kinded
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
 from fedquilt.config.training import defaults_of
+from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
 
 
@@ -48,7 +48,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 _DEEPEST = 20
 
 
-def _depth(raw: Any) -> int:
+def _depth(raw: object) -> int:
     """How many sections and lists are inside one another, at the most; without recursion."""
     found, level = 0, [raw]
     while level := [v for v in level if isinstance(v, Mapping | list)]:
@@ -57,9 +57,9 @@ def _depth(raw: Any) -> int:
     return found
 
 
-def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[str]]:
     """The settings with dotted overrides, for example ``train.optimizer.lr=0.1``; and the overrides that are wrong."""
-    settings: dict[str, Any] = json.loads(json.dumps(raw, default=str))
+    settings: Row = json.loads(json.dumps(raw, default=str))
     problems = []
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -77,14 +77,14 @@ def apply(raw: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, A
     return settings, problems
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> JSON:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
 
 
-def parse(raw: Mapping[str, Any], where: str = "configuration", known: Sequence[str] = ()) -> Config:
+def parse(raw: Mapping[str, JSON], where: str = "configuration", known: Sequence[str] = ()) -> Config:
     """Check settings; raises one error that lists every problem, after those already known."""
     problems = list(known)
     raw = _with_kinds(raw)
@@ -112,7 +112,7 @@ _KINDS = {
 }
 
 
-def _with_kinds(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _with_kinds(raw: Mapping[str, JSON]) -> Row:
     """The settings, with the default kind where a choice has options only."""
     filled = dict(raw)
     for (*parents, leaf), kind in _KINDS.items():
@@ -127,10 +127,10 @@ def _with_kinds(raw: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _check_choices(raw: Mapping[str, Any]) -> list[str]:
+def _check_choices(raw: Mapping[str, JSON]) -> list[str]:
     """Problems of the sections that are chosen by kind."""
     problems: list[str] = []
-    choices: list[tuple[str, str, Any]] = [
+    choices: list[tuple[str, str, JSON]] = [
         ("method", "method", _inner(raw, "method")),
         ("optimizer", "train.optimizer", _optimizer(raw)),
         ("schedule", "train.schedule", _inner(raw, "train", "schedule")),
@@ -140,15 +140,10 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
         ("stream", "stream", _inner(raw, "stream")),
         ("shift", "stream.shift", _inner(raw, "stream", "shift")),
     ]
-    changes = _inner(raw, "data", "transforms")
-    for i, item in enumerate(changes if isinstance(changes, list) else []):
-        choices.append(("transform", f"data.transforms.{i}", item))
-    told = _inner(raw, "output", "trackers")
-    for i, item in enumerate(told if isinstance(told, list) else []):
-        choices.append(("tracker", f"output.trackers.{i}", item))
-    listed = _inner(raw, "compare", "methods")
-    for i, item in enumerate(listed if isinstance(listed, list) else []):
-        choices.append(("method", f"compare.methods.{i}", item))
+    for table, *keys in _LISTS:
+        listed = _inner(raw, *keys)
+        for i, item in enumerate(listed if isinstance(listed, list) else []):
+            choices.append((table, f"{'.'.join(keys)}.{i}", item))
     for section in ("codec", "download_codec"):
         choices += _codecs(section, _inner(raw, section))
     for table, path, asked in choices:
@@ -160,13 +155,14 @@ def _check_choices(raw: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+_LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
 _APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
 
 
-def _codecs(section: str, asked: Any) -> list[tuple[str, str, Any]]:
+def _codecs(section: str, asked: JSON) -> list[tuple[str, str, JSON]]:
     """The codecs of a section, and those chained behind them."""
     listed = isinstance(asked, list)
-    found: list[tuple[str, str, Any]] = []
+    found: list[tuple[str, str, JSON]] = []
     for i, item in enumerate(asked if listed else [asked]):
         path = f"{section}.{i}" if listed else section
         found.append(("codec", path, item))
@@ -175,7 +171,7 @@ def _codecs(section: str, asked: Any) -> list[tuple[str, str, Any]]:
     return found
 
 
-def _optimizer(raw: Mapping[str, Any]) -> Any:
+def _optimizer(raw: Mapping[str, JSON]) -> JSON:
     """The optimiser that is asked for; with options only, it is the method's own."""
     asked = _inner(raw, "train", "optimizer")
     if not isinstance(asked, Mapping) or "kind" in asked:
@@ -187,7 +183,7 @@ def _optimizer(raw: Mapping[str, Any]) -> Any:
         return None
 
 
-def _check_model(asked: Any) -> list[str]:
+def _check_model(asked: JSON) -> list[str]:
     """Problems of the model's name and options; whether it fits the data is seen when both are there."""
     given = named(asked)
     if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
@@ -203,8 +199,8 @@ def _check_model(asked: Any) -> list[str]:
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
 
 
-def _inner(raw: Mapping[str, Any], *keys: str) -> Any:
-    inner: Any = raw
+def _inner(raw: Mapping[str, JSON], *keys: str) -> JSON:
+    inner: JSON = raw
     for key in keys:
         inner = inner.get(key) if isinstance(inner, Mapping) else None
     return inner
@@ -217,7 +213,7 @@ def dump(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_table(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
+def _write_table(table: Mapping[str, JSON], path: str, lines: list[str]) -> None:
     inner = {k: v for k, v in table.items() if isinstance(v, dict)}
     if path:
         lines += ["", f"[{path}]"]
@@ -230,7 +226,7 @@ def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
-def _toml(value: Any) -> str:
+def _toml(value: JSON) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -242,7 +238,7 @@ def _toml(value: Any) -> str:
     return repr(value)
 
 
-def flat(config: Mapping[str, Any], path: str = "") -> dict[str, str]:
+def flat(config: Mapping[str, JSON], path: str = "") -> dict[str, str]:
     """Settings as dotted names and JSON values."""
     found: dict[str, str] = {}
     for name, value in config.items():

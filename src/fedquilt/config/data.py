@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedquilt.config.config import Config, Data, Kinded, check_options
 from fedquilt.config.texts import asked, columns_of_text, source_of_texts
 from fedquilt.core.columns import PerColumn, blank_of
+from fedquilt.core.plain import Array
 from fedquilt.core.seed import Seed
 from fedquilt.data import (
     Arrays,
@@ -37,7 +37,7 @@ from fedquilt.errors import ConfigError, InputError
 from fedquilt.registry import lookup
 
 
-def rows_aside(count: int, share: float, seed: int) -> NDArray[Any]:
+def rows_aside(count: int, share: float, seed: int) -> Array:
     """The row numbers, ascending, that are set aside of so many; the same for everybody who asks with this seed."""
     many = int(share * count)
     if not 0 < many < count:
@@ -52,25 +52,29 @@ def set_aside(arrays: Arrays, share: float, seed: int) -> tuple[Arrays, Arrays]:
     return replace(_rows(arrays, chosen), x_test=None, y_test=None), _rows(arrays, ~chosen)
 
 
-def _rows(arrays: Arrays, chosen: NDArray[Any]) -> Arrays:
-    user = None if arrays.user is None else arrays.user[chosen]
-    return replace(arrays, x=arrays.x[chosen], y=arrays.y[chosen], user=user)
+def _rows(arrays: Arrays, chosen: Array) -> Arrays:
+    return replace(arrays, x=arrays.x[chosen], y=arrays.y[chosen], user=_of(arrays.user, chosen))
 
 
+D = TypeVar("D", Federation, Stream)
 _READING = ("label", "user", "features", "categories", "text", "size")  # how a file or folder of one's own is read
 
 
-def federation_of(config: Config) -> Any:
+def federation_of(config: Config) -> Federation | Stream:
     """The clients that take part and their data: a federation, or a stream."""
     return federations_of(config)[0]
 
 
-def federations_of(config: Config) -> tuple[Any, Any]:
+def federations_of(config: Config) -> tuple[Federation | Stream, Federation | Stream | None]:
     """The clients that take part, and the newcomers that never do (None without any)."""
     data = config.data
     if config.stream is not None and data.common_valid:
         raise InputError("data.common_valid: a stream has no validation rows at the server; leave it out.")
-    whole: Any = divided(data) if config.stream is None else _stream(config)
+    return _parted(data, divided(data)) if config.stream is None else _parted(data, _stream(config))
+
+
+def _parted(data: Data, whole: D) -> tuple[D, D | None]:
+    """Who takes part and who never does, prepared alike."""
     part, new = held_out(whole, data.newcomers, data.seed) if data.newcomers else (whole, None)
     part, new = _fitted(part, new)
     part = without_labels(part, data.unlabelled, data.seed)
@@ -156,8 +160,7 @@ def for_pretraining(data: Data, valid: float) -> Federation:
         raise InputError("Which rows are for pretraining? Set the share of them, for example data.pretraining=0.5.")
     arrays, _ = set_aside(_read(data, None), data.pretraining, data.seed)
     whole = Federation.from_source(arrays, clients=1, test=0.0, valid=valid, seed=data.seed, **prepare_of(data, arrays))
-    found: Federation = _fitted(whole, None)[0]
-    return found
+    return _fitted(whole, None)[0]
 
 
 def _arrays(data: Data, source: str | None) -> Arrays:
@@ -165,17 +168,25 @@ def _arrays(data: Data, source: str | None) -> Arrays:
     arrays = _read(data, source)
     if data.pretraining:
         arrays = set_aside(arrays, data.pretraining, data.seed)[1]
-    if data.limit is not None and data.limit < len(arrays.y):
-        rows = np.sort(Seed(data.seed).fold("limit").numpy().choice(len(arrays.y), data.limit, replace=False))
-        arrays = replace(
-            arrays, x=arrays.x[rows], y=arrays.y[rows], user=None if arrays.user is None else arrays.user[rows]
-        )
-    x, y = arrays.x_test, arrays.y_test
-    if data.limit is not None and x is not None and y is not None and data.limit < len(y):
-        rows = np.sort(Seed(data.seed).fold("limit", "test").numpy().choice(len(y), data.limit, replace=False))
-        whose = None if arrays.user_test is None else arrays.user_test[rows]
-        arrays = replace(arrays, x_test=x[rows], y_test=y[rows], user_test=whose)
+    if data.limit is not None:
+        arrays = _limited(arrays, data.limit, Seed(data.seed))
     return _with_test(arrays, data) if data.common_test else arrays
+
+
+def _limited(arrays: Arrays, limit: int, seed: Seed) -> Arrays:
+    """At most so many rows, drawn at random, and as many of the common test set."""
+    if limit < len(arrays.y):
+        arrays = _rows(arrays, np.sort(seed.fold("limit").numpy().choice(len(arrays.y), limit, replace=False)))
+    x, y = arrays.x_test, arrays.y_test
+    if x is None or y is None or limit >= len(y):
+        return arrays
+    rows = np.sort(seed.fold("limit", "test").numpy().choice(len(y), limit, replace=False))
+    return replace(arrays, x_test=x[rows], y_test=y[rows], user_test=_of(arrays.user_test, rows))
+
+
+def _of(users: Array | None, rows: Array) -> Array | None:
+    """Whose these rows are, where that is known."""
+    return None if users is None else users[rows]
 
 
 def _read(data: Data, source: str | None) -> Arrays:
@@ -207,7 +218,7 @@ def _with_test(arrays: Arrays, data: Data) -> Arrays:
     return replace(rest, x_test=x, y_test=y)
 
 
-def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arrays, tuple[Any, Any]]:
+def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arrays, tuple[Array, Array]]:
     """The rows without a part of each class, and that part."""
     order = Seed(seed).fold(what).numpy().permutation(len(arrays.y))
     stays = np.ones(len(order), np.bool_)
@@ -217,8 +228,7 @@ def _held_back(arrays: Arrays, share: float, what: str, seed: int) -> tuple[Arra
     kept, held = np.flatnonzero(stays), np.flatnonzero(~stays)
     if not len(held):
         raise InputError(f"data.{what.replace(' ', '_')} = {share} is less than one row of any class.")
-    user = None if arrays.user is None else arrays.user[kept]
-    return replace(arrays, x=arrays.x[kept], y=arrays.y[kept], user=user), (arrays.x[held], arrays.y[held])
+    return _rows(arrays, kept), (arrays.x[held], arrays.y[held])
 
 
 def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
@@ -227,44 +237,49 @@ def _only(arrays: Arrays, classes: Sequence[int]) -> Arrays:
     if not kept.any():
         raise InputError(f"There is no row of the classes {list(classes)}.")
     count = arrays.classes if arrays.classes is not None else int(arrays.y.max()) + 1
-    user = None if arrays.user is None else arrays.user[kept]
-    chosen = replace(arrays, x=arrays.x[kept], y=arrays.y[kept], user=user, classes=count)
+    chosen = replace(_rows(arrays, kept), classes=count)
     if arrays.x_test is None or arrays.y_test is None:
         return chosen
     there = np.isin(arrays.y_test, list(classes))
     if not there.any():
         return replace(chosen, x_test=None, y_test=None)
-    whose = None if arrays.user_test is None else arrays.user_test[there]
+    whose = _of(arrays.user_test, there)
     return replace(chosen, x_test=arrays.x_test[there], y_test=arrays.y_test[there], user_test=whose)
 
 
 def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
     """How rows are prepared, as an option of a federation; nothing when they stay as they are."""
     mean, std = (tuple(v) if isinstance(v, list) else v for v in (data.mean, data.std))
-    images = arrays.x.dtype.name == "uint8"
+    images, name = arrays.x.dtype.name == "uint8", arrays.name or data.source
     if not images and (mean, std) != (0.0, 1.0):
-        raise InputError(
-            f"data.mean and data.std are for images stored as bytes; {arrays.name or data.source} holds "
-            f"{arrays.x.dtype}."
-        )
+        raise InputError(f"data.mean and data.std are for images stored as bytes; {name} holds {arrays.x.dtype}.")
     pixels = Pixels(mean, std)
-    table = arrays.x.ndim == 2 and arrays.x.dtype.kind == "f"
-    holes = table and (bool(np.isnan(arrays.x).any()) or (arrays.x_test is not None and np.isnan(arrays.x_test).any()))
-    named = arrays.table is not None and any(c.category for c in arrays.table.columns)
+    odd = _no_numbers(arrays)
     if data.transforms:
-        if holes or named:
+        if odd:
             raise InputError(
-                f"data.transforms takes numbers, and {arrays.name or data.source} has "
-                f"{'categories' if named else 'missing cells'}. Leave data.transforms out: tables are standardised, "
-                "encoded and filled in without."
+                f"data.transforms takes numbers, and {name} has {odd}. Leave data.transforms out: tables are "
+                "standardised, encoded and filled in without."
             )
         steps = tuple(made("transform", t, f"data.transforms.{i}") for i, t in enumerate(data.transforms))
         return {"prepare": Transforms(steps, pixels)}
     scope = None if arrays.ready else scope_of(data.standardise)
-    if table and scope is not None and (scope != "none" or holes or named):
+    if _is_table(arrays) and scope is not None and (scope != "none" or odd):
         kinds = blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
         return {"prepare": kinds}  # its numbers come when it is settled who takes part
     return {"prepare": pixels} if images else {"standardise": None}
+
+
+def _is_table(arrays: Arrays) -> bool:
+    return arrays.x.ndim == 2 and arrays.x.dtype.kind == "f"
+
+
+def _no_numbers(arrays: Arrays) -> str:
+    """What a table has beside numbers, in words; '' where there is nothing else."""
+    if arrays.table is not None and any(c.category for c in arrays.table.columns):
+        return "categories"
+    columns = [x for x in (arrays.x, arrays.x_test) if x is not None] if _is_table(arrays) else []
+    return "missing cells" if any(bool(np.isnan(x).any()) for x in columns) else ""
 
 
 def _stream(config: Config) -> Stream:
@@ -279,7 +294,7 @@ def _stream(config: Config) -> Stream:
     return stream
 
 
-def _fitted(part: Any, new: Any) -> tuple[Any, Any]:
+def _fitted(part: D, new: D | None) -> tuple[D, D | None]:
     """With the numbers that a normalisation takes from the training rows of those that take part."""
     tasks = part.tasks if isinstance(part, Stream) else (part,)
     if isinstance(part.prepare, PerColumn):
@@ -293,13 +308,13 @@ def _fitted(part: Any, new: Any) -> tuple[Any, Any]:
     return _prepared(part, prepare), None if new is None else _prepared(new, prepare)
 
 
-def _standardised(data: Any, numbers: PerColumn) -> Any:
+def _standardised(data: D, numbers: PerColumn) -> D:
     if isinstance(data, Stream):
         return replace(data, tasks=tuple(task.prepared(numbers) for task in data.tasks))
     return data.prepared(numbers)
 
 
-def _prepared(data: Any, prepare: Transforms) -> Any:
+def _prepared(data: D, prepare: Transforms) -> D:
     if isinstance(data, Stream):
         return replace(data, tasks=tuple(replace(task, prepare=prepare) for task in data.tasks))
     return replace(data, prepare=prepare)

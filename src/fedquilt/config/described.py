@@ -18,16 +18,17 @@ from typing import Annotated, Any, Literal
 from fedquilt.config.options import options_of
 from fedquilt.config.settings import Training
 from fedquilt.config.training import KEYS, defaults_of
-from fedquilt.registry import Entry, lookup
+from fedquilt.core.plain import JSON, Row
+from fedquilt.registry import RegistryEntry, lookup
 
 SECTIONS = {"method": "method", "codec": "codec", "partition": "data.partition", "model": "model"}
 
 
-def detail(kind: str, name: str) -> dict[str, Any]:
+def detail(kind: str, name: str) -> Row:
     """One choice: its options and, of a method, its own settings for local work."""
     entry = lookup(kind, name)
     told = paper(_sources(kind, entry)[0]) or entry.reference
-    found: dict[str, Any] = {"name": name, "about": entry.about, "reference": told, "options": options(kind, name)}
+    found: Row = {"name": name, "about": entry.about, "reference": told, "options": options(kind, name)}
     if kind == "method":
         train = defaults_of(name)
         hints = {n: Training.model_fields[n].annotation for n in KEYS}
@@ -36,7 +37,7 @@ def detail(kind: str, name: str) -> dict[str, Any]:
     return found
 
 
-def options(kind: str, name: str) -> list[dict[str, Any]]:
+def options(kind: str, name: str) -> list[Row]:
     """The options of one choice."""
     entry = lookup(kind, name)
     sources = _sources(kind, entry)
@@ -54,9 +55,7 @@ def options(kind: str, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _row(
-    section: str, name: str, hint: Any, required: bool, default: Any, meanings: Mapping[str, str]
-) -> dict[str, Any]:
+def _row(section: str, name: str, hint: object, required: bool, default: object, meanings: Mapping[str, str]) -> Row:
     return {
         "setting": f"{section}.{name}",
         "type": in_words(hint),
@@ -66,7 +65,7 @@ def _row(
     }
 
 
-def _sources(kind: str, entry: Entry, trains: bool = False) -> tuple[Any, ...]:
+def _sources(kind: str, entry: RegistryEntry, trains: bool = False) -> tuple[Any, ...]:
     """Where options may be described, the nearest first."""
     maker = entry.load()
     if kind == "method":
@@ -90,7 +89,7 @@ def _taken(source: Any) -> dict[str, inspect.Parameter]:
     return {n: p.replace(annotation=hints.get(n, p.annotation)) for n, p in found.items()}
 
 
-def _bare(source: Any) -> Any:
+def _bare(source: object) -> Any:
     return source.func if isinstance(source, partial) else source
 
 
@@ -121,7 +120,7 @@ def _at(said: str) -> dict[str, str]:
     return meaning_of([getattr(importlib.import_module(place[1]), place[2])]) if place else {}
 
 
-def paper(maker: Any) -> str:
+def paper(maker: object) -> str:
     """The paper that a docstring refers to, that of a class before those of its bases; '' for none."""
     for text in _texts([maker]):
         if told := re.search(r"^Reference: ((?:.+\n?)+)", text, re.M):
@@ -135,7 +134,7 @@ def _plain(text: str) -> str:
     return text.replace("``", "").removesuffix(".")
 
 
-def lines(found: dict[str, Any]) -> list[dict[str, str]]:
+def lines(found: Row) -> list[dict[str, str]]:
     """The same for people: a line for each setting."""
     return [
         {
@@ -148,7 +147,7 @@ def lines(found: dict[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def said(value: Any) -> str:
+def said(value: JSON) -> str:
     """A default as a recipe would have it."""
     if isinstance(value, dict):
         return f"{value['kind']}({', '.join(f'{k}={v}' for k, v in value.items() if k != 'kind')})"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from fedquilt.config import described
 from fedquilt.config.config import apply
+from fedquilt.core.plain import Row
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.models.counts import count
 from fedquilt.models.registry import available, bare, find, make
 
 
-def overview() -> list[dict[str, Any]]:
+def overview() -> list[Row]:
     """Every model: what it takes, its size and cost for a reference input, and a description."""
     return available()
 
 
-def detail(name: str, shape: str | None, classes: int | None, options: Sequence[str]) -> dict[str, Any]:
+def detail(name: str, shape: str | None, classes: int | None, options: Sequence[str]) -> Row:
     """One model for this shape and these classes: counts, and the parameters of its two parts."""
     entry, told = find(name), described.detail("model", name)
     given, problems = apply({}, options)
@@ -44,7 +44,7 @@ def detail(name: str, shape: str | None, classes: int | None, options: Sequence[
     }
 
 
-def in_words(found: list[dict[str, Any]] | dict[str, Any]) -> list[dict[str, str]]:
+def in_words(found: list[Row] | Row) -> list[dict[str, str]]:
     """The same for people: a table for a list of models, one line for each number of a single one."""
     if isinstance(found, dict):
         return [{"what": key, "value": _said(value)} for key, value in found.items() if key != "options"]
@@ -60,13 +60,13 @@ def in_words(found: list[dict[str, Any]] | dict[str, Any]) -> list[dict[str, str
     ]
 
 
-def _about(row: dict[str, Any]) -> str:
+def _about(row: Row) -> str:
     if row["parameters"] is None:
         return str(row["description"])
     return f"{row['description']}; counted for {_said(row['input'])} and {row['classes']} classes"
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     if isinstance(value, list):
         return "x".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -10,13 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from fedquilt.config.settings import Config
+from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError, did_you_mean
-from fedquilt.registry import Entry, lookup
+from fedquilt.registry import RegistryEntry, lookup
 
 
-def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[str]]:
+def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str) -> tuple[Row, list[str]]:
     """The options of a choice, converted to the types it takes, and every problem with them."""
     try:
         takes = _schema(table, kind)
@@ -25,15 +27,9 @@ def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) 
     try:
         made = takes.model_validate(dict(options))
     except ValidationError as error:
-        problems = []
-        for e in error.errors():
-            leaf = str(e["loc"][0]) if e["loc"] else ""
-            if e["type"] == "extra_forbidden":
-                problems.append(f"{path}.{leaf}: unknown key for {kind!r}{_meant(leaf, takes.model_fields)}")
-            else:
-                problems.append(f"{path}." + explain(e))
-        known = {k: v for k, v in options.items() if k in takes.model_fields}
+        problems = [_wrong(e, kind, takes, path) for e in error.errors()]
         if all(e["type"] == "extra_forbidden" for e in error.errors()):  # the others may be wrong in other ways
+            known = {k: v for k, v in options.items() if k in takes.model_fields}
             problems += check_options(table, kind, known, path)[1]
         return {}, problems
     given = {name: getattr(made, name) for name in made.model_fields_set}
@@ -49,7 +45,15 @@ def check_options(table: str, kind: str, options: Mapping[str, Any], path: str) 
     return given, []
 
 
-def _aggregator(asked: str | dict[str, Any], path: str) -> tuple[Any, list[str]]:
+def _wrong(error: ErrorDetails, kind: str, takes: type[BaseModel], path: str) -> str:
+    """A problem with an option, in our words."""
+    if error["type"] != "extra_forbidden":
+        return f"{path}.{explain(error)}"
+    leaf = str(error["loc"][0]) if error["loc"] else ""
+    return f"{path}.{leaf}: unknown key for {kind!r}{_meant(leaf, takes.model_fields)}"
+
+
+def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
     """The aggregator of a name, or of a name with options."""
     given = {"kind": asked} if isinstance(asked, str) else asked
     kind, options = given.get("kind"), {k: v for k, v in given.items() if k != "kind"}
@@ -80,7 +84,7 @@ def _schema(table: str, kind: str) -> type[BaseModel]:
 
 
 @cache
-def _schema_of(table: str, entry: Entry, maker: Any) -> type[BaseModel]:
+def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
     hints = typing.get_type_hints(maker, include_extras=True)  # of a class: its fields, each in its own module's words
     taken: dict[str, Any] = {}
     parameters = inspect.signature(maker).parameters
@@ -102,13 +106,13 @@ def _schema_of(table: str, entry: Entry, maker: Any) -> type[BaseModel]:
 COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
 
 
-def _named(hint: Any) -> Any:
+def _named(hint: object) -> Any:
     """What a recipe may give: of an option that takes any object, the names that are annotated."""
     parts = typing.get_args(hint)
     return parts[1] if typing.get_origin(hint) is Annotated and parts[0] is Any else hint
 
 
-def _is_plain(hint: Any) -> bool:
+def _is_plain(hint: object) -> bool:
     if hint in _PLAIN or hint is type(None):
         return True
     parts = typing.get_args(hint)
@@ -123,14 +127,14 @@ _BRANCHES = ("float", "list[float]", "bool", "literal['auto']", "constrained-int
 # what pydantic adds to the path of a setting that takes several types
 
 
-def of_other_branch(error: Any) -> bool:
+def of_other_branch(error: ErrorDetails) -> bool:
     """Whether a problem is of the form of a setting that was not meant: a list, say, where a number was given."""
     return bool(error["loc"][-1:] == (("float" if isinstance(error["input"], list) else "list[float]"),))
 
 
-def explain_all(errors: Iterable[Any]) -> list[str]:
+def explain_all(errors: Iterable[ErrorDetails]) -> list[str]:
     """Problems in our words, one for each setting: of one that takes several types, what each of them wants."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, list[ErrorDetails]] = {}
     for error in errors:
         if not of_other_branch(error):
             tagged = error["loc"][-1:] and error["loc"][-1] in _BRANCHES[2:]
@@ -138,12 +142,12 @@ def explain_all(errors: Iterable[Any]) -> list[str]:
     return [explain(group[0]) if len(group) == 1 else _either(group) for group in found.values()]
 
 
-def _either(errors: Sequence[Any]) -> str:
+def _either(errors: Sequence[ErrorDetails]) -> str:
     wanted = dict.fromkeys(e["msg"][0].lower() + e["msg"][1:].partition(",")[0] for e in errors)
     return explain({**errors[0], "type": "", "msg": " or ".join(wanted).replace(" or input should be ", " or ")})
 
 
-def explain(error: Any) -> str:
+def explain(error: ErrorDetails) -> str:
     """A problem that pydantic found, in our words."""
     path = ".".join(str(p) for p in error["loc"] if p not in _BRANCHES)
     if error["type"] == "extra_forbidden":
@@ -165,7 +169,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return did_you_mean(name, names) or (f"; known: {', '.join(names)}" if names else "; it has no options")
 
 
-def _known(parents: Sequence[Any]) -> list[str]:
+def _known(parents: Sequence[int | str]) -> list[str]:
     model: Any = Config
     for name in parents:
         info = getattr(model, "model_fields", {}).get(name)

@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fedquilt.config.links import Network
 from fedquilt.config.space import Sweep, different
 from fedquilt.config.training import resolved
+from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError
 from fedquilt.metrics import PRIMARY
 from fedquilt.registry import lookup
@@ -36,7 +37,7 @@ class Kinded(BaseModel):
     kind: str
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Row:
         """Everything but the name."""
         return dict(self.model_extra or {})
 
@@ -48,7 +49,7 @@ class Kinded(BaseModel):
         return self
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _inside(value: JSON) -> Iterator[JSON]:
     """A value, or what is in lists and sections inside one another."""
     if isinstance(value, list | dict):
         for inner in value.values() if isinstance(value, dict) else value:
@@ -57,7 +58,7 @@ def _inside(value: Any) -> Iterator[Any]:
         yield value
 
 
-def named(value: Any) -> Any:
+def named(value: JSON) -> JSON:
     """A bare name as a choice without options."""
     return {"kind": value} if isinstance(value, str) else value
 
@@ -65,7 +66,7 @@ def named(value: Any) -> Any:
 Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options
 
 
-def _whose(value: Any) -> Any:
+def _whose(value: JSON) -> JSON:
     return "federation" if value is True else value
 
 
@@ -109,7 +110,7 @@ class Data(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, given: Any) -> Any:
+    def _fill(cls, given: JSON) -> JSON:
         """What follows from the rest: the source when there is no path, the number of clients when none are natural."""
         if not isinstance(given, dict):
             return given
@@ -145,7 +146,7 @@ class CodecChoice(Kinded):
     exchange: str | None = None
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: JSON) -> JSON:
     """One section as a list of one."""
     items = value if isinstance(value, list) else [value]
     return [named(item) for item in items]
@@ -190,7 +191,7 @@ class Participation(_Section):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth(cls, value: Any) -> Any:
+    def _no_truth(cls, value: JSON) -> JSON:
         """Python takes true for 1."""
         if isinstance(value, bool):
             raise ValueError("should be a number")
@@ -233,7 +234,7 @@ class Federated(_Section):
     classes: Annotated[int, Field(ge=2)] | None = None
 
 
-class Evaluation(_Section):
+class EvaluationSettings(_Section):
     """When models are scored, and on how many clients."""
 
     every: Positive = 1
@@ -268,7 +269,7 @@ class Snapshots(_Section):
     seconds: Annotated[float, Field(ge=0)] = 5.0
 
 
-class Meters(_Section):
+class MeterSettings(_Section):
     """What is measured beside the numbers: the joules that counters of the machine tell."""
 
     energy: bool = True
@@ -306,6 +307,20 @@ class Comparison(_Section):
 OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep"}
 
 
+_USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left alone, a run is what it was before
+    ("train", "epochs_first", None),
+    ("stop", "metric", PRIMARY),
+    ("train", "precision", "float32"),
+    ("cohort", "max_growth", Participation().max_growth),
+    ("data", "pretraining", None),
+    ("data", "common_valid", None),
+    ("data", "categories", None),
+    ("data", "standardise", "federation"),
+    ("", "codec", None),
+    ("", "download_codec", None),
+)
+
+
 class Config(_Section):
     """All settings of a run."""
 
@@ -323,10 +338,10 @@ class Config(_Section):
     engine: EngineChoice = EngineChoice()
     flower: Federated = Federated()
     network: Network | None = None
-    evaluate: Evaluation = Evaluation()
+    evaluate: EvaluationSettings = EvaluationSettings()
     stop: Stop = Stop()
     snapshot: Snapshots = Snapshots()
-    meters: Meters = Meters()
+    meters: MeterSettings = MeterSettings()
     output: Output = Output()
     compare: Comparison = Comparison()
     sweep: Sweep = Sweep()
@@ -345,24 +360,12 @@ class Config(_Section):
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
-        if asked["train"]["epochs_first"] is None:
-            del asked["train"]["epochs_first"]
-        if asked["stop"]["metric"] == PRIMARY:
-            del asked["stop"]["metric"]
-        if asked["train"]["precision"] == "float32":
-            del asked["train"]["precision"]
         if isinstance(self.cohort.min_replies, float):
             asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number
-        if self.cohort.max_growth == Participation().max_growth:
-            del asked["cohort"]["max_growth"]
-        for name in ("pretraining", "common_valid", "categories"):
-            if not asked["data"][name]:
-                del asked["data"][name]
-        if asked["data"]["standardise"] == "federation":
-            del asked["data"]["standardise"]
-        for name in ("codec", "download_codec"):
-            if not asked[name]:
-                del asked[name]  # a run without codecs is the run it was before there were any
+        for section, name, usual in _USUAL:
+            place = asked[section] if section else asked
+            if place[name] == usual or (usual is None and not place[name]):
+                del place[name]
         if self.flower.classes is not None:  # the one setting of a federation that shapes the model
             asked["classes"] = self.flower.classes
         for name in ("path", "tokeniser"):  # where files are does not matter; snapshots know the hash of the rows

@@ -8,9 +8,11 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from fedquilt.core.plain import JSON
 
 _NUMBER = r"[-+]?[0-9][0-9_]*(?:\.[0-9_]+)?(?:[eE][-+]?[0-9]+)?"
 _RANGE = re.compile(rf"^(log:)?({_NUMBER})\.\.({_NUMBER})$")
@@ -31,11 +33,11 @@ class Range:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
-Choices = list[Any]
+Choices = list[JSON]
 Space = dict[str, Range | Choices]
 
 
-def space_of(given: Any) -> Any:
+def space_of(given: JSON) -> JSON:
     """The space of ``[sweep.space]``: names, each with a list or a range; nested sections become dotted names."""
     if not isinstance(given, Mapping):
         raise ValueError("should be a section of settings, each with a list of values or a range { low, high }")
@@ -50,7 +52,7 @@ def space_of(given: Any) -> Any:
     return found
 
 
-def _checked(name: str, value: Any) -> Range | Choices:
+def _checked(name: str, value: object) -> Range | Choices:
     if isinstance(value, list):
         if not value:
             raise ValueError(f"{name}: an empty list has nothing to try")
@@ -60,6 +62,10 @@ def _checked(name: str, value: Any) -> Range | Choices:
         return value
     if not isinstance(value, Mapping):
         raise ValueError(f"{name}: give a list of values, or a range {{ low = 0.1, high = 1.0 }}, got {value!r}")
+    return _range(name, value)
+
+
+def _range(name: str, value: Mapping[str, JSON]) -> Range:
     odd = sorted(set(value) - _KEYS)
     if odd or not {"low", "high"} <= set(value):
         raise ValueError(f"{name}: a range has low, high and log, got {', '.join(sorted(value))}")
@@ -75,7 +81,7 @@ def _checked(name: str, value: Any) -> Range | Choices:
     return Range(low, high, log)
 
 
-def read_set(text: str) -> tuple[str, Any]:
+def read_set(text: str) -> tuple[str, JSON]:
     """A setting and what to try, from the command line: ``NAME=1,2,3``, ``NAME=0.1..1.0`` or ``NAME=log:0.001..1``."""
     name, equals, tried = (part.strip() for part in text.partition("="))
     if not equals or not name or not tried:
@@ -92,7 +98,7 @@ def read_set(text: str) -> tuple[str, Any]:
         return name, [_value(part.strip()) for part in tried.split(",")]
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> JSON:
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:

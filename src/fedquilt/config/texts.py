@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedquilt.config.config import Data
+from fedquilt.core.plain import Array
 from fedquilt.data import Arrays, imports, texts
-from fedquilt.data.npz import Array
 from fedquilt.data.sources.formats.text import encoded, vocabulary
 from fedquilt.errors import InputError
 from fedquilt.models import tokenise
@@ -16,7 +16,7 @@ WORDS, LENGTH = 20_000, 64  # where the settings do not say
 
 
 @dataclass(frozen=True)
-class Tokens(imports.Words):
+class TokenColumns(imports.Words):
     """Columns of text as x: what the tokeniser in ``folder`` makes of them, int64 [rows, length]."""
 
     folder: str = ""
@@ -40,7 +40,7 @@ def columns_of_text(data: Data) -> imports.Words | None:
     length = data.length or LENGTH
     if data.tokeniser is not None:
         _refuse_words(data)
-        return Tokens(names, length=length, folder=data.tokeniser)
+        return TokenColumns(names, length=length, folder=data.tokeniser)
     return imports.Words(names, data.words or WORDS, length)
 
 

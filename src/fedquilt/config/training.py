@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError
 from fedquilt.registry import entries, lookup
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 KEYS = ("epochs", "epochs_first", "steps", "batch_size", "optimizer", "schedule", "clip")
 
 
-def defaults_of(kind: str) -> dict[str, Any]:
+def defaults_of(kind: str) -> Row:
     """A method's own settings for local work, in the words of ``[train]``.
 
     They are the defaults in the signature of what makes the method; what it does not name is as in FedAvg.
@@ -25,7 +26,7 @@ def defaults_of(kind: str) -> dict[str, Any]:
         >>> defaults_of("podfcssv")["optimizer"]
         {'kind': 'adamw', 'lr': 0.0001, 'weight_decay': 0.05}
     """
-    found: dict[str, Any] = {}
+    found: Row = {}
     for maker in (lookup("method", "fedavg").load(), lookup("method", kind).load()):
         made = {f.name: f.default_factory for f in fields(maker)} if is_dataclass(maker) else {}
         for name, parameter in inspect.signature(maker).parameters.items():
@@ -37,7 +38,7 @@ def defaults_of(kind: str) -> dict[str, Any]:
     return found
 
 
-def _choice(table: str, value: Any, method: str) -> dict[str, Any] | None:
+def _choice(table: str, value: JSON, method: str) -> Row | None:
     """An optimiser or a schedule as a recipe names it, with the options that are not its own defaults."""
     from fedquilt.core.train import constant
 
@@ -70,6 +71,6 @@ def resolved(train: Training, kind: str) -> Training:
     asked = train.optimizer
     if "optimizer" in given and "kind" not in asked.model_fields_set:
         options = {k: v for k, v in asked.options.items() if k in asked.model_fields_set}
-        filled: Mapping[str, Any] = {**own["optimizer"], **options}
+        filled: Mapping[str, JSON] = {**own["optimizer"], **options}
         values["optimizer"] = type(asked).model_construct(set(options), **filled)
     return type(train).model_construct(set(given), **values)

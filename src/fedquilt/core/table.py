@@ -207,6 +207,23 @@ class Source(Protocol):
         ...
 
 
+class Divided(Source, Protocol):
+    """Data divided among clients, as a run takes them: a federation, a stream, or the sites of a real federation."""
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes the labels have; None where there are no labels."""
+        ...
+
+    def fingerprint(self) -> str:
+        """What data this is: equal data give equal prints anywhere."""
+        ...
+
+    def pooled(self) -> Source:
+        """The same with one training client, for all rows; exams stay as they are."""
+        ...
+
+
 def in_order(ids: Sequence[ClientId]) -> tuple[ClientId, ...]:
     """Client ids in the one order used everywhere: numbers, then strings, then tuples, each ascending."""
     return tuple(sorted(ids, key=_order))

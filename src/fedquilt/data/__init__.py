@@ -1,5 +1,7 @@
 """Who has which data: federations, ways to divide a data set, and data sets by name."""
 
+from typing import TYPE_CHECKING, Any
+
 from fedquilt.data.federation import Federation
 from fedquilt.data.imports import Words
 from fedquilt.data.look import Majority
@@ -23,7 +25,7 @@ from fedquilt.data.partitions.measures import gini, imbalance_factor, label_dist
 from fedquilt.data.partitions.quantity import DirichletSizes, LogNormal, PowerLaw
 from fedquilt.data.partitions.shift import Colour, LabelPermutation, Light, Noise, Rotation
 from fedquilt.data.prepare import Pixels
-from fedquilt.data.sources.catalogue import Entry, File
+from fedquilt.data.sources.catalogue import DatasetEntry, File
 from fedquilt.data.sources.sources import available, fetch, read, texts, verify
 from fedquilt.data.streams.clock import Clock
 from fedquilt.data.streams.streams import Stream
@@ -45,12 +47,12 @@ __all__ = [
     "ClassTiers",
     "Clock",
     "Colour",
+    "DatasetEntry",
     "Dirichlet",
     "DirichletChoice",
     "DirichletCuts",
     "DirichletPerClient",
     "DirichletSizes",
-    "Entry",
     "ExponentialTail",
     "Federation",
     "File",
@@ -97,3 +99,10 @@ __all__ = [
     "with_local_tests",
     "without_labels",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:  # Entry of 0.1
+        from fedquilt.moved import moved
+
+        return moved(f"{__name__}:{name}")

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare
 from fedquilt.data.checks import (
@@ -26,13 +28,13 @@ from fedquilt.data.checks import (
 )
 from fedquilt.data.partitions.labels import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
-from fedquilt.data.rows import Ints, Rows, merged, split
+from fedquilt.data.rows import ClientRows, merged, split
 from fedquilt.data.tabular import Standardise, blank_for, fit, has_holes, is_table, of_pieces, scope_of, standardised
 from fedquilt.data.transforms import Transforms
 from fedquilt.errors import InputError
 
 SPLITS = ("train", "valid", "test")
-Pair = tuple[Any, Any]
+Pair = tuple[Any, Any]  # inputs and labels: whatever numpy or torch takes for an array, or a data frame
 Given = Mapping[Any, Pair | Mapping[str, Pair]]
 
 
@@ -42,14 +44,18 @@ class Holdings:
 
     columns: Columns
     ids: tuple[ClientId, ...]
-    train: Rows
-    valid: Rows
-    test: Rows
+    train: ClientRows
+    valid: ClientRows
+    test: ClientRows
     global_columns: Columns | None = None
     classes: int | None = None
     prepare: Prepare | None = None
     groups: dict[ClientId, int] | None = None
     preparation: PerColumn | None = None
+
+    def parts(self) -> dict[str, Any]:
+        """The fields of a federation; everybody who trains is examined."""
+        return {**vars(self), "examined": self.ids, "exam_valid": self.valid}
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Extras:
         asked = self.prepare is None and scope_of(self.standardise) is not None
         return asked or isinstance(self.prepare, PerColumn)
 
-    def opened(self, inputs: Sequence[Any], where: str) -> tuple[list[Any], Extras]:
+    def opened(self, inputs: Sequence[object], where: str) -> tuple[list[object], Extras]:
         """Data frames and arrays of names as stored rows, in each of these inputs and the global test set."""
         wide = [] if self.global_test is None else [self.global_test[0]]
         if not self.tabular or self.table is not None:
@@ -99,8 +105,8 @@ class Extras:
                 refuse_holes(columns["x"], where)
         return replace(made, columns=_narrow(made.columns), global_columns=None if wide is None else _narrow(wide))
 
-    def complete(self, made: Holdings) -> dict[str, Any]:
-        """Check the whole, add the global test set, the number of classes and the preparation: a federation's parts."""
+    def complete(self, made: Holdings) -> Holdings:
+        """Check the whole, add the global test set, the number of classes and the preparation."""
         x, prepare = made.columns["x"], self.prepare
         if prepare is None and x.dtype == torch.uint8:
             prepare = Pixels()
@@ -114,11 +120,10 @@ class Extras:
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
         classes = count_classes(labels, self.classes) if labels else self.classes
         whole = replace(made, global_columns=wide, classes=classes, prepare=prepare)
-        kept = self._as_table(_without_empty(whole, self.drop_empty))
-        return {**vars(kept), "examined": kept.ids, "exam_valid": kept.valid}
+        return self._as_table(_without_empty(whole, self.drop_empty))
 
 
-def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Extras) -> dict[str, Any]:
+def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Extras) -> Holdings:
     """One entry for each client: (x, y), which is split by the fractions, or a pair for each split."""
     check_fractions(test, valid)
     ids = ordered_ids(clients)
@@ -136,7 +141,7 @@ def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Ex
             pieces += [own[name]] if count else []
     if not pieces:
         raise InputError(f"None of {len(ids)} clients has a row. Give data to at least one: {{'a': (x, y)}}.")
-    whole, *fixed = (Rows.of(p) for p in parts.values())
+    whole, *fixed = (ClientRows.of(p) for p in parts.values())
     draws = [seed.fold("split", c).numpy().random(len(p)) for c, p in zip(ids, parts["whole"], strict=True)]
     cut = split(whole, test, valid, np.concatenate(draws))
     train, held, exam = (merged(a, b) for a, b in zip(cut, fixed, strict=True))
@@ -145,7 +150,7 @@ def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Ex
 
 def of_arrays(
     pair: Pair, partition: Partition | None, clients: int | None, who: Pair, fractions: Pair, seed: Seed, extras: Extras
-) -> dict[str, Any]:
+) -> Holdings:
     """One data set, divided by a partition or by who each row, and each row of the test set, comes from."""
     check_fractions(*fractions)
     (user, user_test), groups = who, None
@@ -169,12 +174,14 @@ def of_arrays(
         check_parts(parts, many, count)
         planted = getattr(partition, "group_of", None)
         groups = None if planted is None else dict(zip(ids, planted(many).tolist(), strict=True))
-    rows = Rows.of(parts)
+    rows = ClientRows.of(parts)
     cut = split(rows, *fractions, seed.fold("split").numpy().random(len(rows.index)))
     return extras.complete(Holdings(columns, ids, *cut, groups=groups))
 
 
-def _own_tests(ids: Sequence[ClientId], user_test: Any, user: Any, extras: Extras) -> tuple[list[Ints], Ints] | None:
+def _own_tests(
+    ids: Sequence[ClientId], user_test: object, user: object, extras: Extras
+) -> tuple[list[Ints], Ints] | None:
     """Of the test set, the rows of each of these users, and those of people who have no training rows at all; None
     if it holds no row of any user."""
     assert extras.global_test is not None
@@ -196,7 +203,7 @@ def _with_own_tests(
     valid: float,
     seed: Seed,
     extras: Extras,
-) -> dict[str, Any]:
+) -> Holdings:
     """Users who are examined on their own rows of the test set; those of people who never train are the global test."""
     assert extras.global_test is not None
     (own, strangers), (x, y) = found, extras.global_test
@@ -204,10 +211,10 @@ def _with_own_tests(
     same_kind(columns["x"], tests["x"], "test rows")
     base = len(columns["x"])
     whole = {name: torch.cat([column, tests[name]]) for name, column in columns.items()}
-    rows = Rows.of(parts)
+    rows = ClientRows.of(parts)
     train, held, _ = split(rows, 0.0, valid, seed.fold("split").numpy().random(len(rows.index)))
     wide = (np.asarray(x)[strangers], np.asarray(y)[strangers]) if len(strangers) else None
-    made = Holdings(whole, ids, train, held, Rows.of([rows + base for rows in own]))
+    made = Holdings(whole, ids, train, held, ClientRows.of([rows + base for rows in own]))
     return replace(extras, global_test=wide).complete(made)
 
 
@@ -222,7 +229,7 @@ def _divided(partition: Partition, columns: Columns, clients: int, seed: Seed) -
     return partition(np.zeros(len(columns["x"]), np.int64), clients, seed)
 
 
-def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, Any]], extras: Extras) -> dict[str, Any]:
+def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, ArrayLike]], extras: Extras) -> Holdings:
     """Row numbers for each client and split, into columns that are ready."""
     lengths = {name: len(column) for name, column in columns.items()}
     if "x" not in columns or len(set(lengths.values())) != 1:
@@ -234,12 +241,12 @@ def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, Any]], extras: 
     for client, splits in given.items():
         _check_splits(client, splits)
     parts = [[np.asarray(given[c].get(name, ()), np.int64).reshape(-1) for c in ids] for name in SPLITS]
-    train, held, exam = (Rows.of(p) for p in parts)
+    train, held, exam = (ClientRows.of(p) for p in parts)
     _check_rows((train, held, exam), ids, lengths["x"])
     return extras.complete(Holdings(columns, ids, train, held, exam))
 
 
-def _check_rows(made: Sequence[Rows], ids: Sequence[ClientId], length: int) -> None:
+def _check_rows(made: Sequence[ClientRows], ids: Sequence[ClientId], length: int) -> None:
     """Every row number exists, and no client has one twice: a test row must not be a training row."""
     flat = np.concatenate([r.index.numpy() for r in made])
     if len(flat) and not 0 <= flat.min() <= flat.max() < length:
@@ -276,7 +283,7 @@ def _narrow(columns: Columns) -> Columns:
     return {**columns, "x": x.float()} if x.is_floating_point() else columns
 
 
-def _pieces(client: ClientId, value: Any, table: bool) -> Iterator[tuple[str, Columns]]:
+def _pieces(client: ClientId, value: object, table: bool) -> Iterator[tuple[str, Columns]]:
     if isinstance(value, Mapping):
         _check_splits(client, value)
         for name, pair in value.items():
@@ -285,7 +292,7 @@ def _pieces(client: ClientId, value: Any, table: bool) -> Iterator[tuple[str, Co
         yield "whole", _piece(value, f"client {client!r}", table)
 
 
-def _piece(pair: Any, where: str, table: bool) -> Columns:
+def _piece(pair: object, where: str, table: bool) -> Columns:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise InputError(
             f"{where}: expected (x, y), got {type(pair).__name__}. Give (x, y) or "
@@ -295,7 +302,7 @@ def _piece(pair: Any, where: str, table: bool) -> Columns:
     return pair_columns(x, y, where, table)
 
 
-def _check_splits(client: ClientId, splits: Mapping[str, Any]) -> None:
+def _check_splits(client: ClientId, splits: Mapping[str, object]) -> None:
     odd = [name for name in splits if name not in SPLITS]
     if odd:
         raise InputError(f"Client {client!r} has a split {odd[0]!r}. The splits are train, valid and test.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ _LARGEST = 1e12  # of a Dirichlet draw's parameter; sums of some more are infini
 _MOST = 1_000_000  # classes; a larger label is a number of something else
 
 
-def pair_columns(x: Any, y: Any, where: str, table: bool = False) -> Columns:
+def pair_columns(x: object, y: object, where: str, table: bool = False) -> Columns:
     """The columns of inputs and labels of equal length, or of inputs alone if y is None; ``where`` is for errors."""
     if y is None:
         return {"x": input_column(x, where, table)}
@@ -31,7 +30,7 @@ def pair_columns(x: Any, y: Any, where: str, table: bool = False) -> Columns:
     return {"x": inputs, "y": labels}
 
 
-def input_column(x: Any, where: str, table: bool = False) -> Tensor:
+def input_column(x: object, where: str, table: bool = False) -> Tensor:
     """Inputs as they are stored: floats as float32, whole numbers as int64, byte images as uint8, channels first.
 
     Floats of a ``table`` of two dimensions keep their digits (float64) and their missing cells (NaN): both are looked
@@ -65,7 +64,7 @@ def channels_first(images: Tensor) -> Tensor:
     return images
 
 
-def label_column(y: Any, where: str) -> Tensor:
+def label_column(y: object, where: str) -> Tensor:
     """Labels as int64, whole and not negative, one for each row."""
     tensor = _tensor(y, "y", where)
     if tensor.numel() == 0:
@@ -86,7 +85,7 @@ def label_column(y: Any, where: str) -> Tensor:
     return labels
 
 
-def _tensor(values: Any, name: str, where: str) -> Tensor:
+def _tensor(values: object, name: str, where: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
     array = np.asarray(values)
@@ -133,7 +132,7 @@ def same_kind(like: Tensor, x: Tensor, where: str) -> None:
         )
 
 
-def client_id(value: Any) -> ClientId:
+def client_id(value: object) -> ClientId:
     """A client id in its one form: an int, a string, or a tuple of them."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -149,7 +148,7 @@ def client_id(value: Any) -> ClientId:
     )
 
 
-def ordered_ids(values: Iterable[Any]) -> tuple[ClientId, ...]:
+def ordered_ids(values: Iterable[object]) -> tuple[ClientId, ...]:
     """Ids in their one form and order; twice the same is refused."""
     ids = in_order([client_id(v) for v in values])
     for before, after in pairwise(ids):

@@ -8,9 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
 from fedquilt.data import build, imports, look, sharing
@@ -18,7 +20,7 @@ from fedquilt.data.build import Extras, Given, Pair
 from fedquilt.data.checks import as_seed, few
 from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.data.partitions.labels import Partition
-from fedquilt.data.rows import Ints, Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.data.sources.sources import read
 from fedquilt.data.tabular import Standardise, standardised
 from fedquilt.errors import InputError
@@ -59,16 +61,16 @@ class Federation:
 
     columns: Mapping[str, Tensor]
     ids: tuple[ClientId, ...]
-    train: Rows
-    valid: Rows
+    train: ClientRows
+    valid: ClientRows
     examined: tuple[ClientId, ...]
-    exam_valid: Rows
-    test: Rows
+    exam_valid: ClientRows
+    test: ClientRows
     global_columns: Columns | None = None
     classes: int | None = None
     prepare: Prepare | None = None
     groups: Mapping[ClientId, int] | None = None
-    unlabelled: Rows | None = None
+    unlabelled: ClientRows | None = None
     server_columns: Columns | None = None
     preparation: PerColumn | None = None
 
@@ -89,13 +91,13 @@ class Federation:
     ) -> Federation:
         """From each client's own data: ``(x, y)``, split by the fractions, or a pair for each of train, valid, test."""
         extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
-        return cls(**build.of_clients(clients, test, valid, as_seed(seed), extras))
+        return cls(**build.of_clients(clients, test, valid, as_seed(seed), extras).parts())
 
     @classmethod
     def from_arrays(
         cls,
-        x: Any,
-        y: Any,
+        x: object,
+        y: object,
         partition: Partition | None = None,
         clients: int | None = None,
         test: float = 0.2,
@@ -103,13 +105,13 @@ class Federation:
         seed: int | Seed = 0,
         *,
         global_test: Pair | None = None,
-        user: Any = None,
+        user: object = None,
         classes: int | None = None,
         prepare: Prepare | None = None,
         drop_empty: bool = False,
         standardise: Standardise = "federation",
         table: PerColumn | None = None,
-        user_test: Any = None,
+        user_test: object = None,
     ) -> Federation:
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
@@ -121,7 +123,7 @@ class Federation:
         """
         extras = Extras(global_test, classes, prepare, drop_empty, standardise, table)
         who = (user, user_test)
-        return cls(**build.of_arrays((x, y), partition, clients, who, (test, valid), as_seed(seed), extras))
+        return cls(**build.of_arrays((x, y), partition, clients, who, (test, valid), as_seed(seed), extras).parts())
 
     @classmethod
     def from_source(cls, source: str | Arrays, *args: Any, natural: bool = False, **options: Any) -> Federation:
@@ -200,7 +202,7 @@ class Federation:
     @classmethod
     def from_hf(
         cls,
-        dataset: Any,
+        dataset: object,
         *args: Any,
         x: str | None = None,
         label: str | None = None,
@@ -219,7 +221,7 @@ class Federation:
     @classmethod
     def from_flwr(
         cls,
-        source: Any,
+        source: object,
         *args: Any,
         x: str | None = None,
         label: str | None = None,
@@ -243,7 +245,7 @@ class Federation:
     def from_rows(
         cls,
         columns: Columns,
-        clients: Mapping[Any, Mapping[str, Any]],
+        clients: Mapping[Any, Mapping[str, ArrayLike]],
         *,
         global_test: Pair | None = None,
         classes: int | None = None,
@@ -251,7 +253,7 @@ class Federation:
         drop_empty: bool = False,
     ) -> Federation:
         """From ready tensors and the row numbers of each client: ``{"a": {"train": [0, 1], "test": [2]}}``."""
-        return cls(**build.of_rows(columns, clients, Extras(global_test, classes, prepare, drop_empty)))
+        return cls(**build.of_rows(columns, clients, Extras(global_test, classes, prepare, drop_empty)).parts())
 
     def site(self, client: ClientId, round: int) -> Site:
         """The client's training and validation rows; the same in every round."""
@@ -297,7 +299,7 @@ class Federation:
         """How well answering the most frequent training label does: the least any method must beat."""
         return look.majority(self)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Row:
         """Counts and sizes, as plain values."""
         return look.summary(self)
 
@@ -318,13 +320,13 @@ class Federation:
         """Every tensor under a flat name; with :meth:`layout` this is the whole federation but ``prepare``."""
         return sharing.tensors(self)
 
-    def layout(self) -> dict[str, Any]:
+    def layout(self) -> Row:
         """The rest, as plain values that can be packed."""
         return sharing.layout(self)
 
     @classmethod
     def from_shared(
-        cls, tensors: Mapping[str, Tensor], layout: Mapping[str, Any], prepare: Prepare | None
+        cls, tensors: Mapping[str, Tensor], layout: Mapping[str, JSON], prepare: Prepare | None
     ) -> Federation:
         """The federation on these very tensors; nothing is copied."""
         return cls(**sharing.parts(tensors, layout), prepare=prepare)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedquilt.core.describe import describe
+from fedquilt.core.plain import Floats, Ints, Row
 from fedquilt.core.table import ClientId, Prepare
-from fedquilt.data.rows import Floats, Ints, Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 from fedquilt.records.record import pack
 
@@ -80,7 +82,7 @@ def majority(data: Federation) -> Majority:
     return Majority(per_client, _share(answers[owners] == truth), _share(truth == common), wide)
 
 
-def _most_frequent(rows: Rows, y: Ints) -> Ints:
+def _most_frequent(rows: ClientRows, y: Ints) -> Ints:
     """The label each client has most often, the smallest on a tie; every client has a row."""
     width = int(y.max()) + 1
     kinds, counts = np.unique(rows.owners() * width + y[rows.index.numpy()], return_counts=True)
@@ -90,15 +92,15 @@ def _most_frequent(rows: Rows, y: Ints) -> Ints:
     return labels
 
 
-def _share(right: np.ndarray[Any, np.dtype[np.bool_]]) -> float:
+def _share(right: NDArray[np.bool_]) -> float:
     return float(right.mean()) if len(right) else float("nan")
 
 
-def summary(data: Federation) -> dict[str, Any]:
+def summary(data: Federation) -> Row:
     """Counts and sizes, as plain values."""
     wide = (data.columns, data.global_columns or {}, data.server_columns or {})
     sizes, held = data.train.counts(), [tensor for columns in wide for tensor in columns.values()]
-    facts: dict[str, Any] = {
+    facts: Row = {
         "clients": len(data.ids),
         "classes": data.classes,
         "shape": list(data.columns["x"].shape[1:]),

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.plain import Array
 from fedquilt.data.sizes import check_npz
 from fedquilt.errors import InputError
 
-Array = NDArray[Any]
 _WANTED = "x and y, or x_train, y_train, x_test and y_test; or x alone, for methods that need no labels"
 _USERS = ("user", "writer")
 

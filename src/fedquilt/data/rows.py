@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from fedquilt.core.plain import Array, Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ClientRows:
     """The row numbers of n clients: client i holds ``index[offsets[i]:offsets[i + 1]]``.
 
     Args:
@@ -29,17 +28,17 @@ class Rows:
     offsets: Tensor
 
     @staticmethod
-    def of(parts: Sequence[NDArray[Any]]) -> Rows:
+    def of(parts: Sequence[Array]) -> ClientRows:
         """From one array of row numbers for each client."""
         index = np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
-        return Rows.cut(index, np.fromiter((len(p) for p in parts), np.int64, len(parts)))
+        return ClientRows.cut(index, np.fromiter((len(p) for p in parts), np.int64, len(parts)))
 
     @staticmethod
-    def cut(index: NDArray[Any], counts: NDArray[Any]) -> Rows:
+    def cut(index: Array, counts: Ints) -> ClientRows:
         """From all row numbers and how many belong to each client."""
         offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
-        return Rows(torch.from_numpy(np.ascontiguousarray(index, np.int64)), torch.from_numpy(offsets))
+        return ClientRows(torch.from_numpy(np.ascontiguousarray(index, np.int64)), torch.from_numpy(offsets))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -61,33 +60,33 @@ class Rows:
         """For every entry of the index, the position of the client that holds it."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.counts())
 
-    def together(self) -> Rows:
+    def together(self) -> ClientRows:
         """One client that holds everything; shares the index."""
-        return Rows(self.index, torch.tensor([0, len(self.index)]))
+        return ClientRows(self.index, torch.tensor([0, len(self.index)]))
 
-    def keep(self, chosen: NDArray[np.bool_]) -> Rows:
+    def keep(self, chosen: NDArray[np.bool_]) -> ClientRows:
         """Only the chosen clients."""
-        return Rows.cut(self.index.numpy()[chosen[self.owners()]], self.counts()[chosen])
+        return ClientRows.cut(self.index.numpy()[chosen[self.owners()]], self.counts()[chosen])
 
 
-def moved(rows: Rows, by: int) -> Rows:
+def moved(rows: ClientRows, by: int) -> ClientRows:
     """The same rows of columns that begin ``by`` rows later."""
-    return Rows(rows.index + by, rows.offsets) if by else rows
+    return ClientRows(rows.index + by, rows.offsets) if by else rows
 
 
-def chosen(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
+def chosen(rows: ClientRows, mask: NDArray[np.bool_]) -> ClientRows:
     """Of every client the rows for which the mask over all row numbers is true."""
     kept = mask[rows.index.numpy()]
-    return Rows.cut(rows.index.numpy()[kept], np.bincount(rows.owners()[kept], minlength=len(rows)))
+    return ClientRows.cut(rows.index.numpy()[kept], np.bincount(rows.owners()[kept], minlength=len(rows)))
 
 
-def shuffled(rows: Rows, keys: Floats) -> Rows:
+def shuffled(rows: ClientRows, keys: Floats) -> ClientRows:
     """Each client's rows in the order of their random keys."""
     order = np.lexsort((keys, rows.owners()))
-    return Rows(torch.from_numpy(rows.index.numpy()[order]), rows.offsets)
+    return ClientRows(torch.from_numpy(rows.index.numpy()[order]), rows.offsets)
 
 
-def split(rows: Rows, test: float, valid: float, keys: Floats) -> tuple[Rows, Rows, Rows]:
+def split(rows: ClientRows, test: float, valid: float, keys: Floats) -> tuple[ClientRows, ClientRows, ClientRows]:
     """Training, validation and test rows of every client, chosen by random keys; each part ascending.
 
     A client with n rows gives round(test * n) and round(valid * n) of them, halves rounded up; where that would leave
@@ -102,17 +101,17 @@ def split(rows: Rows, test: float, valid: float, keys: Floats) -> tuple[Rows, Ro
     part = np.where(rank < tests[owners], 2, np.where(rank < (tests + valids)[owners], 1, 0))
     order = np.lexsort((index, owners, part))
     train, held, exam = np.split(index[order], np.cumsum([(part == 0).sum(), (part == 1).sum()]))
-    return Rows.cut(train, counts - tests - valids), Rows.cut(held, valids), Rows.cut(exam, tests)
+    return ClientRows.cut(train, counts - tests - valids), ClientRows.cut(held, valids), ClientRows.cut(exam, tests)
 
 
-def merged(a: Rows, b: Rows) -> Rows:
+def merged(a: ClientRows, b: ClientRows) -> ClientRows:
     """For every client its rows of ``a``, then those of ``b``."""
     owners = np.concatenate([a.owners(), b.owners()])
     index = np.concatenate([a.index.numpy(), b.index.numpy()])
-    return Rows.cut(index[np.argsort(owners, kind="stable")], a.counts() + b.counts())
+    return ClientRows.cut(index[np.argsort(owners, kind="stable")], a.counts() + b.counts())
 
 
-def united(a: Rows, b: Rows) -> Rows:
+def united(a: ClientRows, b: ClientRows) -> ClientRows:
     """As :func:`merged`, but a row that a client has in both counts once, where it came first."""
     both = merged(a, b)
     owners, index = both.owners(), both.index.numpy()
@@ -120,4 +119,4 @@ def united(a: Rows, b: Rows) -> Rows:
     if len(first) == len(index):
         return both
     kept = np.sort(first)
-    return Rows.cut(index[kept], np.bincount(owners[kept], minlength=len(both)))
+    return ClientRows.cut(index[kept], np.bincount(owners[kept], minlength=len(both)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
-from fedquilt.data.rows import Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ def tensors(data: Federation) -> dict[str, Tensor]:
     found = {f"columns.{name}": column for name, column in data.columns.items()}
     found |= {f"global.{name}": column for name, column in (data.global_columns or {}).items()}
     for kind in _kinds(data):
-        rows: Rows = getattr(data, kind)
+        rows: ClientRows = getattr(data, kind)
         found |= {f"{kind}.index": rows.index, f"{kind}.offsets": rows.offsets}
     return found
 
 
-def layout(data: Federation) -> dict[str, Any]:
+def layout(data: Federation) -> Row:
     """Ids, column names and the number of classes, as plain values."""
     return {
         "ids": list(data.ids),
@@ -37,7 +38,7 @@ def layout(data: Federation) -> dict[str, Any]:
     }
 
 
-def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, Any]) -> dict[str, Any]:
+def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, JSON]) -> Row:
     """What a federation is made of, on these tensors."""
     try:
         ids = tuple(map(_id, layout["ids"]))
@@ -68,9 +69,9 @@ def _kinds(data: Federation) -> tuple[str, ...]:
     return ("train", "valid", "test", *own, *(() if data.unlabelled is None else ("unlabelled",)))
 
 
-def _rows(tensors: Mapping[str, Tensor], kind: str) -> Rows:
-    return Rows(tensors[f"{kind}.index"], tensors[f"{kind}.offsets"])
+def _rows(tensors: Mapping[str, Tensor], kind: str) -> ClientRows:
+    return ClientRows(tensors[f"{kind}.index"], tensors[f"{kind}.offsets"])
 
 
-def _id(value: Any) -> ClientId:
+def _id(value: object) -> ClientId:
     return tuple(map(_id, value)) if isinstance(value, list | tuple) else value  # JSON has no tuples

@@ -13,7 +13,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.data.checks import as_seed
 from fedquilt.data.federation import Federation
-from fedquilt.data.rows import Rows, shuffled
+from fedquilt.data.rows import ClientRows, shuffled
 from fedquilt.data.streams.streams import Stream
 from fedquilt.data.tabular import fit
 from fedquilt.errors import InputError
@@ -118,4 +118,4 @@ def _unlabelled(task: Federation, share: float, seed: Seed) -> Federation:
     bare = np.arange(len(index)) - mixed.offsets.numpy()[owners] < lost[owners]
     order = np.lexsort((index, owners, bare))
     labelled, rest = np.split(index[order], [int((~bare).sum())])
-    return replace(task, train=Rows.cut(labelled, counts - lost), unlabelled=Rows.cut(rest, lost))
+    return replace(task, train=ClientRows.cut(labelled, counts - lost), unlabelled=ClientRows.cut(rest, lost))

@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedquilt.core.columns import LARGEST, SCOPES, Column, PerColumn, blank_of, code_of, fitted, own, sums_of
-from fedquilt.data.npz import Array
+from fedquilt.core.plain import Array
+from fedquilt.core.table import Columns
 from fedquilt.errors import InputError
 
 Standardise = str | bool | None
@@ -65,22 +67,22 @@ def stored_like(named: Mapping[str, Array], where: str, prepare: PerColumn) -> A
     return x
 
 
-def of_pieces(pieces: Sequence[Any], where: str) -> tuple[list[Any], PerColumn | None]:
+def of_pieces(pieces: Sequence[object], where: str) -> tuple[list[object], PerColumn | None]:
     """Inputs given in Python, of one client each: data frames and arrays of names become stored rows, all alike;
     numbers stay as they are."""
     named = [_named(x) for x in pieces]
-    if all(found is None for found in named):
-        return list(pieces), None
-    if any(found is None or found.keys() != (named[0] or {}).keys() for found in named):
-        raise InputError(f"{where}: some clients have a table of named columns and others have not, or other ones.")
     tables = [found for found in named if found is not None]
+    if not tables:
+        return list(pieces), None
+    if len(tables) < len(named) or any(found.keys() != tables[0].keys() for found in tables):
+        raise InputError(f"{where}: some clients have a table of named columns and others have not, or other ones.")
     made = [stored(found, where) for found in tables]
     names = {c.name for _, kinds in made for c in kinds.columns if c.category}
     again = [stored(found, where, names) for found in tables]
     return [x for x, _ in again], again[0][1]
 
 
-def _named(x: Any) -> dict[str, Array] | None:
+def _named(x: object) -> dict[str, Array] | None:
     """The columns of a data frame, or of an array that holds names; None for numbers."""
     if hasattr(x, "columns") and hasattr(x, "__getitem__") and not isinstance(x, np.ndarray | Tensor):
         return {str(name): np.asarray(x[name]) for name in x.columns}
@@ -92,7 +94,7 @@ def _named(x: Any) -> dict[str, Array] | None:
     return {str(place): array[:, place] for place in range(array.shape[1])}
 
 
-def _missing(values: Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _missing(values: Array) -> NDArray[np.bool_]:
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind == "U":
@@ -154,7 +156,7 @@ def _codes(values: Array, where: str) -> Array:
     return found
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A cell's name; whole numbers are written alike whatever type they came in."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
@@ -208,7 +210,7 @@ def standardised(given: D, prepare: PerColumn) -> D:
     return made  # type: ignore[no-any-return]
 
 
-def _alone(columns: Any, prepare: PerColumn) -> Any:
+def _alone(columns: Columns | None, prepare: PerColumn) -> Columns | None:
     """Rows that belong to no client, by their own numbers."""
     return None if columns is None else own(prepare, sums_of(columns["x"], prepare.columns))(columns)
 

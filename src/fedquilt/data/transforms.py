@@ -224,6 +224,11 @@ class Transforms:
         return replace(self, steps=tuple(made))
 
 
+def _by_channel(x: Tensor) -> Tensor:
+    """All values of each channel of images; of anything else in one line."""
+    return x.transpose(0, 1).flatten(1) if x.dim() == 4 else x.reshape(1, -1)
+
+
 def channel_statistics(tables: Sequence[Table]) -> tuple[PerChannel, PerChannel]:
     """Mean and standard deviation of x over all rows: for each channel of images, for each column of tables (floats of
     two dimensions), in all for anything else.
@@ -237,11 +242,9 @@ def channel_statistics(tables: Sequence[Table]) -> tuple[PerChannel, PerChannel]
         rows = [table.whole().x for table in tables if len(table)]
         columns = fitted(blank_of(rows[0].shape[1], "federation"), (sums_of(x, _numbers_only(x)) for x in rows)).columns
         return tuple(c.mean for c in columns), tuple(c.std for c in columns)
-    for table in tables:
-        for batch in table.blocks(512):
-            x = batch.x.double() / (255 if batch.x.dtype == torch.uint8 else 1)
-            flat = x.transpose(0, 1).flatten(1) if x.dim() == 4 else x.reshape(1, -1)
-            total, square, count = total + flat.sum(1), square + flat.square().sum(1), count + flat.shape[1]
+    for batch in (batch for table in tables for batch in table.blocks(512)):
+        flat = _by_channel(batch.x.double() / (255 if batch.x.dtype == torch.uint8 else 1))
+        total, square, count = total + flat.sum(1), square + flat.square().sum(1), count + flat.shape[1]
     if not count:
         raise InputError("There are no rows to take statistics of.")
     mean = total / count

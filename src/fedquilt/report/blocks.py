@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
-Block = dict[str, Any]
+from fedquilt.core.plain import JSON, Array, Row
+
+Block = Row
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Panel:
     blocks: Sequence[Block] = field(default_factory=tuple)
     note: str = ""
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Row:
         """As JSON takes it."""
         return asdict(self)
 
@@ -40,18 +41,18 @@ def facts(*items: tuple[str, str, str]) -> Block:
     return {"kind": "facts", "items": [list(i) for i in items]}
 
 
-def column(key: str, label: str, kind: str = "text", **more: Any) -> dict[str, Any]:
+def column(key: str, label: str, kind: str = "text", **more: JSON) -> Row:
     """A column of a table. Kinds: text, number, percent (of a fraction); ``half`` names the key of its ± value,
     ``group`` the set of columns it is shown with, ``digits`` its decimals, ``help`` what it means."""
     return {"key": key, "label": label, "kind": kind, **more}
 
 
-def table(key: str, columns: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], **more: Any) -> Block:
+def table(key: str, columns: Sequence[Mapping[str, JSON]], rows: Sequence[Mapping[str, JSON]], **more: JSON) -> Block:
     """Rows that can be sorted, filtered and copied as Markdown, LaTeX or CSV."""
     return {"kind": "table", "key": key, "columns": list(columns), "rows": list(rows), **more}
 
 
-def chart(kind: str, key: str, title: str, **content: Any) -> Block:
+def chart(kind: str, key: str, title: str, **content: JSON) -> Block:
     """A picture of one of the kinds that assets/charts*.js draws."""
     return {"kind": kind, "key": key, "title": title, **content}
 
@@ -61,7 +62,7 @@ def picture(key: str, title: str, source: str) -> Block:
     return {"kind": "picture", "key": key, "title": title, "source": source}
 
 
-def numbers(values: Any, digits: int = 5) -> list[Any]:
+def numbers(values: Array | Sequence[float | None], digits: int = 5) -> list[JSON]:
     """An array as lists of rounded numbers; what is not finite becomes None."""
     rounded = np.round(np.asarray(values, dtype=float), digits)
     return (

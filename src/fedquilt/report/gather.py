@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.results.ranking import FILE as SWEEP
 from fedquilt.results.tables import by_label, summary_of
@@ -30,7 +30,7 @@ class Gathered:
         return cls(folder, tuple(views_in(folder)))
 
     @cached_property
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Row:
         """What a comparison set out to do; empty for a run."""
         return read_json(self.folder / CELLS)
 
@@ -56,7 +56,7 @@ class Gathered:
         return {label: i for i, label in enumerate(self.methods)}
 
     @cached_property
-    def federation(self) -> dict[str, Any]:
+    def federation(self) -> Row:
         """Who has which labels; empty if it was not written."""
         return read_json(self.folder / FILE)
 
@@ -83,19 +83,19 @@ class Gathered:
         return [view for group in done for view in group]
 
     @cached_property
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Row | None:
         """The table of finished methods; None if there is none."""
         common = self.federation.get("majority_common")
         return summary_of(self.complete, self.constant, self.target, common) if self.complete else None
 
     @cached_property
-    def failed(self) -> list[dict[str, Any]]:
+    def failed(self) -> list[Row]:
         """Runs that a comparison gave up, and why."""
-        found: list[dict[str, Any]] = read_json(self.folder / "summary.json").get("failed", [])
+        found: list[Row] = read_json(self.folder / "summary.json").get("failed", [])
         return found
 
     @cached_property
-    def sweep(self) -> dict[str, Any]:
+    def sweep(self) -> Row:
         """What a sweep tried; empty for runs and comparisons."""
         return read_json(self.folder / SWEEP)
 

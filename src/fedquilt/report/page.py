@@ -8,9 +8,9 @@ from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import fedquilt
+from fedquilt.core.plain import Row
 from fedquilt.report.gather import Gathered
 from fedquilt.report.panels import panels_of
 from fedquilt.storage.files import to_json
@@ -48,7 +48,7 @@ def document(title: str, style: str, body: str, scripts: Sequence[str], head: st
     return DOCUMENT.format(title=html.escape(title), style=style, body=body, scripts=inside, head=head)
 
 
-def embedded(content: Any) -> str:
+def embedded(content: object) -> str:
     """JSON that cannot end the element it stands in, nor begin another."""
     text = to_json(content)
     for sign in "<>&\u2028\u2029":
@@ -65,7 +65,7 @@ def subtitle(found: Gathered) -> str:
     return " · ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts if n)
 
 
-def _answer(panels: list[dict[str, Any]]) -> list[str]:
+def _answer(panels: list[Row]) -> list[str]:
     """The first paragraphs, for readers without scripts."""
     return next((b["paragraphs"] for p in panels for b in p["blocks"] if b["kind"] == "text"), [])
 

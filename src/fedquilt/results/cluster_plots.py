@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster.hierarchy import dendrogram
 from torch import Tensor
 
+from fedquilt.core.plain import Floats
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.metrics.clusters import churn, tree_distances
 from fedquilt.pieces.clustering.result import ClusterResult
@@ -75,7 +76,7 @@ def _tree_clusters(found: ClusterResult) -> int:
     return len({found.labels[c] for c in found.order if c in found.labels}) or 1
 
 
-def _dendrogram(axis: Any, tree: Any, found: ClusterResult, cut: float) -> None:
+def _dendrogram(axis: Axes, tree: Floats, found: ClusterResult, cut: float) -> None:
     """Branches below the cut in their cluster's colour."""
     leaves = len(found.order)
     owner: dict[int, int | None] = {i: found.labels.get(c) for i, c in enumerate(found.order)}
@@ -185,7 +186,7 @@ def _stack(labels: Mapping[ClientId, int]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _flow(axis: Any, x: int, before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> None:
+def _flow(axis: Axes, x: int, before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> None:
     """Streams between two rounds, smooth from left to right."""
     left = {k: low for k, (low, _) in _stack(before).items()}
     right = {k: low for k, (low, _) in _stack(after).items()}

@@ -7,11 +7,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 
+from fedquilt.core.net import Net
 from fedquilt.core.params import Params
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError, StorageError
 from fedquilt.metrics.clusters import agreement, churn, cluster_scores, embedding_distances
@@ -21,20 +22,20 @@ from fedquilt.storage.files import to_json, write_atomic
 FILE, ARRAYS, LOG = "clusters.json", "clusters.safetensors", "metrics/clusters.jsonl"
 
 
-def clusters_of(state: Any) -> ClusterResult | None:
+def clusters_of(state: object) -> ClusterResult | None:
     """The clusters that a server's state holds, if its method makes any and has made them."""
     found = getattr(state, "clusters", None)
     return found if isinstance(found, ClusterResult) and found.labels else None
 
 
 def row_of(
-    round: int, before: ClusterResult | None, now: ClusterResult, planted: Mapping[ClientId, Any] | None, clients: int
-) -> dict[str, Any]:
+    round: int, before: ClusterResult | None, now: ClusterResult, planted: Mapping[ClientId, int] | None, clients: int
+) -> Row:
     """A round in the log: K (of clusters with members), how many clients are in one (``clients``) of how many there are
     (``of``), the share of those that moved, and how well those placed meet planted groups. Labels are written where
     they are new, as pairs, so that ids keep their type."""
     used = len(set(now.labels.values()))
-    row: dict[str, Any] = {"round": round, "k": used, "clients": len(now.labels), "of": clients, "churn": 0.0}
+    row: Row = {"round": round, "k": used, "clients": len(now.labels), "of": clients, "churn": 0.0}
     if before is not None and before.labels != now.labels:
         row["churn"] = churn(before.labels, now.labels)
     if planted is not None and planted.keys() & now.labels.keys():
@@ -44,18 +45,18 @@ def row_of(
     return row
 
 
-def placed_words(row: Mapping[str, Any]) -> str:
+def placed_words(row: Mapping[str, JSON]) -> str:
     """How many clients are in a cluster: '44 of 50 placed'. Logs of earlier versions do not tell of how many."""
     return f"{row['clients']} of {row['of']} placed" if "of" in row else f"{row['clients']} placed"
 
 
 def by_cluster(
-    state: Any,
-    exams: Mapping[ClientId, Mapping[str, Any]],
+    state: object,
+    exams: Mapping[ClientId, Mapping[str, JSON]],
     model: Callable[[ClientId], Params],
-    net: Any,
+    net: Net | None,
     majority: Mapping[ClientId, float],
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """For each cluster its size, the test scores of its clients beside those of the majority class, how far its
     embedding is from the common one, and lambda, the strength with which it was last drawn there.
 
@@ -81,7 +82,7 @@ def by_cluster(
     ]
 
 
-def _pairs(labels: Mapping[ClientId, int]) -> list[list[Any]]:
+def _pairs(labels: Mapping[ClientId, int]) -> list[list[ClientId | int]]:
     return [[client, labels[client]] for client in in_order(list(labels))]
 
 
@@ -120,11 +121,11 @@ def load_clusters(folder: str | Path) -> ClusterResult:
     return clusters_in(folder)[0]
 
 
-def clusters_in(folder: str | Path) -> tuple[ClusterResult, dict[str, Any]]:
+def clusters_in(folder: str | Path) -> tuple[ClusterResult, Row]:
     """The clusters in a folder, and all that clusters.json says."""
     place = Path(folder)
     try:
-        text: dict[str, Any] = json.loads((place / FILE).read_text(encoding="utf-8"))
+        text: Row = json.loads((place / FILE).read_text(encoding="utf-8"))
         arrays = (place / ARRAYS).read_bytes()
     except FileNotFoundError as error:
         if not place.is_dir():
@@ -151,7 +152,7 @@ def clusters_in(folder: str | Path) -> tuple[ClusterResult, dict[str, Any]]:
     return found, text
 
 
-def history(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[ClientId, int]]]:
+def history(rows: Sequence[Mapping[str, JSON]]) -> list[tuple[int, dict[ClientId, int]]]:
     """Who was in which cluster after each round, from the log."""
     found: list[tuple[int, dict[ClientId, int]]] = []
     labels: dict[ClientId, int] = {}

@@ -9,28 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.ticker import MaxNLocator
 
+from fedquilt.core.plain import JSON, Floats, Ints, Row
+from fedquilt.core.table import ClientId
 from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots, write_csv
 from fedquilt.results.statistics.targets import first_reach
 from fedquilt.results.tables import span
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, JSON]]
 Histories = Mapping[str, Sequence[Rows]]  # for each method, for each seed, the rows of metrics/rounds.jsonl
 LINES = ("-", "--", "-.", ":")
 
 
-def method_style(place: int) -> dict[str, Any]:
+def method_style(place: int) -> Row:
     """Colour and line of the n-th method; after eight colours the line changes."""
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": LINES[place // len(COLOURS) % len(LINES)]}
 
 
-def over_seeds(seeds: Sequence[Rows], name: str) -> tuple[Any, Any]:
+def over_seeds(seeds: Sequence[Rows], name: str) -> tuple[Ints, Floats]:
     """The rounds at which every seed has this number, and its mean over seeds."""
     found = [{r["round"]: r[name] for r in rows if r.get(name) is not None} for rows in seeds]
     rounds = np.array(sorted(set.intersection(*(set(f) for f in found)))) if found else np.array([])
@@ -77,7 +78,7 @@ def loss_curves(histories: Histories, path: Path) -> Path:
         return save(figure, path, ("method", "round", "mean_loss"), rows)
 
 
-def accuracy_boxplot(clients: Mapping[str, Mapping[Any, float]], majority: float, path: Path) -> Path:
+def accuracy_boxplot(clients: Mapping[str, Mapping[ClientId, float]], majority: float, path: Path) -> Path:
     """Clients' accuracies after the last round: box from the first to the third quartile, whiskers at 1.5 times its
     length, every client a dot, the mean a diamond."""
     with rc_context(STYLE):
@@ -151,7 +152,7 @@ def convergence_speed(histories: Histories, target: float, path: Path) -> Path:
 
 
 def comparison_table(
-    histories: Histories, clients: Mapping[str, Mapping[Any, float]], majority: float, target: float, path: Path
+    histories: Histories, clients: Mapping[str, Mapping[ClientId, float]], majority: float, target: float, path: Path
 ) -> Path:
     """comparison_table.csv: the published columns, then the other metrics of tables, each with half of its 95 %
     interval over seeds and test rows, and the majority baseline."""
@@ -208,7 +209,7 @@ def _sure(seeds: Sequence[Rows], name: str) -> tuple[float, float]:
 
 
 def draw_all(
-    histories: Histories, clients: Mapping[str, Mapping[Any, float]], majority: float, target: float, top: Path
+    histories: Histories, clients: Mapping[str, Mapping[ClientId, float]], majority: float, target: float, top: Path
 ) -> None:
     """All of the above, below a folder."""
     accuracy_curves(histories, majority, top / "accuracy_curves")
@@ -218,7 +219,7 @@ def draw_all(
     comparison_table(histories, clients, majority, target, top / "comparison_table.csv")
 
 
-LOOKS: Mapping[str, dict[str, Any]] = {
+LOOKS: Mapping[str, Row] = {
     "localize_stitch": {"color": "green"},
     "fedavg": {"color": "C0"},
     "fedavg_noise": {"color": "red", "alpha": 0.7},
@@ -236,7 +237,7 @@ def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Pa
         m for m in MEASURES if all(len(over_seeds(s, m)[0]) for s in histories.values()) or m == MEASURES[-1]
     )
     seen: set[str] = set()
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[str | int | float, ...]] = []
     with rc_context(STYLE):
         figure, axis = subplots(figsize=(7.0, 4.5))
         for place, ((label, seeds), kind) in enumerate(zip(histories.items(), kinds, strict=True)):

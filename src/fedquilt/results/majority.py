@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedquilt.core.plain import JSON, Array, Row
 
 _Z = 1.959963984540054  # of a 95 % interval
 _NAMES = ("majority_class", "majority_half_95", "common_class", "common_half_95", "test_rows")
 _COMMON = ("majority_common", "majority_common_half_95", "majority_common_rows")
 
 
-def majority_facts(federation: Any) -> dict[str, Any]:
+def majority_facts(federation: Any) -> Row:
     """How well answers do that need no model, means over clients, each with half of its 95 % interval; and on how many
     test rows they rest.
 
@@ -23,7 +24,7 @@ def majority_facts(federation: Any) -> dict[str, Any]:
     ends with. With n_k test rows and the share m_k of them right, client k's share varies by m_k (1 - m_k) / n_k, and
     the mean over K clients by the sum of these over K^2. ``majority_common`` is the latter on the common test set.
     """
-    nothing: dict[str, Any] = dict.fromkeys((*_NAMES, *_COMMON))
+    nothing: Row = dict.fromkeys((*_NAMES, *_COMMON))
     find = getattr(federation, "majority", None)
     if find is None or getattr(federation, "classes", None) is None:
         return nothing
@@ -44,12 +45,12 @@ def majority_facts(federation: Any) -> dict[str, Any]:
     return nothing | dict(zip(_NAMES, told, strict=True))
 
 
-def _span(shares: NDArray[Any], rows: NDArray[Any]) -> tuple[float, float]:
+def _span(shares: Array, rows: Array) -> tuple[float, float]:
     variance = float((shares * (1 - shares) / rows).sum()) / len(rows) ** 2
     return float(shares.mean()), _Z * math.sqrt(variance)
 
 
-def at_majority(results: Sequence[Mapping[str, Any]]) -> str | None:
+def at_majority(results: Sequence[Mapping[str, JSON]]) -> str | None:
     """A sentence if the mean accuracy of these runs is not above a constant answer by more than chance; else None.
 
     Where clients have no test rows, the accuracy is that on the common test set.
@@ -63,14 +64,18 @@ def at_majority(results: Sequence[Mapping[str, Any]]) -> str | None:
     if not tested:
         return _learned_nothing("accuracy on the common test set", accuracy, *(known[0][n] for n in _COMMON))
     own, own_half, common, common_half, rows = (known[0][n] for n in _NAMES)
-    if (said := _learned_nothing("test accuracy", accuracy, common, common_half, rows)) is not None:
-        return said
-    if accuracy <= own + own_half and own < 1:
-        return (
-            f"{_beside('test accuracy', accuracy, own)}answering each client's own commonest label gives "
-            f"{_range(own, own_half)} on {rows:,} test rows."
-        )
-    return None
+    said = _learned_nothing("test accuracy", accuracy, common, common_half, rows)
+    return said or _no_better(accuracy, own, own_half, rows)
+
+
+def _no_better(accuracy: float, own: float, half: float, rows: int) -> str | None:
+    """A sentence if this accuracy is not above that of each client's own commonest label by more than chance."""
+    if not (accuracy <= own + half and own < 1):
+        return None
+    return (
+        f"{_beside('test accuracy', accuracy, own)}answering each client's own commonest label gives "
+        f"{_range(own, half)} on {rows:,} test rows."
+    )
 
 
 def _learned_nothing(what: str, accuracy: float, common: float, half: float, rows: int) -> str | None:

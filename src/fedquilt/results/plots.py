@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 
+from fedquilt.core.plain import JSON, Floats, Ints
 from fedquilt.data.partitions.measures import MOST, label_distances, label_entropy
 from fedquilt.storage.files import storage
 
@@ -40,7 +43,7 @@ def subplots(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], *
     return figure, figure.subplots(rows, columns, **arranged)
 
 
-def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], majority: float, path: Path) -> Path:
+def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]], majority: float, path: Path) -> Path:
     """Accuracy by round and by megabytes, mean over seeds with the range between them."""
     with rc_context(STYLE):
         figure, (left, right) = subplots(1, 2, figsize=(10, 4), sharey=True)
@@ -65,7 +68,7 @@ def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], major
         return save(figure, path, ("method", "round", "mean", "lowest", "highest", "megabytes"), rows)
 
 
-def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any]:
+def _series(seeds: Sequence[Sequence[Mapping[str, JSON]]]) -> tuple[Ints, Floats, Floats]:
     """Rounds at which every seed was scored, accuracies [seeds, rounds], and mean traffic so far in MB."""
     scored = [{r["round"]: r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None} for rows in seeds]
     rounds = np.array(sorted(set.intersection(*(set(s) for s in scored))))
@@ -79,7 +82,7 @@ def _series(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[Any, Any, Any
     return rounds, accuracy, traffic
 
 
-def accuracy_by_traffic(rounds: Sequence[Mapping[str, Any]], title: str, path: Path) -> Path:
+def accuracy_by_traffic(rounds: Sequence[Mapping[str, JSON]], title: str, path: Path) -> Path:
     """Test accuracy by all megabytes sent so far, up and down: those that travelled, and what they would have been
     without codecs."""
     wire, raw = (np.cumsum([r[f"{k}_up"] + r[f"{k}_down"] for r in rounds]) / 1e6 for k in ("bytes", "raw"))
@@ -97,7 +100,7 @@ def accuracy_by_traffic(rounds: Sequence[Mapping[str, Any]], title: str, path: P
         return save(figure, path, ("round", "megabytes", "megabytes_without_codecs", "test_accuracy"), rows)
 
 
-def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path:
+def partition(counts: ArrayLike, names: Sequence[str], title: str, path: Path) -> Path:
     """Clients x labels as bubbles, the size and label entropy of each client, and how far the labels of each pair of
     clients are apart (up to 1000 clients)."""
     counts = np.asarray(counts)
@@ -134,14 +137,14 @@ def partition(counts: Any, names: Sequence[str], title: str, path: Path) -> Path
         return save(figure, path, header, [(n, *r) for n, r in zip(names, counts.tolist(), strict=True)])
 
 
-def _bubble(figure: Any, clients: int, classes: int) -> float:
+def _bubble(figure: Figure, clients: int, classes: int) -> float:
     """The diameter of the largest bubble, in points: at most 2.5 cells wide, so that crowded bubbles do not
     run into stripes; about a third of the figure's width and nine tenths of its height hold the cells."""
     width, height = figure.get_size_inches() * 72
     return float(np.clip(2.5 * min(0.33 * width / classes, 0.9 * height / clients), 4, 13))
 
 
-def _heat_map(figure: Any, axis: Any, counts: Any, names: Sequence[str], path: Path) -> None:
+def _heat_map(figure: Figure, axis: Axes, counts: Ints, names: Sequence[str], path: Path) -> None:
     """Pairs of clients by the Jensen-Shannon distance of their labels; the numbers go to NAME-distances.csv."""
     distances, edges = label_distances(counts), np.arange(len(counts) + 1) - 0.5
     mesh = axis.pcolormesh(edges, edges, distances, cmap="viridis", vmin=0, vmax=1, rasterized=True)
@@ -153,7 +156,7 @@ def _heat_map(figure: Any, axis: Any, counts: Any, names: Sequence[str], path: P
     write_csv(path.with_name(f"{path.stem}-distances.csv"), ("client", *names), rows)
 
 
-def save(figure: Any, path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+def save(figure: Figure, path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
     """A picture as PNG, SVG and EPS, and its numbers as CSV; equal pictures are equal files."""
     with storage(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,10 +170,10 @@ def save(figure: Any, path: Path, header: Sequence[str], rows: Sequence[Sequence
     return path.with_suffix(".png")
 
 
-def _postscript(figure: Any) -> bytes:
+def _postscript(figure: Figure) -> bytes:
     """As EPS, without its date. PostScript has no transparency: colours are mixed with white instead."""
     for artist in figure.findobj(lambda a: a.get_alpha() not in (None, 1)):
-        share = artist.get_alpha()
+        share = artist.get_alpha() or 0.0
         for kind in ("facecolor", "edgecolor", "color"):
             read = getattr(artist, f"get_{kind}", None)
             if read is not None and np.size(read()):
@@ -183,7 +186,7 @@ def _postscript(figure: Any) -> bytes:
     return b"".join(line for line in content.getvalue().splitlines(True) if not line.startswith(b"%%CreationDate"))
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import Row
 from fedquilt.results.statistics.intervals import interval
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import read_json
@@ -16,7 +16,7 @@ from fedquilt.storage.withheld import score_at
 FILE = "sweep.json"
 
 
-def ranking(folder: Path) -> list[dict[str, Any]]:
+def ranking(folder: Path) -> list[Row]:
     """A row for each point, in the order they were tried.
 
     ``valid`` is the mean over seeds of the validation accuracy at each seed's chosen round; None unless all seeds are
@@ -40,11 +40,11 @@ def _test(folder: Path) -> float | None:
     return score_at(folder, result.get("best_round", 0)) if known is None else known
 
 
-def _results(folder: Path, point: dict[str, Any]) -> list[dict[str, Any]]:
+def _results(folder: Path, point: Row) -> list[Row]:
     return [result for name in point["folders"] if (result := read_json(folder / name / "result.json"))]
 
 
-def _row(folder: Path, number: int, point: dict[str, Any]) -> dict[str, Any]:
+def _row(folder: Path, number: int, point: Row) -> Row:
     results = _results(folder, point)
     scores = [v for r in results if (v := on_validation(r["best"])) is not None]
     whole = len(scores) == len(point["folders"])
@@ -63,6 +63,6 @@ def _row(folder: Path, number: int, point: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def best_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def best_first(rows: list[Row]) -> list[Row]:
     """Sorted by validation accuracy; those without one at the end."""
     return sorted(rows, key=lambda row: (row["valid"] is None, -(row["valid"] or 0.0)))

@@ -6,15 +6,15 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib import rc_context
 
+from fedquilt.core.plain import JSON
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots
 from fedquilt.results.ranking import best_first
 from fedquilt.storage.files import to_json
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, JSON]]
 COLUMNS = ("valid", "valid_half_95", "seeds", "rounds", "megabytes", "seconds", "best")
 
 
@@ -29,7 +29,7 @@ def as_csv(rows: Rows) -> str:
     return text.getvalue()
 
 
-def plain(value: Any) -> Any:
+def plain(value: JSON) -> JSON:
     """A value as one cell."""
     return value if isinstance(value, int | float | str) else to_json(value)
 

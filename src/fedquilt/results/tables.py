@@ -7,10 +7,10 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.energy import in_words, per_run
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
@@ -18,7 +18,7 @@ from fedquilt.results.clusters import LOG
 from fedquilt.results.majority import at_majority
 from fedquilt.results.statistics.beside import beside, winner
 from fedquilt.results.statistics.intervals import interval
-from fedquilt.results.statistics.paired import Paired, versus
+from fedquilt.results.statistics.paired import Accuracies, Paired, versus
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import RunView
 from fedquilt.storage.finished import modes_line, modes_over, validated
@@ -37,7 +37,7 @@ def by_label(views: Sequence[RunView]) -> dict[str, list[RunView]]:
 
 def summary_of(
     views: Sequence[RunView], constant: Mapping[ClientId, float], target: float, common: float | None = None
-) -> dict[str, Any]:
+) -> Row:
     """Rows of all methods and the winner, from finished runs of equal seeds.
 
     Methods are compared on their clients' test rows, client by client; where no client has any, by the global model on
@@ -45,12 +45,36 @@ def summary_of(
     commonest label on the common test set; without them nothing is said of the majority class.
     """
     methods = by_label(views)
-    measure = "accuracy" if any(_has(view, "test_accuracy") for view in views) else "common_accuracy"
-    clients = measure == "accuracy"
+    clients = any(_has(view, "test_accuracy") for view in views)
+    measure = "accuracy" if clients else "common_accuracy"
     scores = {label: [view.chosen if clients else _common(view) for view in group] for label, group in methods.items()}
+    rows = _rows(methods, scores, constant if clients else {}, target, clients)
+    first = next(iter(methods.values()))
+    return {
+        "seeds": [view.seed for view in first],
+        "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
+        "chosen_on": "validation" if any(validated(v.result) for v in views) else "last round",
+        "measure": measure,
+        "majority_class": _majority(views, constant) if clients else math.nan if common is None else common,
+        "majority_class_common": common,
+        "target": target,
+        "rows": rows,
+        "winner": winner(rows, scores, measure),
+        **_words(methods),
+    }
+
+
+def _rows(
+    methods: Mapping[str, Sequence[RunView]],
+    scores: Mapping[str, Accuracies],
+    constant: Mapping[ClientId, float],
+    target: float,
+    clients: bool,
+) -> list[Row]:
+    """Each method's line, beside the first method and the majority class."""
     pairs = versus(scores)
-    constants = versus({"": [constant] * len(next(iter(scores.values()))), **scores}) if constant and clients else {}
-    rows = [
+    constants = versus({"": [constant] * len(next(iter(scores.values()))), **scores}) if constant else {}
+    return [
         row(label, [view.result for view in group])
         | {"kind": group[0].kind, "frame": group[0].kind in FRAME}
         | beside([scored(view, clients) for view in group], scores[label], target, [view.joules for view in group])
@@ -59,32 +83,19 @@ def summary_of(
         | {f"versus_majority_{name}": value for name, value in constants.get(label, _FIRST).items()}
         for label, group in methods.items()
     ]
-    first = next(iter(methods.values()))
-    known = float(np.mean(list(constant.values()))) if constant else _told(views)
+
+
+def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, dict[str, str]]:
+    """What is said of methods beside their numbers: of their modes, of energy, and where they learned nothing."""
+    modes = {label: modes_line(modes_over([v.result["best"] for v in group])) for label, group in methods.items()}
+    energy = {
+        label: in_words(per_run([v.result.get("energy") or {} for v in group])) for label, group in methods.items()
+    }
+    doubts = {label: at_majority([v.result for v in group]) for label, group in methods.items()}
     return {
-        "seeds": [view.seed for view in first],
-        "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
-        "chosen_on": "validation" if any(validated(v.result) for v in views) else "last round",
-        "measure": measure,
-        "majority_class": known if clients else math.nan if common is None else common,
-        "majority_class_common": common,
-        "target": target,
-        "rows": rows,
-        "winner": winner(rows, scores, measure),
-        "modes": {
-            label: line
-            for label, group in methods.items()
-            if (line := modes_line(modes_over([view.result["best"] for view in group]))) is not None
-        },
-        "energy": {
-            label: in_words(per_run([view.result.get("energy") or {} for view in group]))
-            for label, group in methods.items()
-        },
-        "doubts": {
-            label: said
-            for label, group in methods.items()
-            if (said := at_majority([view.result for view in group])) is not None
-        },
+        "modes": {label: line for label, line in modes.items() if line is not None},
+        "energy": energy,
+        "doubts": {label: said for label, said in doubts.items() if said is not None},
     }
 
 
@@ -99,7 +110,7 @@ def _common(view: RunView) -> dict[ClientId, float]:
     return {} if found is None else {"common": found}
 
 
-def scored(view: RunView, clients: bool = True) -> list[dict[str, Any]]:
+def scored(view: RunView, clients: bool = True) -> list[Row]:
     """The rows of its rounds; if it is judged by the common test set, with that in the place of clients' scores."""
     if clients:
         return view.rounds
@@ -112,27 +123,24 @@ def scored(view: RunView, clients: bool = True) -> list[dict[str, Any]]:
     ]
 
 
-def _told(views: Sequence[RunView]) -> float:
-    """The accuracy of the majority class as runs wrote it."""
+def _majority(views: Sequence[RunView], constant: Mapping[ClientId, float]) -> float:
+    """The accuracy of the majority class, or as runs wrote it."""
+    if constant:
+        return float(np.mean(list(constant.values())))
     known = [v for view in views if (v := view.result.get("majority_class")) is not None]
     return float(known[0]) if known else math.nan
 
 
-def clusters_found(logs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:
+def clusters_found(logs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[str, float | None]:
     """How many clusters there were at the end, how many clients were in one (of how many), and how well these meet
     planted groups (ARI): means over seeds."""
     ends = [log[-1] for log in logs if log]
-    planted = [end["ari"] for end in ends if "ari" in end]
-    return {
-        "clusters": float(np.mean([end["k"] for end in ends])) if ends else None,
-        "ari": float(np.mean(planted)) if planted else None,
-        "placed": float(np.mean([end["clients"] for end in ends])) if ends else None,
-        "placed_of": float(np.mean(known)) if (known := [end["of"] for end in ends if "of" in end]) else None,
-    }
+    fields = {"clusters": "k", "ari": "ari", "placed": "clients", "placed_of": "of"}
+    return {name: _mean([end.get(field) for end in ends]) for name, field in fields.items()}
 
 
 @dataclass(frozen=True)
-class Column:
+class ScoreColumn:
     """A score in tables of comparisons: its key there, the number of a round that it is, and what people read.
 
     ``half`` ends the key of its ±: over seeds, or over seeds and test rows.
@@ -146,7 +154,7 @@ class Column:
     half: str = "_both_half_95"
 
 
-def score_columns() -> list[Column]:
+def score_columns() -> list[ScoreColumn]:
     """Of each metric of tables the mean over clients; its value on the common test set, and that of the worst tenth of
     the clients, where it has these."""
     found = []
@@ -155,20 +163,20 @@ def score_columns() -> list[Column]:
         lead = "" if first else f"{m.short}, "
         half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test rows")
         told = f"{m.help}; mean over clients at the round that validation chose, ± 95 % over {sure}".removeprefix("; ")
-        found.append(Column(m.id, f"test_{m.id}", m, m.short, told, half))
+        found.append(ScoreColumn(m.id, f"test_{m.id}", m, m.short, told, half))
         if "common" in m.summaries:
             told = (
                 "the global model on a test set that belongs to no client, at the same round; another number than "
                 "the clients' mean, on other rows"
             )
-            found.append(Column(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
+            found.append(ScoreColumn(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
         if "worst10" in m.summaries:
             told = (
                 f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test rows; the worst of "
                 "many unsure scores look a little worse than they are"
             )
             key = "worst10" if first else f"{m.id}_worst10"
-            found.append(Column(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))
+            found.append(ScoreColumn(key, f"test_{m.id}_worst10", m, f"{lead}worst 10 %", told))
     return found
 
 
@@ -181,14 +189,13 @@ OWN = {  # what methods tell of themselves, if they do
 }
 
 
-def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def row(label: str, results: Sequence[Mapping[str, JSON]]) -> Row:
     """One method's line: test numbers at the round that validation chose, over seeds."""
-    found: dict[str, Any] = {"method": label}
+    found: Row = {"method": label}
     for column in score_columns():
         found |= span(column.key, column.number, [r["best"] for r in results])
-    last = [r["last"]["test_accuracy"] for r in results if r["last"].get("test_accuracy") is not None]
     return found | {
-        "last_round_accuracy": float(np.mean(last)) if last else None,
+        "last_round_accuracy": _mean([r["last"].get("test_accuracy") for r in results]),
         "updates": float(np.mean([r.get("updates", math.nan) for r in results])),
         "megabytes_up": float(np.mean([r["bytes_up"] for r in results])) / MEGABYTE,
         "megabytes_down": float(np.mean([r["bytes_down"] for r in results])) / MEGABYTE,
@@ -198,7 +205,7 @@ def row(label: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def span(column: str, name: str, found: Sequence[Mapping[str, JSON]]) -> Row:
     """A score's mean over seeds; half of its 95 % interval over seeds, half of that over test rows, and of both.
 
     All seeds are scored on the same rows, so more seeds do not make that part smaller.
@@ -207,9 +214,7 @@ def span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str
     if len(values) < len(found):
         return dict.fromkeys((column, *(f"{column}{end}" for end in ("_half_95", ROWS_HALF, "_both_half_95"))))
     over = interval(values)
-    halves = [best.get(name + ROWS_HALF) for best in found]
-    known = [half for half in halves if half is not None]
-    rows = math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(found) else None
+    rows = _over_rows([best.get(name + ROWS_HALF) for best in found])
     parts = [half for half in (over.half, rows) if half is not None and not math.isnan(half)]
     return {
         column: over.mean,
@@ -219,12 +224,18 @@ def span(column: str, name: str, found: Sequence[Mapping[str, Any]]) -> dict[str
     }
 
 
+def _over_rows(halves: Sequence[float | None]) -> float | None:
+    """Half of the interval over test rows, of runs on the same ones; None unless all tell it."""
+    known = [half for half in halves if half is not None]
+    return math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(halves) else None
+
+
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]], majority: float, common: float | None = None) -> str:
+def as_csv(rows: Sequence[Mapping[str, JSON]], majority: float, common: float | None = None) -> str:
     """The rows below that of the majority class; columns that no method has are left out."""
     text = io.StringIO()
     names = [n for n in rows[0] if n != "digests" and any(row.get(n) is not None for row in rows)]

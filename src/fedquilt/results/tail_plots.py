@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots
 
 
-def pictures(found: Mapping[str, Any], to: Path) -> list[Path]:
+def pictures(found: Mapping[str, JSON], to: Path) -> list[Path]:
     """Accuracy by class, and neural collapse: classes are ordered by their training rows, the most frequent first."""
     order = np.argsort(-np.asarray(found["rows"]), kind="stable").tolist()
     made = []
@@ -25,7 +26,7 @@ def pictures(found: Mapping[str, Any], to: Path) -> list[Path]:
     return made
 
 
-def _only_deployed(found: Mapping[str, Any]) -> dict[str, Any]:
+def _only_deployed(found: Mapping[str, JSON]) -> Row:
     return {"deployed": found["global"]["deployed"]["per_class"]}
 
 
@@ -42,7 +43,7 @@ def _by_rank(
         return save(figure, path, ("class", "training rows", *lines), table(lines, order, rows))
 
 
-def collapse_picture(found: Mapping[str, Any], order: Sequence[int], rows: Sequence[int], path: Path) -> Path:
+def collapse_picture(found: Mapping[str, JSON], order: Sequence[int], rows: Sequence[int], path: Path) -> Path:
     """Norms of the heads' rows and of class means, and the angle of class means to the frame."""
     means = {"class means": found["norms"]}
     angles = {} if found["to_frame"] is None else {"to the frame": found["to_frame"]}
@@ -63,12 +64,14 @@ def collapse_picture(found: Mapping[str, Any], order: Sequence[int], rows: Seque
         return save(figure, path, ("class", "training rows", *lines), table(lines, order, rows))
 
 
-def draw_lines(axis: Any, lines: Mapping[str, Sequence[float]], order: Sequence[int]) -> None:
+def draw_lines(axis: Axes, lines: Mapping[str, Sequence[float]], order: Sequence[int]) -> None:
     """Each line by rank of class."""
     for colour, (name, values) in zip(COLOURS * (1 + len(lines)), lines.items(), strict=False):
         axis.plot(range(len(order)), [values[c] for c in order], color=colour, label=name, marker="o", markersize=3)
 
 
-def table(lines: Mapping[str, Sequence[float]], order: Sequence[int], rows: Sequence[int]) -> list[list[Any]]:
+def table(
+    lines: Mapping[str, Sequence[float]], order: Sequence[int], rows: Sequence[int]
+) -> list[list[int | float | str]]:
     """The numbers of a picture, a row per class; empty where there is none."""
     return [[c, rows[c], *("" if math.isnan(v[c]) else v[c] for v in lines.values())] for c in order]

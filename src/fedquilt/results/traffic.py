@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedquilt.core.exchange import Method
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.records.record import frame_bytes
@@ -17,19 +17,19 @@ from fedquilt.storage.logs import ROUNDS, read
 from fedquilt.storage.logs import TRAFFIC as TRAFFIC
 
 
-def visit_row(visit: ClientUpdate) -> dict[str, Any]:
+def visit_row(visit: ClientUpdate) -> Row:
     """A visit as a row: totals of its bytes; what they are made of is in the log of traffic."""
     known = {k: v for k, v in vars(visit).items() if k not in ("before", "after", "down", "up")}
     sizes = {"bytes_down": visit.down.wire, "bytes_up": visit.up.wire}
     return {**known, **sizes, "raw_down": visit.down.raw, "raw_up": visit.up.raw}
 
 
-def traffic_rows(round: int, visits: Iterable[ClientUpdate]) -> list[dict[str, Any]]:
+def traffic_rows(round: int, visits: Iterable[ClientUpdate]) -> list[Row]:
     """A row for each exchange, direction and kind of message of a round, with the clients whose messages were so.
 
     ``parts`` gives of each tensor or field the bytes as they are and as they travelled.
     """
-    alike: dict[str, dict[str, Any]] = {}
+    alike: dict[str, Row] = {}
     for visit in visits:
         for direction, load in (("down", visit.down), ("up", visit.up)):
             row = {
@@ -50,7 +50,7 @@ def model_bytes(method: Method) -> int | None:
     return None if net is None else frame_bytes(net.full(net.init(Seed(0))), compact=True)
 
 
-def summary(folder: Path) -> dict[str, Any]:
+def summary(folder: Path) -> Row:
     """The traffic of a run in all: by exchange, direction and part; and what plain FedAvg would have sent."""
     if not (folder / TRAFFIC).exists():
         raise InputError(f"'{folder}' holds no log of traffic. Is it the folder of a run, and has a round been played?")
@@ -79,7 +79,7 @@ def _carried(folder: Path) -> dict[str, int] | None:
     return {name: sum(row[name] for row in rows) for name in CARRIED} if rows else None
 
 
-def by_client(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+def by_client(rows: Sequence[Mapping[str, JSON]]) -> dict[str, dict[str, int]]:
     """The totals of each client."""
     found: dict[str, dict[str, int]] = {}
     for row in rows:
@@ -109,7 +109,7 @@ def drawn(folder: Path, path: Path) -> Path:
     return accuracy_by_traffic(read(folder, ROUNDS), folder.name, path)
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(found: Mapping[str, JSON]) -> str:
     """The same for people."""
     lines = [f"{'exchange':<12} {'way':<5} {'part':<32} {'messages':>9} {'raw MB':>12} {'sent MB':>12} {'ratio':>8}"]
     for part in found["parts"]:

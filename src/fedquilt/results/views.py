@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
 from fedquilt.metrics.table import PRIMARY, metrics
@@ -23,12 +23,12 @@ CELLS = "comparison.json"
 
 
 @dataclass(frozen=True)
-class Scored:
+class ClientScores:
     """Test scores of the model each client would use: of each metric [clients, rounds], NaN where there is none."""
 
     clients: tuple[ClientId, ...]
     rounds: tuple[int, ...]
-    values: Mapping[str, Any]
+    values: Mapping[str, JSON]
 
     def at(self, round: int | None) -> dict[ClientId, float]:
         """Each client's accuracy after a round."""
@@ -42,12 +42,12 @@ class Scored:
         return self.at(self.rounds[-1] if self.rounds else None)
 
 
-def scored_in(lines: Sequence[str]) -> Scored:
+def scored_in(lines: Sequence[str]) -> ClientScores:
     """From the lines of metrics/clients.jsonl."""
     likely = (line for line in lines if '"deployed"' in line and '"test"' in line and line.endswith("\n"))  # far fewer
     sound = (row for line in likely if (row := row_in(line, CLIENTS)) is not None)
     rows = [row for row in sound if row["model"] == "deployed" and row["split"] == "test"]
-    places: dict[Any, int] = {}
+    places: dict[ClientId, int] = {}
     for row in rows:
         row["client"] = _hashable(row["client"])
         places.setdefault(row["client"], len(places))
@@ -58,10 +58,10 @@ def scored_in(lines: Sequence[str]) -> Scored:
         for name, held in values.items():
             if row.get(name) is not None:
                 held[places[row["client"]], columns[row["round"]]] = row[name]
-    return Scored(tuple(places), tuple(rounds), values)
+    return ClientScores(tuple(places), tuple(rounds), values)
 
 
-def _hashable(client: Any) -> Any:
+def _hashable(client: JSON) -> ClientId:
     return tuple(client) if isinstance(client, list) else client
 
 
@@ -74,7 +74,7 @@ class RunView:
     seed: int
 
     @cached_property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Row:
         """Its settings; empty if it was not begun."""
         try:
             return tomllib.loads((self.folder / "config.toml").read_text(encoding="utf-8"))
@@ -87,23 +87,23 @@ class RunView:
         return str(self.config.get("method", {}).get("kind", self.label))
 
     @cached_property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Row:
         """What it wrote at its end; empty before."""
         return read_json(self.folder / "result.json")
 
     @cached_property
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[Row]:
         """The rows of its rounds."""
         return self.rows("metrics/rounds.jsonl")
 
     @cached_property
-    def scored(self) -> Scored:
+    def scored(self) -> ClientScores:
         """Clients' test scores."""
         path = self.folder / CLIENTS
         text = path.read_bytes().decode(errors="replace") if path.exists() else ""
         return scored_in(text.splitlines(keepends=True))
 
-    def tests_at(self, round: int) -> list[dict[str, Any]]:
+    def tests_at(self, round: int) -> list[Row]:
         """Clients' rows of metrics/clients.jsonl after a round: test scores of the model each would use."""
         path = self.folder / CLIENTS
         if not path.exists():
@@ -136,7 +136,7 @@ class RunView:
             return "not begun"
         return f"unfinished: {max((row['round'] for row in self.rounds), default=0)} of {planned} rounds"
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
+    def rows(self, name: str) -> list[Row]:
         """The sound rows of one of its logs."""
         return read(self.folder, name)
 
@@ -165,7 +165,7 @@ class RunView:
         return [int(name) for name in names if name.isdecimal()]
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Row:
     """A file of JSON; nothing if it is missing or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedquilt.config.codecs import check_codecs, with_codecs
 from fedquilt.config.config import Config, check_options, dump, flat
@@ -12,7 +11,9 @@ from fedquilt.config.data import federation_of as federation_of
 from fedquilt.config.data import made
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
+from fedquilt.core.table import Divided
 from fedquilt.core.train import constant
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.metrics.energy import Meter
@@ -28,7 +29,7 @@ from fedquilt.storage.finished import result_of
 from fedquilt.storage.folder import RunFolder
 
 
-def method_of(config: Config, federation: Any) -> Method:
+def method_of(config: Config, federation: Divided) -> Method:
     """The method, with its network for this federation's data."""
     shape = row_shape(federation)
     net = net_called(config.model.kind, shape, federation.classes or 2, **config.model.options)
@@ -60,7 +61,7 @@ def method_of(config: Config, federation: Any) -> Method:
     return with_codecs(method, config)
 
 
-def row_shape(federation: Any) -> tuple[int, ...]:
+def row_shape(federation: Divided) -> tuple[int, ...]:
     """The shape of one prepared row; a federation whose data are elsewhere knows it by heart."""
     known: tuple[int, ...] | None = getattr(federation, "shape", None)
     if known is not None:
@@ -85,7 +86,7 @@ def run_of(
     config: Config,
     engine: Engine,
     folder: Path,
-    federation: Any = None,
+    federation: Divided | None = None,
     fresh: bool = False,
     meter: Meter | None = None,
 ) -> Run:
@@ -143,13 +144,13 @@ def _full_paths(config: Config) -> dict[str, str]:
     return {name: str(Path(value).resolve()) for name, value in config.weight_files().items()}
 
 
-def check_fits(method: Any, data: Any, batch_size: int) -> None:
+def check_fits(method: Method, data: Divided, batch_size: int) -> None:
     """Raise unless the network can take and learn from these rows."""
     _check_first_step(method, data)
     _check_lone_rows(method, data, batch_size)
 
 
-def _check_first_step(method: Any, data: Any) -> None:
+def _check_first_step(method: Method, data: Divided) -> None:
     """One forward pass on one row, so that a model that does not fit the data is refused before anything starts."""
     net: Net | None = getattr(method, "net", None)
     if net is not None:
@@ -157,7 +158,7 @@ def _check_first_step(method: Any, data: Any) -> None:
         net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
 
 
-def _check_lone_rows(method: Any, data: Any, batch_size: int) -> None:
+def _check_lone_rows(method: Method, data: Divided, batch_size: int) -> None:
     """BatchNorm cannot learn from a batch of one value per channel: said before anything starts, not in some round."""
     net: Net | None = getattr(method, "net", None)
     if net is None or not net.normalises:
@@ -178,7 +179,7 @@ def _check_lone_rows(method: Any, data: Any, batch_size: int) -> None:
         ) from error
 
 
-def result_for(folder: Path, data: Any) -> dict[str, Any] | None:
+def result_for(folder: Path, data: Divided) -> Row | None:
     """The result of a finished run, refused if it was made with other data."""
     found = result_of(folder)
     if found is not None and found.get("data") != data.fingerprint():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.exchange import Reply
+from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import CallbackError
 from fedquilt.records.record import pack
 
@@ -52,15 +53,15 @@ class Callback:
     def on_snapshot(self, round: int) -> None:
         """All rounds so far are safe in the run's folder: a run that ends now goes on from here."""
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """The run is over, and this is its result; None if it was interrupted or failed, and may be resumed."""
 
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Mapping[str, JSON]:
         """What a snapshot must keep of this callback: plain values, tensors and records. Asked after each round that
         ends with a snapshot."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, JSON]) -> None:
         """Go on from what :meth:`state` gave when the snapshot was written; not called without one."""
 
 
@@ -75,7 +76,7 @@ class Callbacks:
         numbered = (f"{name}#{i}" if names.count(name) > 1 else name for i, name in enumerate(names))
         self.own, self.given = tuple(own), dict(zip(numbered, given, strict=True))
 
-    def call(self, hook: str, *told: Any) -> list[Any]:
+    def call(self, hook: str, *told: object) -> list[Any]:
         """Tell all of them, the library's own first; what those that were given answered."""
         for callback in self.own:
             getattr(callback, hook)(*told)
@@ -85,7 +86,7 @@ class Callbacks:
         """Whether anybody has something to do there."""
         return any(getattr(type(c), hook) is not getattr(Callback, hook) for c in (*self.own, *self.given.values()))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Row:
         """The states of those that have one, by name."""
         states = {name: dict(self._call(name, "state")) for name in self.given}
         for name, state in states.items():
@@ -95,13 +96,13 @@ class Callbacks:
                 raise _failed(name, "state", error) from error
         return {name: state for name, state in states.items() if state}
 
-    def restore(self, states: Mapping[str, Any]) -> None:
+    def restore(self, states: Mapping[str, JSON]) -> None:
         """Give each its own back."""
         for name in self.given:
             if name in states:
                 self._call(name, "restore", states[name])
 
-    def end(self, result: dict[str, Any] | None) -> list[CallbackError]:
+    def end(self, result: Row | None) -> list[CallbackError]:
         """Tell all of them that the run is over, also if one fails; the errors of those that were given."""
         for callback in self.own:
             callback.on_run_end(result)
@@ -113,7 +114,7 @@ class Callbacks:
                 errors.append(error)
         return errors
 
-    def _call(self, name: str, hook: str, *told: Any) -> Any:
+    def _call(self, name: str, hook: str, *told: object) -> Any:
         try:
             return getattr(self.given[name], hook)(*told)
         except Exception as error:

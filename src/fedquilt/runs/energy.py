@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import norm
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter, per_change
@@ -57,9 +57,7 @@ class Metered:
                 self.visited.append((pair[0], spent, change_in(pair[1].upload)))
             yield pair
 
-    def exams(
-        self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]
-    ) -> Iterator[tuple[ClientId, dict[str, Any]]]:
+    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Row]]:
         """As the engine."""
         with self.meter.phase("evaluate"):
             yield from self.engine.exams(clients, exam)
@@ -72,7 +70,7 @@ class Metered:
         """As the engine, if its clients have a deadline."""
         return self.engine.seconds_left(client) if isinstance(self.engine, Timed) else math.inf
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Row:
         """As the engine."""
         return self.engine.facts()
 
@@ -120,7 +118,7 @@ class Energy:
                 self.changed = {"joules": self.changed["joules"] + joules, "change": self.changed["change"] + change}
         return log
 
-    def of(self, visits: Sequence[ClientUpdate]) -> list[dict[str, Any]]:
+    def of(self, visits: Sequence[ClientUpdate]) -> list[Row]:
         """What is known of each visit: joules, model change, and their ratio."""
         known = {} if self._metered is None else {c: (j, d) for c, j, d in self._metered.visited}
         if len(known) < len(visits) or self._metered is None or len(self._metered.visited) != len(known):
@@ -129,18 +127,18 @@ class Energy:
 
     # Resuming, and the end
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Row:
         """So far, for snapshots; empty where nothing is measured."""
         spent = {"joules": dict(self.meter.spent), "changed": dict(self.changed), "rounds": self.rounds}
         return spent if self.meter.spent else {}
 
-    def restore(self, state: Mapping[str, Any], done: int = 0) -> None:
+    def restore(self, state: Mapping[str, JSON], done: int = 0) -> None:
         """Go on from a snapshot after so many rounds."""
         if state:
             self.meter.spent, self.changed = dict(state["joules"]), dict(state["changed"])
             self.rounds = int(state.get("rounds", done))
 
-    def result(self, done: int | None = None) -> dict[str, Any]:
+    def result(self, done: int | None = None) -> Row:
         """For result.json; ``done`` is the number of rounds of the run."""
         if not self.meter.spent:
             return {"source": "none", "note": self.meter.why}
@@ -155,7 +153,7 @@ class Energy:
         }
 
 
-def _visit(joules: float, change: float | None) -> dict[str, Any]:
+def _visit(joules: float, change: float | None) -> Row:
     known = {"joules": joules}
     if change is None:
         return known

@@ -10,19 +10,20 @@ from __future__ import annotations
 import platform
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from fedquilt.core.exchange import Method
 from fedquilt.core.net import Net
+from fedquilt.core.plain import Row
 
 KIND = ("torch", "machine", "cpu", "cpu_capability", "mkldnn")  # where these are equal, so are the numbers
 
 
-def environment(method: Any = None) -> dict[str, Any]:
+def environment(method: Method | None = None) -> Row:
     """Versions, machine and kernels; with a method also which of this library's own kernels its network uses."""
-    found: dict[str, Any] = {
+    found: Row = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -38,13 +39,13 @@ def environment(method: Any = None) -> dict[str, Any]:
     return found | (kernels(net) if isinstance(net, Net) else {})
 
 
-def kernels(net: Net) -> dict[str, Any]:
+def kernels(net: Net) -> Row:
     """The layers that this library's own kernels compute, and whether steps of training are captured where they can
     be."""
     return {"fast_kernels": dict(net.fast_layers), "capture": net.tapes.wanted and net.tapes.capture is not False}
 
 
-def same_kind(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same_kind(one: Row, other: Row) -> bool:
     """Whether equal settings, data and seeds give equal numbers in both."""
     return all(one.get(name) == other.get(name) for name in KIND)
 

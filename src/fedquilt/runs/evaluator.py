@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fedquilt.config.config import Evaluation
+from fedquilt.config.config import EvaluationSettings
 from fedquilt.core.deployed import mode_scores
 from fedquilt.core.exchange import Method
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Table, in_order
+from fedquilt.core.table import ClientId, Source, Table, in_order
 from fedquilt.metrics.evaluation import common_numbers, summarise
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.rounds import Rounds
 
-Exams = dict[ClientId, dict[str, Any]]
+Exams = dict[ClientId, Row]
 COMMON = {"common_test": "global_test", "common_valid": "server_valid"}  # tables that a federation may hold in common
 HEARD = ("valid_", "global_valid_", "common_valid_")  # test rows never steer training
 
@@ -24,7 +25,7 @@ class Evaluated(NamedTuple):
     """The scores of each client, and the metrics they make."""
 
     exams: Exams
-    metrics: dict[str, Any]
+    metrics: Row
 
 
 @dataclass
@@ -32,9 +33,9 @@ class Evaluator:
     """Scores the models of a run of so many rounds."""
 
     method: Method
-    federation: Any
+    federation: Source
     seed: Seed
-    settings: Evaluation
+    settings: EvaluationSettings
     score: Score | None
     rounds: int
 
@@ -85,8 +86,8 @@ class Evaluator:
         name = mode_scores(self.method)[mode]
         return {client: {**exam, "global": exam[name]} if name in exam else exam for client, exam in exams.items()}
 
-    def _metrics(self, rounds: Rounds, exams: Exams) -> dict[str, Any]:
-        metrics: dict[str, Any] = dict(summarise(exams))
+    def _metrics(self, rounds: Rounds, exams: Exams) -> Row:
+        metrics: Row = dict(summarise(exams))
         whole = rounds.method.global_model(rounds.state)
         for name, held in COMMON.items():
             table: Table | None = getattr(self.federation, held, None)

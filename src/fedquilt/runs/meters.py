@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from fedquilt.config.links import Network
+from fedquilt.core.plain import Row
 from fedquilt.rounds.log import ClientUpdate, Quarantine, RoundLog
 from fedquilt.rounds.phases import PHASES, Phase, resident
-from fedquilt.runs.virtual_clock import NEEDED, PARTS, Trip, VirtualClock, server_seconds
+from fedquilt.runs.virtual_clock import NEEDED, PARTS, TimedExchange, VirtualClock, server_seconds
 
 LOG = "metrics/phases.jsonl"
 
@@ -23,7 +23,7 @@ class Meters:
     def __init__(self, network: Network | None = None) -> None:
         self.clock = None if network is None else VirtualClock(network)
         self.virtual: float | None = None if network is None else 0.0  # seconds since the first round
-        self.rows: list[dict[str, Any]] = []  # of the last round
+        self.rows: list[Row] = []  # of the last round
         self._spent: dict[str, float] = {}
 
     def note(self, log: RoundLog, evaluated: float | None, spent: Mapping[str, float]) -> None:
@@ -44,23 +44,23 @@ class Meters:
             found[f"seconds_{row['phase']}"] += row.get("seconds", 0.0)
         return found if self.virtual is None else {**found, "virtual_seconds": self.virtual}
 
-    def _trips(self, log: RoundLog) -> list[Trip]:
+    def _trips(self, log: RoundLog) -> list[TimedExchange]:
         if self.clock is None:
             return []
         visits = ({name: getattr(visit, name) for name in NEEDED} for visit in log.visits)
         return self.clock.trips(visits, server_seconds(log.phases))
 
     def _row(
-        self, round: int, phase: Phase, trips: list[Trip], sent: Mapping[tuple[str | None, str], int]
-    ) -> dict[str, Any]:
-        row: dict[str, Any] = {"round": round, **vars(phase)}
+        self, round: int, phase: Phase, trips: list[TimedExchange], sent: Mapping[tuple[str | None, str], int]
+    ) -> Row:
+        row: Row = {"round": round, **vars(phase)}
         if phase.phase in ("broadcast", "upload"):
             row["bytes"] = sent.get((phase.exchange, phase.phase), 0)
         if self.clock is not None and phase.exchange is not None and phase.phase in PARTS:
             row["virtual_seconds"] = sum(getattr(t, phase.phase) for t in trips if t.exchange == phase.exchange)
         return row
 
-    def _joules(self, rows: list[dict[str, Any]], spent: Mapping[str, float]) -> list[dict[str, Any]]:
+    def _joules(self, rows: list[Row], spent: Mapping[str, float]) -> list[Row]:
         """Joules go to the row of their phase; those of several exchanges, which counters do not tell apart, to one of
         its own."""
         more = []

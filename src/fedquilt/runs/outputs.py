@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
+from torch import Tensor
 
-from fedquilt.core.exchange import Method
-from fedquilt.core.params import Params
+from fedquilt.core.deployed import first_state
+from fedquilt.core.exchange import Method, Reply
+from fedquilt.core.params import Params, add
+from fedquilt.core.plain import Row
+from fedquilt.core.table import ClientId
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.merging.localize_stitch import LocalizeStitch
 from fedquilt.metrics.evaluation import client_rows, score_row
 from fedquilt.metrics.memory import memory
+from fedquilt.pieces.clustering.result import ClusterResult
+from fedquilt.results.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
 from fedquilt.results.majority import at_majority, majority_facts
 from fedquilt.results.traffic import model_bytes, traffic_rows, visit_row
+from fedquilt.rounds.client import one_thread
 from fedquilt.rounds.phases import peak_bytes
+from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.callbacks import Callback
-from fedquilt.runs.checkpoints import Checkpoints
-from fedquilt.runs.cluster_log import ClusterLog
 from fedquilt.runs.environment import environment
 from fedquilt.runs.preparation import Prepared, of_run
 from fedquilt.runs.snapshot import Snapshot, personal_model
-from fedquilt.runs.stages import Stages
+from fedquilt.runs.stages import StageFiles
 from fedquilt.storage.columns import write_tables
 from fedquilt.storage.files import file_name, to_json, write_atomic
 from fedquilt.storage.folder import RunFolder
@@ -36,11 +46,11 @@ def outputs_of(run: Run, folder: RunFolder, personal_models: bool, checkpoints: 
     return (
         Logs(run, folder),
         *((Checkpoints(folder.path, run.method),) if checkpoints else ()),
-        *((Stages(run, folder.path),) if run.keeps_stages else ()),
+        *((StageFiles(run, folder.path),) if run.keeps_stages else ()),
         ClusterLog(run, folder),
         *((Preparation(folder.path),) if getattr(run.federation, "preparation", None) is not None else ()),
         Models(run, folder, personal_models),
-        Result(run, folder),
+        ResultFile(run, folder),
     )
 
 
@@ -61,7 +71,7 @@ class Logs(Callback):
         write(ROUNDS, [snapshot.metrics])
         write(PHASES, self.run.meters.rows)
 
-    def _visits(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+    def _visits(self, snapshot: Snapshot) -> list[Row]:
         visits, rows = snapshot.log.visits, []
         for visit, spent in zip(visits, self.run.energy.of(visits), strict=True):
             scores = {"before": visit.before, "after": visit.after}
@@ -81,7 +91,7 @@ class Models(Callback):
         if snapshot.round == self.run.progress["best_round"]:
             self._global("best")
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """What is left of the run."""
         if result is None:
             return
@@ -103,6 +113,112 @@ class Models(Callback):
         write_atomic(self.folder / f"models/{name}.safetensors", content, self.folder)
 
 
+class Checkpoints(Callback):
+    """Writes ``checkpoints/round_TT/client{id}_ep{E}.safetensors`` and ``checkpoints/round_TT/NAME.safetensors``.
+
+    round_TT holds the model after T rounds (round_00: none yet) and the clients' models that began from it; E counts
+    local epochs from 1, so client0_ep4 was trained for four. NAME is 'stitched' for Localize-and-Stitch,
+    'federated_avg' for FedAvg, 'merged' for others. A client's model is the start and the change *that the server
+    received*: of a localised change only the chosen part, because nothing else left the client.
+    """
+
+    def __init__(self, run: Path, method: Method) -> None:
+        self.run, self.net = run, getattr(method, "net", None)
+        chain = [method]
+        while (inner := getattr(chain[-1], "base", None)) is not None:
+            chain.append(inner)
+        stitches = any(isinstance(m, LocalizeStitch) for m in chain)
+        self.name = "stitched" if stitches else "federated_avg" if isinstance(method, FedAvg) else "merged"
+        self.trains = next((m for m in chain if isinstance(m, FedAvg)), None)
+
+    def on_reply(self, round: int, reply: Reply[Any], state: object) -> None:
+        """The client's model, which began from the one after the round before."""
+        done = round - 1
+        delta, shared = _delta(reply.upload), getattr(state, "shared", None)
+        if delta is None or not isinstance(shared, dict) or delta.keys() != shared.keys():
+            return
+        model = add(shared, delta)
+        self._write(model, f"round_{done:02d}/client{file_name(reply.client)}_ep{self._epochs(done)}")
+
+    def on_round_end(self, snapshot: Snapshot) -> None:
+        """What the server made of them."""
+        model = snapshot.global_model()
+        if model is not None:
+            self._write(model, f"round_{snapshot.round:02d}/{self.name}")
+
+    def _epochs(self, done: int) -> int:
+        if self.trains is None:
+            return 1
+        return (self.trains.epochs_first or self.trains.epochs) if done == 0 else self.trains.epochs
+
+    def _write(self, model: Mapping[str, Tensor], name: str) -> None:
+        whole = self.net.full(model) if self.net is not None and model.keys() >= set(self.net.names) else dict(model)
+        content = safetensors.torch.save({n: t.contiguous() for n, t in whole.items()})
+        write_atomic(self.run / "checkpoints" / f"{name}.safetensors", content, self.run)
+
+
+def _delta(upload: object) -> Params | None:
+    """The change in an upload, also in one that is wrapped."""
+    while upload is not None:
+        found = getattr(upload, "delta", None)
+        if isinstance(found, dict):
+            return found
+        upload = getattr(upload, "inner", None)
+    return None
+
+
+class ClusterLog(Callback):
+    """Writes nothing for a method without clusters."""
+
+    def __init__(self, run: Run, folder: RunFolder) -> None:
+        self.run, self.federation, self.folder = run, run.federation, folder
+        self._before: ClusterResult | None = None
+
+    def on_round_begin(self, round: int) -> None:
+        """Remember who was where."""
+        self._before = clusters_of(self.run.rounds.state)
+
+    def on_round_end(self, snapshot: Snapshot) -> None:
+        """The row of the round that was just played."""
+        now, rounds, exams = clusters_of(snapshot.state), self.run.rounds, snapshot.exams
+        if now is None:
+            return
+        row = row_of(rounds.done, self._before, now, getattr(self.federation, "groups", None), len(rounds.source.ids))
+        if exams:
+            net = getattr(rounds.method, "net", None)
+            with one_thread():
+                row["clusters"] = by_cluster(rounds.state, exams, partial(_used_model, rounds), net, self._majority)
+            self._save(now)
+        self.folder.log(LOG, [row])
+
+    def on_run_end(self, result: Row | None) -> None:
+        """The files of the last clusters."""
+        now = clusters_of(self.run.rounds.state) if result is not None else None
+        if now is not None:
+            self._save(now)
+
+    def _save(self, now: ClusterResult) -> None:
+        """clusters.json and its arrays."""
+        rounds, classes = self.run.rounds, getattr(self.federation, "classes", None)
+        save_clusters(self.folder.path, now, rounds.done, classes, len(rounds.source.ids))
+
+    @cached_property
+    def _majority(self) -> dict[ClientId, float]:
+        """Each client's accuracy with its commonest training label."""
+        find = getattr(self.federation, "majority", None)
+        if find is None or getattr(self.federation, "classes", None) is None:
+            return {}
+        return dict(zip(self.federation.examined, find().clients.tolist(), strict=True))
+
+
+def _used_model(rounds: Rounds, client: ClientId) -> Params:
+    """A client's model; where clients' states stay at their sites, that of a client without a past."""
+    if not rounds.engine.keeps_states:
+        return personal_model(rounds, client)
+    fresh = first_state(rounds.method, rounds.seed, client)
+    return rounds.method.personal_model(rounds.next_exchange().down(rounds.state, client), fresh)
+
+
 class Preparation(Callback):
     """preparation.json: how the columns of tables were prepared."""
 
@@ -115,20 +231,20 @@ class Preparation(Callback):
         if self.prepared is not None:
             self.prepared.write(self.folder)
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """Tell it in the result."""
         if result is not None and self.prepared is not None:
             result["preparation"] = self.prepared.facts
 
 
-class Result(Callback):
+class ResultFile(Callback):
     """The logs as Parquet and, last of all, result.json: what was found beside the least that must be beaten, and with
     what."""
 
     def __init__(self, run: Run, folder: RunFolder) -> None:
         self.run, self.folder = run, folder
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """Write them."""
         if result is None:
             return

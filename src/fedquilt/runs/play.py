@@ -7,10 +7,12 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from fedquilt.config.config import Evaluation, Snapshots, Stop
+from fedquilt.config.config import EvaluationSettings, Snapshots, Stop
 from fedquilt.config.links import Network
 from fedquilt.core.exchange import Method, Reply
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
+from fedquilt.core.table import Divided
 from fedquilt.data.streams.streams import Stream
 from fedquilt.engines.auto import Auto
 from fedquilt.errors import InputError, RoundError
@@ -50,12 +52,12 @@ class Run:
     def __init__(
         self,
         method: Method,
-        federation: Any,
+        federation: Divided,
         *,
         rounds: int,
         seed: int = 0,
         engine: Engine,
-        evaluation: Evaluation | None = None,
+        evaluation: EvaluationSettings | None = None,
         stop: Stop | None = None,
         snapshots: Snapshots | None = None,
         folder: RunFolder | None = None,
@@ -81,15 +83,15 @@ class Run:
         self.stop, self.snapshots = stop or Stop(), snapshots or Snapshots()
         self.min_replies, self.max_growth, self.withhold_test = min_replies, max_growth, withhold_test
         score = score_of(method) if score is classify else score
-        self.evaluator = Evaluator(method, federation, self.seed, evaluation or Evaluation(), score, rounds)
+        self.evaluator = Evaluator(method, federation, self.seed, evaluation or EvaluationSettings(), score, rounds)
         self.energy, self.meters = Energy(engine, meter), Meters(network)
         self.journal = Journal(None if folder is None else folder.path)
         self.keeps_stages = isinstance(federation, Stream) and (stages or getattr(method, "reconstructs", False))
         own = () if folder is None else outputs_of(self, folder, personal_models, checkpoints)
         self.callbacks = Callbacks(own, callbacks)
         self.notes: list[str] = []
-        self.withheld: list[dict[str, Any]] = []  # test scores of the last round that nobody may see yet
-        self.progress: dict[str, Any] = {
+        self.withheld: list[Row] = []  # test scores of the last round that nobody may see yet
+        self.progress: Row = {
             "best_round": None,
             "best_valid": None,
             "since_best": 0,
@@ -188,10 +190,10 @@ class Run:
         if self.folder is not None and self.folder.missing:
             self._save()  # from now on the logs are what they are, and what is gone is known
 
-    def _heard(self, state: Any, done: int, reply: Reply[Any]) -> None:
+    def _heard(self, state: object, done: int, reply: Reply[Any]) -> None:
         self.callbacks.call("on_reply", done + 1, reply, state)
 
-    def _restore(self, progress: dict[str, Any]) -> None:
+    def _restore(self, progress: Row) -> None:
         self.progress |= progress
         if self.folder is not None and self.folder.missing:
             self.progress["missing"] = joined(self.progress.get("missing", {}), self.folder.missing)
@@ -288,7 +290,7 @@ class Run:
         self._follow(metrics, due)
         return snapshot
 
-    def _follow(self, metrics: dict[str, Any], due: bool) -> None:
+    def _follow(self, metrics: Row, due: bool) -> None:
         """Keep count, remember the best round by validation, and decide whether to stop."""
         progress = self.progress
         progress |= {name: progress.get(name, 0) + metrics[name] for name in (*TOTALS, *CARRIED) if name in metrics}
@@ -304,7 +306,7 @@ class Run:
             if self.evaluator.scheduled(self.done) or progress["best_round"] is None:
                 self._compare(metrics)
 
-    def _compare(self, metrics: dict[str, Any]) -> None:
+    def _compare(self, metrics: Row) -> None:
         """Is this the best round so far, and if not, for how long has none been better?"""
         progress = self.progress
         valid, best = on_validation(metrics, self.stop.metric), progress["best_valid"]

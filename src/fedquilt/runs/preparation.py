@@ -6,13 +6,16 @@ import json
 import logging
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from fedquilt.core.columns import Column, PerColumn
+from fedquilt.core.exchange import Method
 from fedquilt.core.net import Net
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
+from fedquilt.core.table import Divided, Source
 from fedquilt.data import Federation
 from fedquilt.data.tabular import scope_of
 from fedquilt.engines.local import Local
@@ -37,7 +40,7 @@ class Prepared:
     bytes_up: int = 0
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Row:
         """For the result of a run."""
         return {"told": self.prepare.told(), "bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
 
@@ -65,28 +68,29 @@ def kept_in(folder: Path | None) -> Prepared | None:
         raise SnapshotError(f"'{folder / FILE}' is damaged: {error}. Run it anew: --fresh.") from error
 
 
-def survey(source: Any, engine: Engine, blank: PerColumn, seed: Seed) -> Prepared:
+def survey(source: Source, engine: Engine, blank: PerColumn, seed: Seed) -> Prepared:
     """Ask every client for the sums of its columns: one exchange, on any engine."""
     rounds = Rounds(Survey(blank.blank()), source, engine, seed)
     log = rounds.play()
     return Prepared(rounds.state.prepare, log.bytes_down, log.bytes_up)
 
 
-def agreed(source: Any, engine: Engine, standardise: Any, seed: Seed, folder: Path | None = None) -> Any:
+def agreed(source: Divided, engine: Engine, standardise: Any, seed: Seed, folder: Path | None = None) -> Divided:
     """The sites of a real federation, whose tables are prepared alike: as this run began with, or as they agree now."""
     table: PerColumn | None = getattr(source, "table", None)
     scope = scope_of(standardise)
-    if table is None or scope is None or source.prepare is not None:
+    if table is None or scope is None or getattr(source, "prepare", None) is not None:
         return source
     found = kept_in(folder)
     if found is None:
         found = survey(source, engine, replace(table, scope=scope), seed)
         if folder is not None:
             found.write(folder)
-    return replace(source, prepare=found.prepare)
+    sites: Any = source  # a dataclass, as its table says
+    return cast(Divided, replace(sites, prepare=found.prepare))
 
 
-def tell_whole_numbers(method: Any, source: Any) -> None:
+def tell_whole_numbers(method: Method, source: Source) -> None:
     """Say, once in a process, that rows of whole numbers are given to a network as they are, unless it embeds them."""
     columns, net = getattr(source, "columns", None), getattr(method, "net", None)
     x = columns.get("x") if isinstance(columns, dict) else None
@@ -103,7 +107,7 @@ def tell_whole_numbers(method: Any, source: Any) -> None:
         )
 
 
-def of_run(federation: Any, folder: Path | None) -> Prepared | None:
+def of_run(federation: Source, folder: Path | None) -> Prepared | None:
     """What is to be told of a run's tables; in a simulation the exchange is made here, for its bytes."""
     prepare: PerColumn | None = getattr(federation, "preparation", None)
     if prepare is None:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedquilt.config.config import Evaluation, Snapshots, Stop
+from fedquilt.config.config import EvaluationSettings, Snapshots, Stop
 from fedquilt.config.links import Network
 from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
+from fedquilt.core.table import Divided
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter
@@ -28,7 +29,7 @@ from fedquilt.runs.snapshot import Snapshot as Snapshot
 from fedquilt.storage.folder import RunFolder
 
 
-def _without(description: Any, name: str) -> Any:
+def _without(description: object, name: str) -> Any:
     """A description of which no network has this setting, which cannot change the numbers."""
     if isinstance(description, dict):
         left = {k: _without(v, name) for k, v in description.items()}
@@ -51,7 +52,7 @@ def _identity(method: Method, *settings: Any) -> str:
 
 def run(
     method: Method,
-    federation: Any,
+    federation: Divided,
     *,
     rounds: int,
     engine: str | Engine = "auto",
@@ -110,7 +111,7 @@ def run(
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
         ...     print(snapshot.round, snapshot.metrics["test_accuracy"])
     """
-    evaluation = Evaluation(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
+    evaluation = EvaluationSettings(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
     identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta)
     used = make_engine(engine, processes, devices, exact=exact)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from fedquilt.core.deployed import deployed_model, first_state
 from fedquilt.core.exchange import Method
 from fedquilt.core.params import Params
+from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.errors import InputError
@@ -30,9 +31,9 @@ class Snapshot:
 
     round: int
     state: Any
-    metrics: dict[str, Any]
+    metrics: Row
     log: RoundLog
-    exams: dict[ClientId, dict[str, Any]]
+    exams: dict[ClientId, Row]
     _rounds: Rounds = field(repr=False)
 
     def _current(self) -> Rounds:

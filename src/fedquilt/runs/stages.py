@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquilt.core.params import Params
+from fedquilt.data import Stream
 from fedquilt.records.record import pack, record, unpack
 from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.callbacks import Callback
@@ -27,16 +28,17 @@ class Stage:
     models: tuple[Params, ...]
 
 
-class Stages(Callback):
+class StageFiles(Callback):
     """Writes ``stages/round-TTTT.safetensors`` in the last round of each stage of a stream, and of the run."""
 
     def __init__(self, run: Run, folder: Path) -> None:
-        self.run, self.folder = run, folder
+        assert isinstance(run.federation, Stream)
+        self.run, self.folder, self.clock = run, folder, run.federation.clock
 
     def on_round_end(self, snapshot: Snapshot) -> None:
         """Keep what was learned if a stage ended."""
-        clock, done = self.run.federation.clock, snapshot.round
-        if self.run.over or clock.task(done) != clock.task(done - 1):
+        done = snapshot.round
+        if self.run.over or self.clock.task(done) != self.clock.task(done - 1):
             frame = pack(Stage(done, snapshot.state, models_of(self.run.rounds)))
             write_atomic(self.folder / FOLDER / f"round-{done:04d}.safetensors", frame, self.folder)
 

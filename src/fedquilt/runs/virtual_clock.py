@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedquilt.config.links import PRESETS, Network
+from fedquilt.core.plain import JSON
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.rounds.phases import Phase
@@ -32,7 +33,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Trip:
+class TimedExchange:
     """One exchange on the virtual clock: the seconds of its slowest participant's parts, and of the server."""
 
     exchange: str
@@ -86,7 +87,7 @@ class VirtualClock:
             profile.compute_scale / factors[2],
         )
 
-    def trips(self, visits: Iterable[Mapping[str, Any]], server: Mapping[str, float]) -> list[Trip]:
+    def trips(self, visits: Iterable[Mapping[str, JSON]], server: Mapping[str, float]) -> list[TimedExchange]:
         """The exchanges of one round, from its visits (rows of metrics/visits.jsonl) and the seconds that the server
         worked for each exchange."""
         slowest: dict[tuple[int, str], tuple[float, float, float]] = {}
@@ -96,11 +97,11 @@ class VirtualClock:
                 slowest[key] = parts
         names = [name for _, name in slowest]
         return [
-            Trip(name, *slowest[trip, name], self._server(server.get(name, 0.0) / names.count(name)))
+            TimedExchange(name, *slowest[trip, name], self._server(server.get(name, 0.0) / names.count(name)))
             for trip, name in sorted(slowest)
         ]
 
-    def _parts(self, visit: Mapping[str, Any]) -> tuple[float, float, float]:
+    def _parts(self, visit: Mapping[str, JSON]) -> tuple[float, float, float]:
         device, step = self.device(visit["client"]), self.network.seconds_per_step
         work = visit["seconds"] if step is None else step * (visit["steps"] or 0)
         down, up = (device.latency + visit["bytes_down"] * device.down, device.latency + visit["bytes_up"] * device.up)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric, metrics
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.results.clusters import LOG, clusters_in, history, placed_words
@@ -18,12 +18,11 @@ from fedquilt.terminal import say, show_table
 SHOWN = 20  # clients that a line names
 
 
-def viewed(folder: Path, to: Path | None = None) -> dict[str, Any]:
+def viewed(folder: Path, to: Path | None = None) -> Row:
     """What is known of the clusters, as plain values; pictures are drawn below ``to``."""
     found, text = clusters_in(folder)
     rows = RunFolder(folder).rows(LOG)
-    scored: dict[str, Any] = next((row for row in reversed(rows) if "clusters" in row), {})
-    met: dict[str, Any] = next((row for row in reversed(rows) if "ari" in row), {})
+    scored, met = _last(rows, "clusters"), _last(rows, "ari")
     return {
         "folder": str(folder),
         "round": text["round"],
@@ -40,7 +39,12 @@ def viewed(folder: Path, to: Path | None = None) -> dict[str, Any]:
     }
 
 
-def _lines(found: ClusterResult, scored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _last(rows: list[Row], field: str) -> Row:
+    """The last row that has this field; an empty one without."""
+    return next((row for row in reversed(rows) if field in row), {})
+
+
+def _lines(found: ClusterResult, scored: list[Row]) -> list[Row]:
     known = {row["cluster"]: row for row in scored}
     return [
         {"cluster": k, "members": list(group), **{n: v for n, v in known.get(k, {}).items() if n != "cluster"}}
@@ -48,7 +52,7 @@ def _lines(found: ClusterResult, scored: list[dict[str, Any]]) -> list[dict[str,
     ]
 
 
-def drawn(found: ClusterResult, rows: list[dict[str, Any]], to: Path) -> list[Path]:
+def drawn(found: ClusterResult, rows: list[Row], to: Path) -> list[Path]:
     """The pictures that can be drawn."""
     from fedquilt.results.cluster_plots import likeness_picture, river_picture, tree_picture
 
@@ -57,39 +61,13 @@ def drawn(found: ClusterResult, rows: list[dict[str, Any]], to: Path) -> list[Pa
     return [path for path in made if path is not None]
 
 
-def clusters_table(found: Mapping[str, Any]) -> None:
+def clusters_table(found: Mapping[str, JSON]) -> None:
     """In the terminal."""
-    title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    strengths = any(row.get("lambda") is not None for row in found["clusters"])
-    first, others = metric(PRIMARY), [m for m in metrics("table") if m.id != PRIMARY]
-    names = ("cluster", "size", "accuracy", "std", "least", *(m.short for m in others), "majority", "far")
-    for name in (*names, "lambda") if strengths else names:
-        table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
-    for row in found["clusters"]:
-        numbers = [
-            first.told(row, PRIMARY) or "-",
-            *(first.written(row.get(f"{PRIMARY}_{end}")) or "-" for end in ("std", "least")),
-            *(m.told(row, m.id) or "-" for m in others),
-            first.written(row.get("majority_class")) or "-",
-        ]
-        more = [_short(row.get("embedding_distance"))] + ([_short(row.get("lambda"))] if strengths else [])
-        table.add_row(str(row["cluster"]), str(len(row["members"])), *numbers, *more)
-    show_table(table)
-    say(
-        "Means over clients, ± 95 % for the number of test rows; std, least: over clients; far: from the cluster's "
-        "embedding to the common one."
-    )
+    _scores(found)
     for row in found["clusters"]:
         named = ", ".join(str(c) for c in row["members"][:SHOWN]) + (" ..." if len(row["members"]) > SHOWN else "")
         say(f"cluster {row['cluster']}: {named or 'nobody'}")
-    told = "" if not found["placed"] else placed_words(found["placed"])
-    if told:
-        rest = found["placed"].get("of", 0) > found["placed"]["clients"]
-        say(told + ("; the others are scored with the model of lowest loss on their training rows" if rest else ""))
-    if found["planted"] is not None:
-        met = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
-        say(f"planted groups{f' ({told})' if told else ''}: {met}")
+    _met(found)
     known = {n: v for n, v in found["measures"].items() if v is not None}
     if known:
         say("measures: " + ", ".join(f"{n} {v:.4g}" for n, v in known.items()))
@@ -100,6 +78,42 @@ def clusters_table(found: Mapping[str, Any]) -> None:
         say(f"warning: {warning}")
     for picture in found["pictures"]:
         say(f"picture {picture}")
+
+
+def _scores(found: Mapping[str, JSON]) -> None:
+    """The scores of each cluster's clients."""
+    title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    strengths = any(row.get("lambda") is not None for row in found["clusters"])
+    first, others = metric(PRIMARY), [m for m in metrics("table") if m.id != PRIMARY]
+    names = ("cluster", "size", "accuracy", "std", "least", *(m.short for m in others), "majority", "far")
+    for name in (*names, "lambda") if strengths else names:
+        table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
+    for row in found["clusters"]:
+        numbers = [
+            first.told(row, PRIMARY),
+            *(first.written(row.get(f"{PRIMARY}_{end}")) for end in ("std", "least")),
+            *(m.told(row, m.id) for m in others),
+            first.written(row.get("majority_class")),
+        ]
+        more = [_short(row.get("embedding_distance"))] + ([_short(row.get("lambda"))] if strengths else [])
+        table.add_row(str(row["cluster"]), str(len(row["members"])), *(number or "-" for number in numbers), *more)
+    show_table(table)
+    say(
+        "Means over clients, ± 95 % for the number of test rows; std, least: over clients; far: from the cluster's "
+        "embedding to the common one."
+    )
+
+
+def _met(found: Mapping[str, JSON]) -> None:
+    """How many clients are in a cluster, and how well these meet planted groups."""
+    told = "" if not found["placed"] else placed_words(found["placed"])
+    if told:
+        rest = found["placed"].get("of", 0) > found["placed"]["clients"]
+        say(told + ("; the others are scored with the model of lowest loss on their training rows" if rest else ""))
+    if found["planted"] is not None:
+        met = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
+        say(f"planted groups{f' ({told})' if told else ''}: {met}")
 
 
 def _short(value: float | None) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence, Set
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, score_columns
@@ -16,8 +16,22 @@ from fedquilt.storage.finished import chosen
 from fedquilt.terminal import console, say, show_table
 
 
-def comparison_table(summary: Mapping[str, Any]) -> None:
+def comparison_table(summary: Mapping[str, JSON]) -> None:
     """The end of a comparison."""
+    won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
+    framed = [row for row in summary["rows"] if row["frame"]]
+    _scores(summary, framed, {won["method"], *won["tied"]})
+    if won["versus"]:
+        say(f"Highest: {won['method']}. {apart(won)}")
+    if len(framed) < len(FRAME):
+        say("compare.frame=true runs the methods of the frame too.")
+    _beside(summary)
+    _notes(summary)
+    _how(summary)
+
+
+def _scores(summary: Mapping[str, JSON], framed: Sequence[Row], top: Set[str | None]) -> None:
+    """The scores of all methods, those of the frame first; the best are bold."""
     seeds = len(summary["seeds"])
     title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
     shown = [c for c in score_columns() if any(row.get(c.key) is not None for row in summary["rows"])]
@@ -29,23 +43,19 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
         table.add_column(label, justify="right", no_wrap=True)  # fits 80 columns
     least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
     table.add_row("majority class", *(_percent(least.get(c.key), None) for c in shown), "", "", style="dim")
-    framed = [row for row in summary["rows"] if row["frame"]]
     for kind in FRAME:
         if kind not in {row["kind"] for row in framed}:
             table.add_row(f"{kind}: not run", *[""] * (len(shown) + 2), style="dim")
-    won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
-    top = {won["method"], *won["tied"]}
     for row in [*framed, *(row for row in summary["rows"] if not row["frame"])]:
         spans = [c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in shown]
         sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
         style = "bold" if row["method"] in top else "dim" if row["frame"] else ""
         table.add_row(row["method"], *spans, sent, f"{row['seconds']:.1f}", style=style)
     show_table(table)
-    if won["versus"]:
-        say(f"Highest: {won['method']}. {apart(won)}")
-    if len(framed) < len(FRAME):
-        say("compare.frame=true runs the methods of the frame too.")
-    _beside(summary)
+
+
+def _notes(summary: Mapping[str, JSON]) -> None:
+    """What should be known of methods and runs."""
     for method, line in summary.get("modes", {}).items():
         say(f"{method}: {line}")
     _energy(summary.get("energy", {}))
@@ -55,9 +65,13 @@ def comparison_table(summary: Mapping[str, Any]) -> None:
         say(f"note: {line}")
     for run in summary["failed"]:
         say(f"FAILED {run['method']}, seed {run['seed']}: {run['reason']}")
+
+
+def _how(summary: Mapping[str, JSON]) -> None:
+    """How the numbers came about, and where there is more."""
     interval = (
         "± is the 95 % t-interval over seeds; of other columns than accuracy also that of the number of test rows. "
-        if seeds > 1
+        if len(summary["seeds"]) > 1
         else "One seed: no interval. ± of other columns than accuracy is the 95 % interval of the number of test rows. "
     )
     mean = "Mean over clients" if summary["measure"] == "accuracy" else "Global model on the common test set"
@@ -77,7 +91,7 @@ def _energy(told: Mapping[str, str]) -> None:
             say(f"{method}: {line}")
 
 
-def _beside(summary: Mapping[str, Any]) -> None:
+def _beside(summary: Mapping[str, JSON]) -> None:
     """What belongs beside accuracies: differences from the first method, clusters, work."""
     first, *others = summary["rows"]
     clients = summary["measure"] == "accuracy"
@@ -87,21 +101,21 @@ def _beside(summary: Mapping[str, Any]) -> None:
     for name in ("difference", "p", "seeds", "majority", "clusters", "ARI", "updates"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in summary["rows"]:
-        known = row is not first
+        against = ("", "", "") if row is first else _against(row)
         table.add_row(
             row["method"],
-            _percent(row["versus_first_difference"], row["versus_first_half"])
-            + (" *" if row["versus_first_significant"] else "  ")
-            if known
-            else "",
-            f"{row['versus_first_p']:.2g}" if known and not math.isnan(row["versus_first_p"]) else "",
-            f"{row['versus_first_seeds_better']}/{row['versus_first_seeds']}" if known else "",
-            _percent(row["versus_majority_difference"], None) + (" *" if row["versus_majority_significant"] else "  "),
+            *against,
+            _percent(row["versus_majority_difference"], None) + _star(row["versus_majority_significant"]),
             "" if row["clusters"] is None else f"{row['clusters']:.3g}{_placed(row) if row['ari'] is None else ''}",
             "" if row["ari"] is None else f"{row['ari']:.2f}{_placed(row)}",
             "" if math.isnan(row["updates"]) else f"{row['updates']:.0f}",
         )
     show_table(table)
+    _explain(summary, bool(others), clients)
+
+
+def _explain(summary: Mapping[str, JSON], others: bool, clients: bool) -> None:
+    """What the columns of differences mean."""
     if any(_placed(row) for row in summary["rows"]):
         say(
             "ARI is over the clients that were placed in a cluster; those never asked are scored with the model of "
@@ -121,7 +135,18 @@ def _beside(summary: Mapping[str, Any]) -> None:
         )
 
 
-def _placed(row: Mapping[str, Any]) -> str:
+def _against(row: Mapping[str, JSON]) -> tuple[str, str, str]:
+    """A method's difference from the first one, its p, and in how many seeds it is better."""
+    far = _percent(row["versus_first_difference"], row["versus_first_half"]) + _star(row["versus_first_significant"])
+    p = "" if math.isnan(row["versus_first_p"]) else f"{row['versus_first_p']:.2g}"
+    return far, p, f"{row['versus_first_seeds_better']}/{row['versus_first_seeds']}"
+
+
+def _star(significant: bool) -> str:
+    return " *" if significant else "  "
+
+
+def _placed(row: Mapping[str, JSON]) -> str:
     """How many clients were in a cluster at the end, where some were not."""
     placed, whole = row["placed"], row["placed_of"]
     return "" if placed is None or whole is None or placed >= whole else f" ({placed:.4g} of {whole:.4g} placed)"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.data import available, fetch, verify
 from fedquilt.data.sources import cache, places, sources
 from fedquilt.errors import InputError
@@ -17,7 +17,7 @@ from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.terminal import console, say, show_table
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> None:
+def table(rows: Sequence[Mapping[str, JSON]]) -> None:
     """All data sets, in 80 columns."""
     shown = Table(title="datasets", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     shown.add_column("name", no_wrap=True)
@@ -37,7 +37,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> None:
     say("One data set, its files and how to get them: fedquilt datasets NAME")
 
 
-def _here(row: Mapping[str, Any]) -> str:
+def _here(row: Mapping[str, JSON]) -> str:
     """How it is here, or what to do."""
     if not row["present"]:
         return "by hand" if not row["downloadable"] else "in part" if row["by_hand"] else "--download"
@@ -46,7 +46,7 @@ def _here(row: Mapping[str, Any]) -> str:
     return "npz" if row["where"].endswith(".npz") else "folder"
 
 
-def card(row: Mapping[str, Any]) -> None:
+def card(row: Mapping[str, JSON]) -> None:
     """One data set in the terminal."""
     for label in ("name", "source", "licence", "shape", "count", "classes", "hub"):
         value = row[label]
@@ -55,7 +55,7 @@ def card(row: Mapping[str, Any]) -> None:
     say(f"here     {row['where']}" if row["present"] else f"not here\n{row['where']}")
 
 
-def tell(name: str | None, echo: Callable[[Any], None] | None) -> None:
+def tell(name: str | None, echo: Callable[[object], None] | None) -> None:
     """All data sets, or one: to ``echo`` as values, or as a table."""
     rows = available()
     if name is None:
@@ -67,7 +67,7 @@ def tell(name: str | None, echo: Callable[[Any], None] | None) -> None:
     (echo or card)(found[0])
 
 
-def downloaded(name: str, via: str, quiet: bool) -> list[dict[str, Any]]:
+def downloaded(name: str, via: str, quiet: bool) -> list[Row]:
     """Download a data set with a bar for each file; the files and their sizes."""
     if quiet or not console.is_terminal:
         return _sizes(fetch(name, via))
@@ -89,17 +89,17 @@ def rest(name: str) -> str:
     return entry.by_hand if entry is not None and entry.by_hand else f'Use it: data.source = "{name}" in a recipe.'
 
 
-def _sizes(paths: list[Path]) -> list[dict[str, Any]]:
+def _sizes(paths: list[Path]) -> list[Row]:
     return [{"file": str(path), "bytes": path.stat().st_size} for path in paths]
 
 
-def verified(name: str) -> list[dict[str, Any]]:
+def verified(name: str) -> list[Row]:
     """The check of every official file of a data set."""
     rows = verify(name)
     return [{"file": r.file, "here": not r.state.endswith("not here"), "ok": r.ok, "state": r.state} for r in rows]
 
 
-def cleared() -> list[dict[str, Any]]:
+def cleared() -> list[Row]:
     """Clear the cache; what went."""
     removed, places = cache.clear()
     return [{"folders": len(places), "MB": f"{removed / MEGABYTE:.1f}", "where": "\n".join(map(str, cache.folders()))}]

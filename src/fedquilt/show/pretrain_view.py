@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from fedquilt.analysis.pretrain import Pretraining, pretrain
 from fedquilt.analysis.pretrain_card import PICTURE, TEXT
 from fedquilt.config.config import Config
+from fedquilt.core.plain import Row
 from fedquilt.errors import Stopped
 from fedquilt.metrics.energy import Meter, in_words
 from fedquilt.runs.energy import OFF
@@ -16,7 +16,7 @@ from fedquilt.show.progress import Bar, Progress
 from fedquilt.terminal import say
 
 
-def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool) -> dict[str, Any]:
+def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool) -> Row:
     """Pretrain, say how it goes, and return the facts of the card."""
     with Progress(quiet) as progress:
         bars: list[Bar] = []

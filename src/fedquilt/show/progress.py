@@ -6,19 +6,20 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
+from fedquilt.core.plain import JSON
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.terminal import console as console
 from fedquilt.terminal import say
 
 if TYPE_CHECKING:
-    from fedquilt.studies.player import Cell
+    from fedquilt.studies.player import PlannedRun
 
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 SCORED = (
@@ -61,7 +62,7 @@ class Bar:
         """So many clients of a phase of a round are done."""
         self.note(f"{phase} {done}/{of}")
 
-    def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
+    def round(self, done: int, metrics: Mapping[str, JSON], totals: Mapping[str, JSON] | None = None) -> None:
         """So many rounds are done, with these numbers; ``totals`` are those of the whole run."""
         now = time.monotonic()
         self._began = self._began or (now, done)
@@ -107,7 +108,7 @@ class Bar:
         return f"(about {span(pace * (self.total - self.done))} left)"
 
 
-def _numbers(metrics: Mapping[str, Any], totals: Mapping[str, Any]) -> str:
+def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
     """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores.
 
     Where test scores are withheld, or clients have no test rows, the accuracy is the next one there is, by name.
@@ -173,9 +174,9 @@ class Progress:
         """A new line of progress; ``moved`` is called when it moves."""
         return Bar(self, title, total, moved)
 
-    def parts(self, rounds: int, count: int) -> Parts:
+    def parts(self, rounds: int, count: int) -> ProgressLines:
         """For so many runs."""
-        return Parts(self, rounds, count)
+        return ProgressLines(self, rounds, count)
 
     def note(self, text: str) -> None:
         """Something worth saying above the progress."""
@@ -185,7 +186,7 @@ class Progress:
             say(f"note: {text}")
 
 
-class Parts:
+class ProgressLines:
     """A line for all runs, and one for each that is played; what was played stays above."""
 
     def __init__(self, owner: Progress, rounds: int, count: int) -> None:
@@ -199,7 +200,7 @@ class Parts:
         self._moved()
 
     @contextmanager
-    def playing(self, cell: Cell) -> Iterator[Bar]:
+    def playing(self, cell: PlannedRun) -> Iterator[Bar]:
         """One of them is played."""
         bar = self._owner.bar(f"{cell.label} seed {cell.config.seed}", self._rounds, self._moved)
         self._playing.append(bar)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.metrics.energy import in_words
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
 from fedquilt.results.statistics.targets import MEGABYTE
@@ -20,14 +21,40 @@ from fedquilt.storage.mending import told as lost_in_words
 from fedquilt.terminal import console as console
 from fedquilt.terminal import say, show_table
 
+if TYPE_CHECKING:
+    from fedquilt.analysis.merging import Request
+    from fedquilt.data import Federation, Stream
+
 MAJORITY = (
     (f"test_{PRIMARY}", "majority_class", "majority_half_95", "mean over clients"),
     (f"common_test_{PRIMARY}", "majority_common", "majority_common_half_95", "common test set"),
 )
 
 
-def result_table(folder: Path, result: Mapping[str, Any]) -> None:
+def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
     """The end of a run."""
+    _numbers(folder, result)
+    up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
+    stopped = " (stopped early)" if result["stopped_early"] else ""
+    say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    if result.get("energy"):
+        say(in_words(result["energy"]))
+    if in_messages(result):
+        say(in_messages(result))
+    if result["quarantined"]:
+        say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
+    for name, lost in missing_of(result).items():
+        say(f"{name}: {lost_in_words(lost)}")
+    _told(folder)
+    _notes(result)
+    say(f"state {result['digest']}")
+    if (folder / "report.html").exists():
+        say(f"report {folder}/report.html")
+    say(f"folder {folder}")
+
+
+def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
+    """The scores at the chosen round and at the last, above those of the majority class."""
     best, last = result.get("best") or {}, result.get("last") or {}
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
@@ -45,29 +72,17 @@ def result_table(folder: Path, result: Mapping[str, Any]) -> None:
     show_table(table)
     if any(name.endswith(ROWS_HALF) for name in last):
         say("± is the 95 % interval that the number of test rows leaves.")
-    up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
-    stopped = " (stopped early)" if result["stopped_early"] else ""
-    say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
-    if result.get("energy"):
-        say(in_words(result["energy"]))
-    if in_messages(result):
-        say(in_messages(result))
-    if result["quarantined"]:
-        say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
-    for name, lost in missing_of(result).items():
-        say(f"{name}: {lost_in_words(lost)}")
-    _told(folder)
-    if line := modes_line(best or last):
+
+
+def _notes(result: Mapping[str, JSON]) -> None:
+    """Modes, how tables were prepared, and doubts."""
+    if line := modes_line(result.get("best") or result.get("last") or {}):
         say(line)
     if "preparation" in result:
         told, up, down = (result["preparation"][name] for name in ("told", "bytes_up", "bytes_down"))
         say(f"table {told}" + (f" ({up:,} bytes up and {down:,} down to agree on it)" if up else ""))
     if "doubt" in result:
         say(f"note: {result['doubt']}")
-    say(f"state {result['digest']}")
-    if (folder / "report.html").exists():
-        say(f"report {folder}/report.html")
-    say(f"folder {folder}")
 
 
 def _labels(tested: bool) -> Iterator[tuple[Metric, str, str]]:
@@ -96,7 +111,7 @@ def _told(folder: Path) -> None:
         say(f"warning: {warning}")
 
 
-def newcomers_table(found: Mapping[str, Any]) -> None:
+def newcomers_table(found: Mapping[str, JSON]) -> None:
     """How clients fare that never took part."""
     table = Table(title=f"{found['newcomers']} newcomers; accuracy in %", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("mode")
@@ -115,7 +130,7 @@ def newcomers_table(found: Mapping[str, Any]) -> None:
         say("There is no global model: newcomers start from what a client has before its first visit.")
 
 
-def stream_tables(stream: Any, found: Mapping[str, Any]) -> None:
+def stream_tables(stream: Stream, found: Mapping[str, JSON]) -> None:
     """When each task is on, and its split."""
     for stage in found["stages"]:
         task = stage["task"]
@@ -142,16 +157,16 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
-def _fitting(counts: Any, name: int) -> int:
+def _fitting(counts: Ints, name: int) -> int:
     """How many label columns fit beside the client, all and bits; at most 20, and at least one."""
     widths = [3 + max(len(str(label)), len(str(n))) for label, n in enumerate(counts.max(0))]
     room = console.width - 1 - (3 + max(name, 6)) - (3 + max(len(str(counts.sum(1).max())), 3)) - (3 + 4)
     return max(1, int(np.searchsorted(np.cumsum(widths[:20]), room, side="right")))
 
 
-def partition_table(federation: Any, picture: Path) -> None:
+def partition_table(federation: Federation, picture: Path) -> None:
     """A split in the terminal."""
-    from fedquilt.data.partitions.measures import label_entropy, measures
+    from fedquilt.data.partitions.measures import label_entropy
 
     counts = np.asarray(federation.label_counts("train"))
     shown = min(len(counts), 30)
@@ -168,6 +183,14 @@ def partition_table(federation: Any, picture: Path) -> None:
     left_out = [(len(counts) - shown, "clients"), (counts.shape[1] - labels, "labels")]
     if more := " and ".join(f"{n} more {what}" for n, what in left_out if n):
         say(f"... and {more}; all are in {picture.with_suffix('.csv')}")
+    _measured(counts, federation)
+    say(f"picture {picture}")
+
+
+def _measured(counts: Ints, federation: Federation) -> None:
+    """Sizes and skews of a split, in words."""
+    from fedquilt.data.partitions.measures import measures
+
     sizes = counts.sum(1)
     say(f"rows per client: least {sizes.min()}, median {int(np.median(sizes))}, most {sizes.max()}")
     if federation.preparation is not None:
@@ -178,10 +201,9 @@ def partition_table(federation: Any, picture: Path) -> None:
     if distance is not None:
         say(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 equal, 1 nothing shared)")
     say(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
-    say(f"picture {picture}")
 
 
-def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+def listing(rows: Sequence[Mapping[str, JSON]], title: str) -> None:
     """Rows as a table."""
     table = Table(title=title, title_justify="left")
     names = list(rows[0]) if rows else []
@@ -192,7 +214,7 @@ def listing(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     show_table(table)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple | list):
@@ -200,7 +222,7 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def merged_models(request: Any, quiet: bool) -> dict[str, Any]:
+def merged_models(request: Request, quiet: bool) -> Row:
     """Merge saved models under a progress bar, and tell what happened."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

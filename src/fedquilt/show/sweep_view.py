@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON
 from fedquilt.results.ranking import best_first
 from fedquilt.terminal import say, show_table
 
 MOST = 20  # lines
 
 
-def sweep_table(summary: Mapping[str, Any]) -> None:
+def sweep_table(summary: Mapping[str, JSON]) -> None:
     """The best points, and where the rest is."""
     rows, seeds = best_first(summary["points"]), len(summary["seeds"])
     title = f"{len(rows)} points ({summary['search']}), {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"

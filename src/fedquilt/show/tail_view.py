@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedquilt.core.plain import JSON
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.terminal import say, show_table
 
@@ -24,7 +24,7 @@ GROUPS = {
 }
 
 
-def tails_tables(found: Mapping[str, Any]) -> None:
+def tails_tables(found: Mapping[str, JSON]) -> None:
     """The common test set and the clients' own rows, in every mode."""
     if found["global"]:
         _table(f"{found['method']}, {found['rounds']} rounds: common test set, %", found["global"])
@@ -45,7 +45,7 @@ def tails_tables(found: Mapping[str, Any]) -> None:
         )
 
 
-def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+def _table(title: str, rows: Mapping[str, Mapping[str, JSON]]) -> None:
     """Columns: the measures, then the groups by share and by count of training rows."""
     first = next(iter(rows.values()))
     share = metric(PRIMARY)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import Row
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.show.progress import span
 from fedquilt.show.show import listing
 from fedquilt.storage.files import to_json
 from fedquilt.terminal import say
-from fedquilt.watch.server import Watch
+from fedquilt.watch.server import WatchServer
 
 
 def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) -> None:
     """Serve the page until Ctrl-C."""
-    with Watch(top, port) as server:
+    with WatchServer(top, port) as server:
         if as_json:
             say(to_json({"url": server.url, "port": server.server_port, "folder": str(top)}))
         else:
@@ -34,7 +34,7 @@ def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) ->
                 say("\nThe page has ended; runs go on.")
 
 
-def tell(lines: Sequence[dict[str, Any]], title: str) -> None:
+def tell(lines: Sequence[Row], title: str) -> None:
     """The runs as a table, and what is missing of them."""
     listing(lines_of(lines), title)
     for line in lines:
@@ -42,7 +42,7 @@ def tell(lines: Sequence[dict[str, Any]], title: str) -> None:
             say(f"note: {line['label']}: {line['missing']}")
 
 
-def lines_of(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def lines_of(lines: Sequence[Row]) -> list[Row]:
     """The runs as rows of a table."""
     return [
         {

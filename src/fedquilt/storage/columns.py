@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from fedquilt.core.plain import JSON
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.storage.logs import LOGS, row_in
 
@@ -49,12 +50,12 @@ def _read(folder: Path, name: str) -> Any:
     return pyarrow.table({name: _column([row.get(name) for row in rows]) for name in names})
 
 
-def _empty(kind: Any) -> bool:
+def _empty(kind: object) -> bool:
     """Whether a type is a record without fields, which Parquet cannot hold."""
     return str(kind) == "struct<>"
 
 
-def _column(values: list[Any]) -> Any:
+def _column(values: list[JSON]) -> Any:
     import pyarrow
 
     try:

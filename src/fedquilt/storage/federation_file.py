@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.data.partitions.measures import measures
 from fedquilt.storage.files import to_json, write_atomic
@@ -36,7 +37,7 @@ def write_federation(folder: Path, federation: Any) -> None:
     write_atomic(folder / FILE, to_json(content).encode())
 
 
-def _counts(task: Any) -> dict[str, Any]:
+def _counts(task: Any) -> Row:
     counts = task.label_counts("train")
     shown = counts.tolist() if counts.size <= MOST else None
     return {"clients": list(task.ids), "rows": counts.sum(1).tolist(), "labels": shown, "measures": measures(counts)}

@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedquilt.core.plain import JSON
 from fedquilt.errors import StorageError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def write_atomic(path: Path, content: bytes, run: Path | None = None) -> None:
             raise
 
 
-def to_json(value: Any, indent: int | None = None) -> str:
+def to_json(value: object, indent: int | None = None) -> str:
     """JSON that every reader takes: numbers that are not finite become null."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
@@ -66,7 +67,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
         return json.dumps(_finite(value), indent=indent, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: JSON) -> JSON:
     if isinstance(value, Mapping):
         return {k: _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -6,24 +6,24 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics import PRIMARY
 
 CARRIED = ("carried_down", "carried_up", "scoring_down", "scoring_up")  # where messages travel to other machines
 MEGABYTE = 1e6
 
 
-def result_of(folder: Path) -> dict[str, Any] | None:
+def result_of(folder: Path) -> Row | None:
     """What a finished run wrote about itself, or None if it is not finished."""
     try:
-        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+        found: Row = json.loads((folder / "result.json").read_text())
     except (OSError, ValueError):  # missing or damaged: the last snapshot can tell it again
         return None
     return found
 
 
-def in_messages(found: Mapping[str, Any]) -> str:
+def in_messages(found: Mapping[str, JSON]) -> str:
     """What messages to other machines held, in words; nothing where none travelled."""
     if CARRIED[0] not in found:
         return ""
@@ -40,13 +40,13 @@ _ROWS = {
 _SUMMARIES = ("pooled", "std", "worst10", "half_95")  # of one model: no modes
 
 
-def on_validation(numbers: Mapping[str, Any], id: str = PRIMARY) -> float | None:
+def on_validation(numbers: Mapping[str, JSON], id: str = PRIMARY) -> float | None:
     """A round's metric on validation rows: clients', or the server's where they have none."""
     found: float | None = numbers.get(f"valid_{id}", numbers.get(f"common_valid_{id}"))
     return found
 
 
-def validated(result: Mapping[str, Any]) -> bool:
+def validated(result: Mapping[str, JSON]) -> bool:
     """Was the best round of this result chosen on validation rows, clients' or the server's? Else it is the last
     one."""
     return on_validation(result.get("best") or {}, result.get("chosen_by", PRIMARY)) is not None
@@ -57,7 +57,7 @@ def chosen(on_validation: bool) -> str:
     return "round chosen on validation" if on_validation else "last round scored (there are no validation rows)"
 
 
-def modes_over(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def modes_over(rounds: Sequence[Mapping[str, JSON]]) -> Row:
     """The modes of several runs as those of one: every mode that a run was served in, and mean accuracies."""
     names = set.intersection(*(set(row) for row in rounds)) if rounds else set()
     kept = [n for n in rounds[0] if n in names and n.startswith(tuple(_ROWS))] if rounds else []
@@ -66,7 +66,7 @@ def modes_over(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**means, "served": " or ".join(modes) or None}
 
 
-def modes_line(metrics: Mapping[str, Any]) -> str | None:
+def modes_line(metrics: Mapping[str, JSON]) -> str | None:
     """The mode in which a global model is served and the accuracies of all modes, in words; None where there is one."""
     if metrics.get("served") is None:
         return None

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fedquilt.core.plain import Row
 from fedquilt.errors import FrameError, SnapshotError, StorageError
 from fedquilt.records.record import pack, record, unpack
 from fedquilt.storage.files import storage, to_json, write_atomic
@@ -45,8 +46,8 @@ class SnapshotRecord:
     done: int
     state: Any
     slots: bytes
-    progress: dict[str, Any]
-    logs: dict[str, Any]
+    progress: Row
+    logs: Row
 
     @property
     def extents(self) -> dict[str, Extent]:
@@ -109,7 +110,7 @@ class RunFolder:
 
     # Logs
 
-    def log(self, name: str, rows: list[dict[str, Any]]) -> None:
+    def log(self, name: str, rows: list[Row]) -> None:
         """Append rows to one of the logs."""
         if not rows:
             return
@@ -122,7 +123,7 @@ class RunFolder:
             self._logs[name].flush()
             self._extents[name] = self._extents[name].grown(content)
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
+    def rows(self, name: str) -> list[Row]:
         """The sound rows of a log; an unfinished last line is left out."""
         return read(self.path, name)
 
@@ -132,7 +133,7 @@ class RunFolder:
 
     # Snapshots
 
-    def save(self, identity: str, data: str, done: int, state: Any, progress: dict[str, Any]) -> None:
+    def save(self, identity: str, data: str, done: int, state: object, progress: Row) -> None:
         """Write a snapshot; the one before it is kept."""
         with storage(self.path):
             for file in self._logs.values():

@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from fedquilt.core.plain import JSON, Row
 
 ROUNDS, CLIENTS, VISITS = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl"
 CLUSTERS, TRAFFIC, PHASES = "metrics/clusters.jsonl", "metrics/traffic.jsonl", "metrics/phases.jsonl"
@@ -27,38 +28,38 @@ _BLOCK = 1 << 20
 # Rows
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: object) -> bool:
     if isinstance(value, list):
         return all(_is_id(part) for part in value)
     return isinstance(value, int | str) and not isinstance(value, bool)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_pairs(value: Any) -> bool:
+def _is_pairs(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(v, list) and len(v) == 2 and _is_id(v[0]) for v in value)
 
 
-def _is_parts(value: Any) -> bool:
+def _is_parts(value: object) -> bool:
     sizes = value.values() if isinstance(value, dict) else [None]
     return all(isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair)) for pair in sizes)
 
 
-def _are(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _are(kind: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(kind(part) for part in value)
 
 
-def _is_group(value: Any) -> bool:
+def _is_group(value: object) -> bool:
     return isinstance(value, dict) and all(v is None or _is_number(v) for v in value.values())
 
 
-_NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
+_NEEDED: dict[str, dict[str, Callable[[object], bool]]] = {
     ROUNDS: {"bytes_up": _is_number, "bytes_down": _is_number, "seconds": _is_number, "clients": _is_number},
     CLIENTS: {"client": _is_id, "model": _is_text, "split": _is_text},
     VISITS: {
@@ -82,7 +83,7 @@ _NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
     WITHHELD: {},
     LEDGER: {"client": _is_id, "exchange": _is_text, "reason": _is_text},
 }
-_OTHERS: dict[str, Callable[[Any], bool]] = {  # what is no number, where it is there
+_OTHERS: dict[str, Callable[[object], bool]] = {  # what is no number, where it is there
     "labels": _is_pairs,
     "clusters": _are(_is_group),
     "before": _is_group,
@@ -93,7 +94,7 @@ _MEASURED = re.compile(r"(global_|common_)?(test|valid)_|(bytes|raw|seconds|carr
 _DECODER = json.JSONDecoder(parse_constant=lambda word: None)  # NaN and its kin are no numbers in JSON
 
 
-def row_in(line: str | bytes, name: str | None = None) -> dict[str, Any] | None:
+def row_in(line: str | bytes, name: str | None = None) -> Row | None:
     """The row in a line, if it is sound: an object with the number of its round and, for the log ``name``, with what
     its readers rely on; None for anything else."""
     try:
@@ -105,11 +106,11 @@ def row_in(line: str | bytes, name: str | None = None) -> dict[str, Any] | None:
     return row if name is None or _sound(name, row) else None
 
 
-def _is_round(value: Any) -> bool:
+def _is_round(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LONGEST
 
 
-def _sound(name: str, row: Mapping[str, Any]) -> bool:
+def _sound(name: str, row: Mapping[str, JSON]) -> bool:
     needed = _NEEDED[name]
     if not all(field in row and check(row[field]) for field, check in needed.items()):
         return False
@@ -117,21 +118,21 @@ def _sound(name: str, row: Mapping[str, Any]) -> bool:
     return all(value is None or _is_number(value) or _may_be_other(name, field, value) for field, value in rest)
 
 
-def _may_be_other(name: str, field: str, value: Any) -> bool:
+def _may_be_other(name: str, field: str, value: object) -> bool:
     """Whether what is no number may stand there; rounds also hold what a method tells of itself, of any kind."""
     if field in _OTHERS:
         return _OTHERS[field](value)
     return isinstance(value, bool) or (name == ROUNDS and not _MEASURED.match(field))
 
 
-def rows_in(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any] | None]:
+def rows_in(lines: Iterable[bytes], name: str) -> Iterator[Row | None]:
     """For each whole line its row, or None."""
     for line in lines:
         if line.endswith(b"\n"):
             yield row_in(line, name)
 
 
-def read(folder: Path, name: str) -> list[dict[str, Any]]:
+def read(folder: Path, name: str) -> list[Row]:
     """The sound rows of a log; none if there is no such log."""
     try:
         content = (folder / name).read_bytes()
@@ -155,7 +156,7 @@ class Extent:
         return Extent(self.length + len(content), None if self.crc is None else zlib.crc32(content, self.crc))
 
     @classmethod
-    def of(cls, value: Any) -> Extent:
+    def of(cls, value: JSON) -> Extent:
         """As a snapshot or a result has it: [length, crc], or a length alone as snapshots had it once."""
         if isinstance(value, int):
             return cls(value, None)
@@ -223,7 +224,7 @@ def gaps(there: Iterable[int], last: int) -> list[list[int]]:
     return found
 
 
-def vouched_in(result: Mapping[str, Any]) -> dict[str, Extent]:
+def vouched_in(result: Mapping[str, JSON]) -> dict[str, Extent]:
     """What a result.json vouches for of each log; nothing of what cannot be understood."""
     found = {}
     logs = result.get("logs")

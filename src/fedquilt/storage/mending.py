@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.evaluation import MODELS, numbers_of
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.storage.logs import (
@@ -44,7 +44,9 @@ def cut_back(folder: Path, vouched: Mapping[str, Extent]) -> dict[str, Extent]:
     return {n: e if (e := vouched.get(n, Extent())).crc is not None else extent_of(folder / n) for n in LOGS}
 
 
-def mend(folder: Path, vouched: Mapping[str, Extent], done: int, known: Mapping[str, Any]) -> tuple[Missing, list[str]]:
+def mend(
+    folder: Path, vouched: Mapping[str, Extent], done: int, known: Mapping[str, JSON]
+) -> tuple[Missing, list[str]]:
     """Make logs with faults whole lines again, after ``done`` rounds; what is missing, and notes in words.
 
     ``known`` is a run's progress, which holds the whole rows of its best and its last scored round.
@@ -63,7 +65,7 @@ def mend(folder: Path, vouched: Mapping[str, Extent], done: int, known: Mapping[
     return missing, [f"{note}; {told(found)}" for note, found in zip(notes, missing.values(), strict=True)]
 
 
-def told(found: Mapping[str, Any]) -> str:
+def told(found: Mapping[str, JSON]) -> str:
     """What is missing of a log, in words."""
     parts = []
     if found["missing"]:
@@ -73,7 +75,7 @@ def told(found: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "every round has rows, which cannot be vouched for"
 
 
-def missing_of(result: Mapping[str, Any]) -> Missing:
+def missing_of(result: Mapping[str, JSON]) -> Missing:
     """What a result.json says is missing; nothing of what cannot be understood."""
     found = result.get("missing")
     kinds = ("missing", "rebuilt")
@@ -92,10 +94,13 @@ def joined(one: Missing, other: Missing) -> Missing:
     for name in [*one, *(n for n in other if n not in one)]:
         both = [part.get(name, {"missing": [], "rebuilt": []}) for part in (one, other)]
         found[name] = {
-            kind: spans(r for part in both for low, high in part[kind] for r in range(low, high + 1))
-            for kind in ("missing", "rebuilt")
+            kind: spans(r for part in both for r in _rounds_in(part[kind])) for kind in ("missing", "rebuilt")
         }
     return found
+
+
+def _rounds_in(spans: Iterable[Sequence[int]]) -> Iterator[int]:
+    return (round for low, high in spans for round in range(low, high + 1))
 
 
 def _keep_whole_rows(path: Path, name: str, length: int, done: int) -> set[int]:
@@ -122,19 +127,14 @@ def _keep_whole_rows(path: Path, name: str, length: int, done: int) -> set[int]:
     return lost - there if name in ONE_A_ROUND else lost
 
 
-def _rebuild(folder: Path, done: int, known: Mapping[str, Any], missing: Missing) -> set[int]:
+def _rebuild(folder: Path, done: int, known: Mapping[str, JSON], missing: Missing) -> set[int]:
     """Write what the other logs tell of rounds without a row; the rounds of which that is so."""
     rows = {row["round"]: row for row in read(folder, ROUNDS)}
     wanted = set(range(1, done + 1)) - rows.keys()
-    gone = {
-        r
-        for name in (VISITS, LEDGER, PHASES, CLIENTS)
-        if name in missing
-        for low, high in missing[name]["missing"]
-        for r in range(low, high + 1)
-    }
+    told_by = (VISITS, LEDGER, PHASES, CLIENTS)
+    gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
     made = {r: dict(row) for row in (known.get("best"), known.get("last")) if row and (r := row.get("round")) in wanted}
-    others = {name: _by_round(read(folder, name)) for name in (VISITS, LEDGER, PHASES, CLIENTS)}
+    others = {name: _by_round(read(folder, name)) for name in told_by}
     for round in wanted - made.keys() - gone:
         if others[VISITS].get(round) or others[LEDGER].get(round):
             made[round] = _row(round, {name: found.get(round, []) for name, found in others.items()})
@@ -145,21 +145,19 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, Any], missing: Missing
     return set(made)
 
 
-def _by_round(rows: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {}
+def _by_round(rows: list[Row]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
     for row in rows:
         found.setdefault(row["round"], []).append(row)
     return found
 
 
-def _row(round: int, logs: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
     """The row of a round, as far as the others tell it."""
     visits, ledger, phases = logs[VISITS], logs[LEDGER], logs[PHASES]
     losses = [(v["examples"], v["loss"]) for v in visits if v.get("loss") is not None]
     examples = sum(n for n, _ in losses)
-    sent = {name: sum(v.get(name) or 0 for v in visits) for name in _SUMS}
-    for name in _SUMS:
-        sent[name] += sum(q.get(f"bytes_{name.partition('_')[2]}") or 0 for q in ledger)
+    sent = {name: _sum(visits, name) + _sum(ledger, f"bytes_{name.partition('_')[2]}") for name in _SUMS}
     spent: dict[str, float] = {}
     for phase in phases:
         spent[f"seconds_{phase['phase']}"] = spent.get(f"seconds_{phase['phase']}", 0.0) + (phase.get("seconds") or 0.0)
@@ -179,7 +177,12 @@ def _row(round: int, logs: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]
     }
 
 
-def _scores(rows: list[dict[str, Any]]) -> dict[str, float]:
+def _sum(rows: list[Row], name: str) -> float:
+    """Of a field that some rows lack."""
+    return sum(row.get(name) or 0 for row in rows)
+
+
+def _scores(rows: list[Row]) -> dict[str, float]:
     found: dict[str, float] = {}
     for model in MODELS:
         for split in ("valid", "test"):

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from fedquilt.core.table import ClientId
 from fedquilt.errors import SnapshotError
@@ -36,7 +35,7 @@ def entries_of(block: bytes) -> Entries:
     return {_client(client): bytes.fromhex(digest) for client, digest in rows}
 
 
-def _client(value: Any) -> ClientId:
+def _client(value: object) -> ClientId:
     return tuple(_client(part) for part in value) if isinstance(value, list) else value  # JSON has no tuples
 
 

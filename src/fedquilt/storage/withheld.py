@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.storage.folder import RunFolder
 from fedquilt.storage.logs import WITHHELD as LOG
 
-Exams = Mapping[ClientId, Mapping[str, Any]]
+Exams = Mapping[ClientId, Mapping[str, JSON]]
 
 
 def is_test(name: str) -> bool:
@@ -18,13 +18,13 @@ def is_test(name: str) -> bool:
     return "test" in name.split("_")[:2]
 
 
-def apart(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def apart(metrics: Mapping[str, JSON]) -> tuple[Row, Row]:
     """The numbers of a round that may be shown, and those that are withheld, with their round."""
     shown = {name: value for name, value in metrics.items() if not is_test(name)}
     return shown, {"round": metrics["round"], **{n: v for n, v in metrics.items() if is_test(n)}}
 
 
-def without_tests(exams: Exams) -> dict[ClientId, dict[str, Any]]:
+def without_tests(exams: Exams) -> dict[ClientId, Row]:
     """Clients' scores without those on test rows."""
     return {
         client: {model: {k: v for k, v in splits.items() if k != "test"} for model, splits in exam.items()}

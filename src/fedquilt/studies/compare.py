@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedquilt.config.config import Config, Kinded
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
-from fedquilt.data import Federation
+from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.results.statistics.spread import client_means
 from fedquilt.results.tables import FRAME, as_csv, by_label, scored, summary_of
@@ -17,10 +17,10 @@ from fedquilt.results.views import CELLS, RunView
 from fedquilt.runs.build import federation_of, method_of
 from fedquilt.storage.federation_file import constants, write_federation
 from fedquilt.storage.files import to_json, write_atomic
-from fedquilt.studies.player import Audience, Cell, Player
+from fedquilt.studies.player import Audience, PlannedRun, Player
 
 
-def cells(config: Config) -> tuple[Path, list[Cell]]:
+def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
     """The runs of a comparison, seed by seed, and the folder that holds them."""
     choices = list(config.compare.methods)
     if config.compare.frame:
@@ -35,7 +35,7 @@ def cells(config: Config) -> tuple[Path, list[Cell]]:
     }
     identity = hashlib.sha256("".join(c.identity() for c in runs.values()).encode()).hexdigest()[:8]
     top = Path(config.output.folder) / f"compare-{config.name}-{identity}"
-    found = [Cell(label, c, top / f"{label}-seed{seed}") for (label, seed), c in runs.items()]
+    found = [PlannedRun(label, c, top / f"{label}-seed{seed}") for (label, seed), c in runs.items()]
     return top, found
 
 
@@ -49,7 +49,7 @@ def _labels(choices: Sequence[Kinded]) -> list[str]:
     return [label if labels.count(label) == 1 else f"{label}#{i}" for i, label in enumerate(labels)]
 
 
-def compare(config: Config, audience: Audience | None = None) -> dict[str, Any]:
+def compare(config: Config, audience: Audience | None = None) -> Row:
     """Run every cell that is not finished yet, then make the table and the picture."""
     top, todo = cells(config)
     federation = federation_of(config)
@@ -72,7 +72,7 @@ def _common_only(config: Config) -> bool:
     return config.data.test == 0 and not config.data.local_tests
 
 
-def _check_tests(config: Config, federation: Federation, todo: Sequence[Cell]) -> None:
+def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence[PlannedRun]) -> None:
     """There are rows to compare methods on, and every method has a model for them."""
     if not _common_only(config):
         return
@@ -94,7 +94,7 @@ def _check_tests(config: Config, federation: Federation, todo: Sequence[Cell]) -
             )
 
 
-def check(config: Config, federation: Federation) -> None:
+def check(config: Config, federation: Federation | Stream) -> None:
     """Refuse what cannot work, or cannot be compared, before the first run."""
     if getattr(method_of(config, federation), "reconstructs", False):
         raise InputError(
@@ -103,7 +103,7 @@ def check(config: Config, federation: Federation) -> None:
         )
 
 
-def begin(config: Config, top: Path, todo: Sequence[Cell]) -> None:
+def begin(config: Config, top: Path, todo: Sequence[PlannedRun]) -> None:
     """What there will be, so that whoever looks early knows what is missing."""
     planned = [{"label": c.label, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
     content = {"name": config.name, "target": config.compare.target, "rounds": config.rounds, "cells": planned}
@@ -115,9 +115,25 @@ def _has_scores(view: RunView) -> bool:
     return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
 
 
+def _draw_stitches(kinds: Mapping[str, Kinded], histories: Mapping[str, Sequence[Sequence[Row]]], top: Path) -> None:
+    """What a method that stitches models together sent, round by round."""
+    stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
+    if stitches is not None:
+        from fedquilt.results.comparison_plots import rounds_plot
+
+        labels = list(histories)
+        shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
+        title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
+        rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
+
+
 def conclude(
-    config: Config, top: Path, done: Sequence[Cell], federation: Federation, failed: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
+    config: Config,
+    top: Path,
+    done: Sequence[PlannedRun],
+    federation: Federation | Stream,
+    failed: Sequence[Mapping[str, JSON]] = (),
+) -> Row:
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
     from fedquilt.results.comparison_plots import draw_all
@@ -125,7 +141,7 @@ def conclude(
 
     views = [RunView(c.folder, c.label, c.config.seed) for c in done]
     constant, common = constants(federation), federation.majority().global_test
-    summary: dict[str, Any] = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
+    summary: Row = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
     summary |= {"clients": len(federation.ids), "failed": list(failed)}
     summary["missing"] = [f"{v.folder.name}: {line}" for v in views for line in v.missing]
     clients = summary["measure"] == "accuracy"
@@ -135,15 +151,7 @@ def conclude(
     if drawn:
         curves(histories, summary["majority_class"], top / "curves")
         draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
-    kinds = {c.label: c.config.method for c in done}
-    stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
-    if stitches is not None:
-        from fedquilt.results.comparison_plots import rounds_plot
-
-        labels = list(histories)
-        shown = ", ".join(labels) if len(labels) < 4 else f"{labels[0]} and {len(labels) - 1} others"
-        title = f"{shown}; initial K {stitches.options.get('keep', stitches.options.get('k_init', 0.95))}"
-        rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
+    _draw_stitches({c.label: c.config.method for c in done}, histories, top)
     write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"], common).encode())
     summary["report"] = str(top / "report.html")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Protocol
 
+from fedquilt.core.plain import JSON
 from fedquilt.runs.play import Run
 
 
@@ -16,7 +17,7 @@ class Listener(Protocol):
         """So many clients of a phase of a round are done; told now and then."""
         ...
 
-    def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
+    def round(self, done: int, metrics: Mapping[str, JSON], totals: Mapping[str, JSON] | None = None) -> None:
         """So many rounds are done, with these numbers; ``totals`` are those of the whole run."""
         ...
 
@@ -31,7 +32,7 @@ class Nobody:
     def step(self, round: int, phase: str, done: int, of: int) -> None:
         """Nothing."""
 
-    def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
+    def round(self, done: int, metrics: Mapping[str, JSON], totals: Mapping[str, JSON] | None = None) -> None:
         """Nothing."""
 
     def say(self, text: str) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fedquilt.config.config import Config
-from fedquilt.data import Federation
+from fedquilt.core.plain import Row
+from fedquilt.data import Federation, Stream
 from fedquilt.engines.process import forks
 from fedquilt.engines.workers import cores
 from fedquilt.errors import ExchangeError, RoundError
@@ -29,7 +30,7 @@ MODELS = 12  # and so many copies of its model
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedRun:
     """One run of several: a label, its settings, its folder."""
 
     label: str
@@ -44,7 +45,7 @@ class Audience(Protocol):
         """One of them was finished before."""
         ...
 
-    def playing(self, cell: Cell) -> AbstractContextManager[Listener]:
+    def playing(self, cell: PlannedRun) -> AbstractContextManager[Listener]:
         """One of them is played; what is given hears of it."""
         ...
 
@@ -56,7 +57,7 @@ class NoAudience:
         """Nothing."""
 
     @contextmanager
-    def playing(self, cell: Cell) -> Iterator[Listener]:
+    def playing(self, cell: PlannedRun) -> Iterator[Listener]:
         """Nobody listens."""
         yield Nobody()
 
@@ -64,13 +65,13 @@ class NoAudience:
 class Player:
     """Plays cells on one federation: those that are not finished yet. Trouble of one does not stop the others."""
 
-    def __init__(self, config: Config, federation: Federation, audience: Audience | None) -> None:
+    def __init__(self, config: Config, federation: Federation | Stream, audience: Audience | None) -> None:
         self.config, self.federation, self.audience = config, federation, audience or NoAudience()
-        self.failed: list[dict[str, Any]] = []
+        self.failed: list[Row] = []
         tell_unused(config.engine.devices, config.engine.kind)  # here, not once for each run
         self._engine: Engine | None = None
 
-    def play(self, cells: Sequence[Cell]) -> None:
+    def play(self, cells: Sequence[PlannedRun]) -> None:
         """Play them; what failed is added to ``failed``."""
         todo = []
         for cell in cells:
@@ -88,7 +89,7 @@ class Player:
             counted = Meter.here()
             silent = Meter(why=SIDE_BY_SIDE if counted.counters else counted.why)
 
-            def apart(cell: Cell, listener: Listener) -> str | None:
+            def apart(cell: PlannedRun, listener: Listener) -> str | None:
                 with closing(engine_of(self.config.model_copy(update={"engine": choice}))) as engine:
                     return self._trouble(cell, engine, listener, silent)
 
@@ -107,7 +108,7 @@ class Player:
             self._engine = engine_of(self.config)
         return self._engine
 
-    def _trouble(self, cell: Cell, engine: Engine, listener: Listener, meter: Meter | None = None) -> str | None:
+    def _trouble(self, cell: PlannedRun, engine: Engine, listener: Listener, meter: Meter | None = None) -> str | None:
         """Play one; why it failed, if it did."""
         try:
             play_to(listener, run_of(cell.config, engine, cell.folder, self.federation, meter=meter))
@@ -115,7 +116,7 @@ class Player:
             return str(error)
         return None
 
-    def _at_once(self, todo: Sequence[Cell]) -> int:
+    def _at_once(self, todo: Sequence[PlannedRun]) -> int:
         """How many runs are played at once: as many as the settings say; by default, with engine 'auto', as many as
         there are cores and memory for."""
         chosen = self.config.engine

@@ -8,11 +8,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from fedquilt.config.space import Range, Space, Sweep
+from fedquilt.config.space import Choices, Range, Space, Sweep
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 
-Values = dict[str, Any]
+Values = Row
 MOST = 10_000  # points of a grid
 
 
@@ -91,7 +92,7 @@ def _different(space: Space, seed: Seed) -> Iterator[Values]:
             yield values
 
 
-def _draw(tried: Range | list[Any], seed: Seed) -> Any:
+def _draw(tried: Range | Choices, seed: Seed) -> JSON:
     if isinstance(tried, Range):
         return inside(tried, float(seed.numpy().random()))
     return tried[int(seed.numpy().integers(len(tried)))]
@@ -121,7 +122,7 @@ class Optuna:
         self._optuna, self._space, self.total, self._seed = optuna, space, points, Seed(seed)
         self._kinds = {name: self._kind(tried) for name, tried in space.items()}
 
-    def _kind(self, tried: Range | list[Any]) -> Any:
+    def _kind(self, tried: Range | Choices) -> Any:
         kinds = self._optuna.distributions
         if not isinstance(tried, Range):
             return kinds.CategoricalDistribution(list(range(len(tried))))  # places: values may be tables
@@ -153,12 +154,12 @@ class Optuna:
             optuna.logging.set_verbosity(before)
         return {name: self._value(name, asked[name]) for name in self._space}
 
-    def _places(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _places(self, values: Mapping[str, JSON]) -> Row:
         return {
             name: value if isinstance(tried := self._space[name], Range) else tried.index(value)
             for name, value in values.items()
         }
 
-    def _value(self, name: str, asked: Any) -> Any:
+    def _value(self, name: str, asked: JSON) -> JSON:
         tried = self._space[name]
         return asked if isinstance(tried, Range) else tried[asked]

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import torch
 from rich.file_proxy import FileProxy
 
 from fedquilt.core.describe import find
+from fedquilt.core.plain import JSON, Row
 from fedquilt.engines.pipe import Pipe
 from fedquilt.engines.process import Forked, end_with_parent, fate, uninterrupted
 from fedquilt.errors import FedquiltError, FrameError, InputError, WorkerError
@@ -43,7 +44,7 @@ class Teller:
         """Send it on."""
         self._send("step", round, phase, done, of)
 
-    def round(self, done: int, metrics: Mapping[str, Any], totals: Mapping[str, Any] | None = None) -> None:
+    def round(self, done: int, metrics: Mapping[str, JSON], totals: Mapping[str, JSON] | None = None) -> None:
         """Send it on."""
         self._send("round", done, _plain(metrics), _plain(totals or {}))
 
@@ -51,7 +52,7 @@ class Teller:
         """Send it on."""
         self._send("say", text)
 
-    def _send(self, *message: Any) -> None:
+    def _send(self, *message: object) -> None:
         try:
             self._pipe.send(message)
         except ConnectionError:
@@ -77,7 +78,7 @@ class Lines(io.TextIOBase):
         return True
 
 
-def _plain(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(numbers: Mapping[str, JSON]) -> Row:
     return {name: value for name, value in numbers.items() if isinstance(value, _PLAIN)}
 
 
@@ -150,22 +151,11 @@ def side_by_side(
                         with uninterrupted():
                             running.append(Apart(waiting[0], play, listening(waiting[0])))
                     except OSError as error:
-                        if error.errno not in _NO_ROOM:
-                            raise
-                        count = len(running)  # so many, and no more
-                        if not count:
-                            raise WorkerError(f"The process of a run could not be started: {error}.") from error
+                        count = _room(error, len(running))
                         break
                     waiting.popleft()
                     selector.register(running[-1].pipe, selectors.EVENT_READ, running[-1])
-                events = selector.select(SILENCE)
-                for apart in [key.data for key, _ in events] if events else list(running):
-                    if events and apart.hear():
-                        continue
-                    if not events:  # a process of its own may hold its pipe, so that its end does not show there
-                        if apart.process.poll() is None:
-                            continue
-                        apart.gone()
+                for apart in _ended(selector, running):
                     selector.unregister(apart.pipe)
                     running.remove(apart)
                     apart.close()
@@ -177,6 +167,27 @@ def side_by_side(
             for apart in running:
                 apart.close()
     return [(what, failed[id(what)]) for what in those if id(what) in failed]
+
+
+def _room(error: OSError, running: int) -> int:
+    """How many may run where no process more could be started: so many as there are, and no more."""
+    if error.errno not in _NO_ROOM:
+        raise error
+    if not running:
+        raise WorkerError(f"The process of a run could not be started: {error}.") from error
+    return running
+
+
+def _ended(selector: selectors.BaseSelector, running: Sequence[Apart[T]]) -> Iterator[Apart[T]]:
+    """Hear what there is to hear, and tell which have ended."""
+    events = selector.select(SILENCE)
+    for key, _ in events:
+        if not key.data.hear():
+            yield key.data
+    for apart in () if events else tuple(running):
+        if apart.process.poll() is not None:  # one of its own may hold its pipe, so that its end does not show there
+            apart.gone()
+            yield apart
 
 
 def _serve(door: socket.socket, what: T, play: Play[T]) -> None:
@@ -201,7 +212,7 @@ def _played(pipe: Pipe, what: T, play: Play[T]) -> None:
         pipe.send(("raised", *_facts(error), traceback.format_exc()))
 
 
-def _facts(error: Exception) -> tuple[str, str, dict[str, Any] | None]:
+def _facts(error: Exception) -> tuple[str, str, Row | None]:
     """The name of an error's class, what it says, and, of one of ours, what it knows."""
     kind = type(error)
     known = {"exit_code": error.exit_code, **vars(error)} if isinstance(error, FedquiltError) else None
@@ -209,11 +220,11 @@ def _facts(error: Exception) -> tuple[str, str, dict[str, Any] | None]:
     return f"{kind.__module__}:{kind.__qualname__}", str(error), plain
 
 
-def _told(value: Any) -> bool:
+def _told(value: object) -> bool:
     return isinstance(value, _PLAIN) or (isinstance(value, list | tuple) and all(map(_told, value)))
 
 
-def _again(name: str, text: str, known: dict[str, Any] | None, trace: str) -> FedquiltError:
+def _again(name: str, text: str, known: Row | None, trace: str) -> FedquiltError:
     """The error that a process told of: one of ours is what it was, another one comes with its trace."""
     if known is None:
         return FedquiltError(f"The process of a run failed. {name.rpartition(':')[2]}: {text}\n\n{trace}")

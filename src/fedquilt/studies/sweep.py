@@ -7,18 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedquilt.config.config import Config, dump, parse
 from fedquilt.config.settings import OTHERWISE
 from fedquilt.config.space import Range
+from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.results.ranking import FILE, ranking
 from fedquilt.runs.build import federation_of
 from fedquilt.storage.federation_file import write_federation
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.studies.compare import begin, check
-from fedquilt.studies.player import Audience, Cell, Player
+from fedquilt.studies.player import Audience, PlannedRun, Player
 from fedquilt.studies.points import Asker, Values, asker
 
 _OTHER_ROWS = "the points would be scored on different rows"
@@ -39,11 +39,11 @@ class Point:
     values: Values
     config: Config
 
-    def cells(self, top: Path) -> list[Cell]:
+    def cells(self, top: Path) -> list[PlannedRun]:
         """Its runs, seed by seed; their test scores are withheld, so that nobody chooses by them."""
         output = self.config.output.model_copy(update={"withhold_test": True})
         return [
-            Cell(
+            PlannedRun(
                 self.label,
                 self.config.model_copy(update={"seed": seed, "output": output}),
                 top / f"point{self.number:03d}-seed{seed}",
@@ -59,7 +59,7 @@ def folder_of(config: Config) -> Path:
     return Path(config.output.folder) / f"sweep-{config.name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
-def at(config: Config, values: Mapping[str, Any]) -> Config:
+def at(config: Config, values: Mapping[str, JSON]) -> Config:
     """The settings with these values."""
     raw = config.model_dump(mode="json", exclude_none=True)
     given = config.train.model_dump(mode="json", exclude_none=True, exclude_unset=True)
@@ -80,7 +80,7 @@ def planned(config: Config) -> int:
     return asker(config.sweep).total * len(config.sweep.seeds)
 
 
-def sweep(config: Config, audience: Audience | None = None) -> dict[str, Any]:
+def sweep(config: Config, audience: Audience | None = None) -> Row:
     """Run every point that is not finished yet, then choose."""
     _check(config)
     search, top, federation = asker(config.sweep), folder_of(config), federation_of(config)
@@ -166,7 +166,7 @@ def _label(values: Values, taken: Sequence[str]) -> str:
     return label if label not in taken else f"{label} #{len(taken)}"
 
 
-def _told(value: Any) -> str:
+def _told(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
@@ -192,9 +192,7 @@ def _write(config: Config, top: Path, points: Sequence[Point], total: int) -> No
     write_atomic(top / FILE, to_json(content, indent=1).encode())
 
 
-def conclude(
-    config: Config, top: Path, points: Sequence[Point], failed: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
+def conclude(config: Config, top: Path, points: Sequence[Point], failed: Sequence[Mapping[str, JSON]] = ()) -> Row:
     """The table, the picture, the report, and the recipe of the best point."""
     from fedquilt.report import write_report
     from fedquilt.results.sweep_plot import as_csv, draw

@@ -1,8 +1,10 @@
 """Is what you wrote well-behaved? One call for a method, a codec or an engine; see ``docs/testing.md``."""
 
+from typing import TYPE_CHECKING, Any
+
 from fedquilt.testing.checks import Check as Check
-from fedquilt.testing.checks import Report as Report
-from fedquilt.testing.checks import Result as Result
+from fedquilt.testing.checks import CheckReport as CheckReport
+from fedquilt.testing.checks import CheckResult as CheckResult
 from fedquilt.testing.codecs import check_codec as check_codec
 from fedquilt.testing.codecs import checks_of_codec as checks_of_codec
 from fedquilt.testing.engines import check_engine as check_engine
@@ -16,8 +18,8 @@ from fedquilt.testing.toy import network as network
 
 __all__ = [
     "Check",
-    "Report",
-    "Result",
+    "CheckReport",
+    "CheckResult",
     "check",
     "check_codec",
     "check_engine",
@@ -29,3 +31,10 @@ __all__ = [
     "fedavg",
     "network",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:  # Report and Result of 0.1
+        from fedquilt.moved import moved
+
+        return moved(f"{__name__}:{name}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedquilt.core.exchange import Exchange, Method, Reply, Turn
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId
+from fedquilt.core.table import ClientId, Source
 from fedquilt.core.train import Job, Train, Trained
 from fedquilt.errors import InputError
 from fedquilt.records.record import pack
@@ -17,19 +17,19 @@ from fedquilt.rounds.client import one_thread
 
 
 @dataclass
-class Trip:
+class PlayedExchange:
     """One exchange: what each part of it was given and gave."""
 
     exchange: Exchange
-    state: Any
-    sent: list[Any] = field(default_factory=list)
-    before: list[Any] = field(default_factory=list)
-    after: list[Any] = field(default_factory=list)
-    uploads: list[Any] = field(default_factory=list)
-    next: Any = None
+    state: object
+    sent: list[object] = field(default_factory=list)
+    before: list[object] = field(default_factory=list)
+    after: list[object] = field(default_factory=list)
+    uploads: list[object] = field(default_factory=list)
+    next: object = None
 
     @property
-    def values(self) -> tuple[Any, ...]:
+    def values(self) -> tuple[object, ...]:
         """Every state and message."""
         return (self.state, self.next, *self.sent, *self.before, *self.after, *self.uploads)
 
@@ -38,12 +38,12 @@ class Trip:
 class Play:
     """All exchanges of a few rounds, and which functions changed an argument."""
 
-    trips: tuple[Trip, ...]
+    trips: tuple[PlayedExchange, ...]
     changed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedFunction:
     """A function whose first arguments are compared before and after each call."""
 
     where: str
@@ -51,7 +51,7 @@ class Watched:
     names: tuple[str, ...]
     found: list[str] = field(compare=False)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         before = [mark(a) for a in arguments[: len(self.names)]]
         result = self.function(*arguments)
         for name, old, argument in zip(self.names, before, arguments, strict=False):
@@ -60,7 +60,7 @@ class Watched:
         return result
 
 
-def mark(value: Any) -> str:
+def mark(value: object) -> str:
     """What changes if a value does: the hash of its frame, where it has one."""
     if isinstance(value, Job):
         value = [dict(value.params), {k: v for k, v in value.fixed.items() if isinstance(v, dict)}]
@@ -75,8 +75,8 @@ def mark(value: Any) -> str:
 def watched(exchange: Exchange, found: list[str]) -> Exchange:
     """The exchange, with every function watched."""
 
-    def watch(name: str, function: Callable[..., Any], *names: str) -> Watched:
-        return Watched(f"exchange '{exchange.name}', {name}", function, names, found)
+    def watch(name: str, function: Callable[..., Any], *names: str) -> WatchedFunction:
+        return WatchedFunction(f"exchange '{exchange.name}', {name}", function, names, found)
 
     work: Any = exchange.work
     if isinstance(work, Train):
@@ -88,10 +88,10 @@ def watched(exchange: Exchange, found: list[str]) -> Exchange:
     )
 
 
-def played(method: Method, source: Any, rounds: int) -> Play:
+def played(method: Method, source: Source, rounds: int) -> Play:
     """A few rounds of the first two clients."""
     seed, found = Seed(3), list[str]()
-    trips: list[Trip] = []
+    trips: list[PlayedExchange] = []
     with one_thread():
         state = method.init_server(seed)
         clients = {c: method.init_client(seed.fold(c)) for c in source.ids[:2]}
@@ -106,10 +106,10 @@ def played(method: Method, source: Any, rounds: int) -> Play:
 
 
 def visited(
-    exchange: Exchange, state: Any, clients: Mapping[ClientId, Any], source: Any, turn: Turn, found: list[str]
-) -> Trip:
+    exchange: Exchange, state: object, clients: Mapping[ClientId, object], source: Source, turn: Turn, found: list[str]
+) -> PlayedExchange:
     """One exchange with all of these clients, whose states are given."""
-    trip, replies = Trip(exchange, state), list[Reply[Any]]()
+    trip, replies = PlayedExchange(exchange, state), list[Reply[object]]()
     share = getattr(source, "columns_for_sharing", dict)
     data = mark(share())
     for client, mine in clients.items():
@@ -127,7 +127,7 @@ def visited(
     return trip
 
 
-def _heard(trip: Trip, replies: Iterable[Reply[Any]], turn: Turn, found: list[str]) -> Any:
+def _heard(trip: PlayedExchange, replies: Iterable[Reply[object]], turn: Turn, found: list[str]) -> object:
     """The state after the replies, which must stay as they are."""
     given = [trip.uploads, trip.after, trip.sent]
     before = [mark(values) for values in given]

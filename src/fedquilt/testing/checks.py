@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 from unittest import SkipTest
+
+from fedquilt.core.plain import JSON
 
 Problems = Iterator[str]
 
@@ -35,7 +37,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     """How a check ended; ``words`` are the reason, if it did not pass."""
 
     name: str
@@ -48,11 +50,11 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """How all checks of an object ended, and numbers on the way."""
 
-    results: tuple[Result, ...]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    results: tuple[CheckResult, ...]
+    facts: Mapping[str, JSON] = field(default_factory=dict)
 
     def named(self, status: str) -> tuple[str, ...]:
         """The names of those that 'passed', were 'skipped' or 'failed'."""
@@ -62,20 +64,20 @@ class Report:
         return "\n".join(map(str, self.results))
 
 
-def result_of(check: Check) -> Result:
+def result_of(check: Check) -> CheckResult:
     """Run one check; an error on the way is a failure, too."""
     try:
         found = tuple(check.look())
     except SkipTest as reason:
-        return Result(check.name, "skipped", (str(reason),))
+        return CheckResult(check.name, "skipped", (str(reason),))
     except Exception as error:
-        return Result(check.name, "failed", (f"It ended with {type(error).__name__}: {error}",), error)
-    return Result(check.name, "failed" if found else "passed", found)
+        return CheckResult(check.name, "failed", (f"It ended with {type(error).__name__}: {error}",), error)
+    return CheckResult(check.name, "failed" if found else "passed", found)
 
 
-def report_of(checks: Iterable[Check], what: str) -> Report:
+def report_of(checks: Iterable[Check], what: str) -> CheckReport:
     """Run all checks; an AssertionError tells of those that failed."""
-    report = Report(tuple(map(result_of, checks)))
+    report = CheckReport(tuple(map(result_of, checks)))
     failed = [result for result in report.results if result.status == "failed"]
     if failed:
         told = "\n".join(map(str, failed))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
-from typing import Any
 from unittest import SkipTest
 
 import torch
@@ -21,7 +20,7 @@ from fedquilt.methods.fedavg import Download, Upload
 from fedquilt.records.limits import upload_limits
 from fedquilt.records.record import pack, tensors_in, unpack
 from fedquilt.testing.by_hand import mark
-from fedquilt.testing.checks import Check, Problems, Report, report_of
+from fedquilt.testing.checks import Check, CheckReport, Problems, report_of
 from fedquilt.testing.faults import CORRUPTIONS
 from fedquilt.testing.spoiling import KINDS, paths, spoilt
 from fedquilt.testing.toy import network
@@ -34,19 +33,19 @@ class CodecTrial:
     """A codec on trial: it, a message, and what both sides hold of it."""
 
     codec: Codec
-    upload: Any
-    sent: Any
+    upload: object
+    sent: object
 
     @cached_property
-    def coded(self) -> tuple[Any, Any]:
+    def coded(self) -> tuple[object, object]:
         """What travels, and what the codec remembers."""
         return self.encoded()
 
-    def encoded(self, upload: Any = None, memory: Any = None, seed: int = 0) -> tuple[Any, Any]:
+    def encoded(self, upload: object = None, memory: object = None, seed: int = 0) -> tuple[object, object]:
         """A message coded: by default the one on trial, for the first time."""
         return self.codec.encode(self.upload if upload is None else upload, self.sent, memory, Seed(seed))
 
-    def decoded(self, wire: Any) -> Any:
+    def decoded(self, wire: object) -> object:
         """What the other side sees."""
         return self.codec.decode(wire, self.sent)
 
@@ -61,7 +60,7 @@ def message() -> tuple[Upload, Download]:
     return Upload(delta), Download(shared)
 
 
-def form(value: Any) -> Any:
+def form(value: object) -> object:
     """The types, names, shapes and dtypes of a message, without its numbers."""
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype
@@ -115,7 +114,7 @@ def changes_no_argument(trial: CodecTrial) -> Problems:
     yield from _changed("decode", lambda: trial.decoded(wire), wire=wire, sent=trial.sent)
 
 
-def _changed(what: str, function: Callable[[], Any], **given: Any) -> Problems:
+def _changed(what: str, function: Callable[[], object], **given: object) -> Problems:
     before = {name: mark(value) for name, value in given.items()}
     function()
     for name, value in given.items():
@@ -163,11 +162,11 @@ def refuses_garbage(trial: CodecTrial) -> Problems:
     for wire in GARBAGE:
         if form(wire) != form(trial.coded[0]):
             yield from _refused(trial, repr(wire), wire, form(trial.upload))
-    for what, wire in _damaged(trial.coded[0]):
-        yield from _refused(trial, what, wire)
+    for what, damaged in _damaged(trial.coded[0]):
+        yield from _refused(trial, what, damaged)
 
 
-def _refused(trial: CodecTrial, what: str, wire: Any, never: Any = None) -> Problems:
+def _refused(trial: CodecTrial, what: str, wire: object, never: object = None) -> Problems:
     """What is wrong with the answer to garbage; ``never`` is a form that it may not be given."""
     try:
         found = trial.decoded(wire)
@@ -180,17 +179,17 @@ def _refused(trial: CodecTrial, what: str, wire: Any, never: Any = None) -> Prob
         yield f"{what}: decode makes a message of it. Raise a FrameError."
 
 
-def _damaged(wire: Any) -> Iterator[tuple[str, Any]]:
+def _damaged(wire: object) -> Iterator[tuple[str, object]]:
     """What travels with one field spoilt, or with bytes cut or added."""
     for path, (kind, change) in product(paths(wire), {**KINDS, **_BYTES}.items()):
         yield f"{'.'.join(map(str, path))}: {kind}", spoilt(wire, path, change)
 
 
-def _of_bytes(change: Callable[[bytes], bytes]) -> Callable[[Any], Any]:
+def _of_bytes(change: Callable[[bytes], bytes]) -> Callable[[object], object]:
     return lambda value: change(value) if isinstance(value, bytes) else value
 
 
-_BYTES: dict[str, Callable[[Any], Any]] = {
+_BYTES: dict[str, Callable[[object], object]] = {
     "cut": _of_bytes(lambda value: value[:-1]),
     "longer": _of_bytes(lambda value: value + b"\0"),
     "turned": _of_bytes(lambda value: bytes(255 - byte for byte in value)),
@@ -209,7 +208,7 @@ PROPERTIES: tuple[Callable[[CodecTrial], Problems], ...] = (
 )
 
 
-def _trial(codec: Codec, upload: Any, sent: Any) -> CodecTrial:
+def _trial(codec: Codec, upload: object, sent: object) -> CodecTrial:
     return CodecTrial(codec, *message()) if upload is None else CodecTrial(codec, upload, sent)
 
 
@@ -217,12 +216,12 @@ def _checks(trial: CodecTrial) -> list[Check]:
     return [Check(p.__name__, partial(p, trial)) for p in PROPERTIES]
 
 
-def checks_of_codec(codec: Codec, upload: Any = None, sent: Any = None) -> list[Check]:
+def checks_of_codec(codec: Codec, upload: object = None, sent: object = None) -> list[Check]:
     """Every check of a codec, for ``pytest.mark.parametrize``; arguments as in :func:`check_codec`."""
     return _checks(_trial(codec, upload, sent))
 
 
-def check_codec(codec: Codec, upload: Any = None, sent: Any = None) -> Report:
+def check_codec(codec: Codec, upload: object = None, sent: object = None) -> CheckReport:
     """Run every check of a codec.
 
     The report's ``facts`` have the ``bytes`` of the message's frame, and ``bytes_plain`` without the codec. If a check

@@ -20,10 +20,10 @@ from fedquilt.pieces.codecs import error_feedback, half, on, top_k
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.runner import run
-from fedquilt.testing.checks import Check, Problems, Report, report_of
+from fedquilt.testing.checks import Check, CheckReport, Problems, report_of
 from fedquilt.testing.faults import Deadly, FailingAt, Without
 from fedquilt.testing.toy import WORK, digits, fedavg, network
-from fedquilt.testing.trial import Seen, seen
+from fedquilt.testing.trial import EndedRun, seen
 
 LOST = 1  # the client that is lost
 
@@ -35,11 +35,11 @@ class EngineTrial:
     engine: Engine
     federation: Federation = field(default_factory=digits)
 
-    def run(self, method: Method) -> Seen:
+    def run(self, method: Method) -> EndedRun:
         """Two rounds on the engine."""
         return seen(method, self.federation, 2, self.engine)
 
-    def local(self, method: Method) -> Seen:
+    def local(self, method: Method) -> EndedRun:
         """Two rounds on ``local``."""
         return seen(method, self.federation, 2)
 
@@ -91,7 +91,7 @@ def tells_of_lost_clients(trial: EngineTrial) -> Problems:
     yield from _left_out(trial, found, LOST)
 
 
-def _left_out(trial: EngineTrial, found: Seen, client: int) -> Problems:
+def _left_out(trial: EngineTrial, found: EndedRun, client: int) -> Problems:
     told = [(one.client, one.round) for one in found.left_out]
     if told != [(client, 0), (client, 1)]:
         yield f"Client {client} is lost in both rounds; left out were (client, round): {told}. Yield a Lost for it."
@@ -143,7 +143,7 @@ def checks_of_engine(engine: Engine, federation: Federation | None = None) -> li
     return [Check(p.__name__, partial(p, trial)) for p in PROPERTIES]
 
 
-def check_engine(engine: Engine, federation: Federation | None = None) -> Report:
+def check_engine(engine: Engine, federation: Federation | None = None) -> CheckReport:
     """Run every check of an engine, which is closed at the end.
 
     Args:

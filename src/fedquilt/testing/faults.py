@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Cohort, Exchange, Turn
+from fedquilt.core.exchange import Cohort, Exchange, Method, Turn
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -23,6 +23,7 @@ from fedquilt.rounds.engine import Lost
 
 STRAY = "stray"
 Visits = Iterator[tuple[ClientId, Outcome | Lost]]
+Work = Callable[[Any, Any, Site, Turn], tuple[Any, Any]]  # of an exchange
 
 
 # Uploads
@@ -37,7 +38,7 @@ def _shape(delta: Params) -> Params:
     return {n: t[None].repeat(2, *[1] * t.dim()) for n, t in delta.items()} or {STRAY: torch.zeros(2)}
 
 
-def _holds_numbers(value: Any) -> bool:
+def _holds_numbers(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.is_floating_point()
     if isinstance(value, dict):
@@ -56,7 +57,7 @@ def _spoilt(upload: Any, change: Callable[[Params], Params]) -> Any:
     return change({}) if name is None else replace(upload, **{name: _spoilt(getattr(upload, name), change)})
 
 
-CORRUPTIONS: dict[str, Callable[[Any], Any]] = {
+CORRUPTIONS: dict[str, Callable[[object], object]] = {
     "nan": lambda upload: _spoilt(upload, _nan),
     "shape": lambda upload: _spoilt(upload, _shape),
     "names": lambda upload: _spoilt(upload, lambda p: {**p, STRAY: torch.zeros(1)}),
@@ -72,23 +73,22 @@ CORRUPTIONS: dict[str, Callable[[Any], Any]] = {
 class Wraps(OnBase):
     """A method that changes its base's exchanges and nothing else."""
 
-    base: Any
+    base: Method
 
-    def plan(self, state: Any, round: int) -> tuple[str, ...]:
+    def plan(self, state: object, round: int) -> tuple[str, ...]:
         """As the base."""
-        names: tuple[str, ...] = self.base.plan(state, round)
-        return names
+        return self.base.plan(state, round)
 
 
 @dataclass(frozen=True)
 class Corrupted:
     """Work whose upload is spoiled at one client."""
 
-    work: Any
-    client: Any
+    work: Work
+    client: ClientId
     kind: str
 
-    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def __call__(self, download: object, client: object, site: Site, turn: Turn) -> tuple[object, object]:
         state, upload = self.work(download, client, site, turn)
         return state, CORRUPTIONS[self.kind](upload) if turn.client == self.client else upload
 
@@ -97,8 +97,8 @@ class Corrupted:
 class Corrupting(Wraps):
     """The base, with one client's first upload of each round spoiled: after it, it is left out of the round."""
 
-    base: Any
-    client: Any
+    base: Method
+    client: ClientId
     kind: str
 
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -111,9 +111,9 @@ class Absent:
     """A cohort without one client."""
 
     cohort: Cohort
-    client: Any
+    client: ClientId
 
-    def __call__(self, state: Any, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
+    def __call__(self, state: object, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
         return [c for c in self.cohort(state, ids, seed) if c != self.client]
 
 
@@ -121,8 +121,8 @@ class Absent:
 class Without(Wraps):
     """The base, with one client never asked."""
 
-    base: Any
-    client: Any
+    base: Method
+    client: ClientId
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's, with smaller cohorts."""
@@ -133,12 +133,12 @@ class Without(Wraps):
 class Killing:
     """Work that kills its own process at one client: once if there is a marker, always otherwise."""
 
-    work: Any
-    client: Any
+    work: Work
+    client: ClientId
     marker: str | None
     home: int
 
-    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def __call__(self, download: object, client: object, site: Site, turn: Turn) -> tuple[object, object]:
         if turn.client == self.client and os.getpid() != self.home:
             if self.marker is None:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -153,8 +153,8 @@ class Killing:
 class Deadly(Wraps):
     """The base, but a visit to one client ends the process that makes it, unless that is the one that made this."""
 
-    base: Any
-    client: Any
+    base: Method
+    client: ClientId
     marker: str | None = None
     home: int = field(default_factory=os.getpid)
 
@@ -166,13 +166,13 @@ class Deadly(Wraps):
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailingWork:
     """Work that raises at one client."""
 
-    work: Any
-    client: Any
+    work: Work
+    client: ClientId
 
-    def __call__(self, download: Any, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def __call__(self, download: object, client: object, site: Site, turn: Turn) -> tuple[object, object]:
         if turn.client == self.client:
             raise ValueError("this client was told to fail")
         state, upload = self.work(download, client, site, turn)
@@ -183,12 +183,12 @@ class Failed:
 class FailingAt(Wraps):
     """The base, but one client's work raises."""
 
-    base: Any
-    client: Any
+    base: Method
+    client: ClientId
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's, with failing work."""
-        return tuple(replace(e, work=Failed(e.work, self.client)) for e in self.base.exchanges())
+        return tuple(replace(e, work=FailingWork(e.work, self.client)) for e in self.base.exchanges())
 
 
 # Engines

@@ -18,17 +18,18 @@ from fedquilt.core.capture.steps import VisitSteps
 from fedquilt.core.exchange import Method, Turn
 from fedquilt.core.params import Params, finite
 from fedquilt.core.seed import Seed
+from fedquilt.data import Federation
 from fedquilt.errors import RoundError
 from fedquilt.metrics.reconstruct import reconstruct
 from fedquilt.records.record import pack, tensors_in, unpack
 from fedquilt.rounds.client import one_thread
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.runner import run
-from fedquilt.testing.checks import Check, Problems, Report, report_of, result_of
+from fedquilt.testing.checks import Check, CheckReport, Problems, report_of, result_of
 from fedquilt.testing.faults import Corrupting, Shuffled, Tampering
 from fedquilt.testing.spoiling import ALWAYS, KINDS, Spoil, Spoiling
 from fedquilt.testing.toy import digits
-from fedquilt.testing.trial import Seen, Trial, clients_log
+from fedquilt.testing.trial import EndedRun, Trial, clients_log
 
 Property = Callable[[Trial], Problems]
 
@@ -121,7 +122,7 @@ def resumes(trial: Trial) -> Problems:
     yield from _other_numbers(resumed, straight)
 
 
-def _other_numbers(found: Seen, expected: Seen) -> Problems:
+def _other_numbers(found: EndedRun, expected: EndedRun) -> Problems:
     for name in sorted(found.numbers.keys() | expected.numbers.keys()):
         if found.numbers.get(name) != expected.numbers.get(name):
             yield f"{name} is {found.numbers.get(name)} there, and {expected.numbers.get(name)} here."
@@ -236,7 +237,7 @@ def _spoilt(trial: Trial, honest: Spoiling, spoil: Spoil, lost: str) -> Problems
         yield f"{spoil}: accepted. Declare the field's type, or let the exchange's check refuse it."
 
 
-def _left_out(trial: Trial, spoilt: Callable[[], Seen]) -> Problems:
+def _left_out(trial: Trial, spoilt: Callable[[], EndedRun]) -> Problems:
     """What is wrong with a run in which one client's replies are spoilt."""
     advice = "Declare the types of the upload's fields, and let the exchange's check look at names and shapes."
     if len(trial.source.ids) == 1:
@@ -277,7 +278,7 @@ PROPERTIES: tuple[Property, ...] = (
 
 def checks_of(
     method: Method,
-    federation: Any = None,
+    federation: Federation | None = None,
     *,
     rounds: int = 2,
     engine: Engine | None = None,
@@ -308,7 +309,7 @@ def checks_on(trial: Trial, leave_out: Iterable[str] = ()) -> list[Check]:
     return [Check(p.__name__, partial(p, trial)) for p in PROPERTIES if p.__name__ not in set(leave_out)]
 
 
-def check_method(method: Method, federation: Any = None, **options: Any) -> Report:
+def check_method(method: Method, federation: Federation | None = None, **options: Any) -> CheckReport:
     """Run every check of a method; options as in :func:`checks_of`.
 
     It gives a report of the checks that passed, and of those that do not apply, with the reason. If any fails, an
@@ -317,7 +318,7 @@ def check_method(method: Method, federation: Any = None, **options: Any) -> Repo
     return report_of(checks_of(method, federation, **options), type(method).__name__)
 
 
-def check(method: Method, federation: Any, *, rounds: int = 2, workers: bool = True) -> list[str]:
+def check(method: Method, federation: Federation, *, rounds: int = 2, workers: bool = True) -> list[str]:
     """What is wrong with a method on these data, in words: an empty list when nothing is.
 
     Every check of :func:`check_method` but that it learns: the data may be few.

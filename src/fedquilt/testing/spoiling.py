@@ -21,7 +21,7 @@ from fedquilt.testing.faults import STRAY, Visits
 Path = tuple[Any, ...]
 
 
-def _double(value: Any) -> Any:
+def _double(value: object) -> object:
     if isinstance(value, Tensor):
         return value.double() if value.dtype not in (torch.float64,) else value.float()
     if isinstance(value, dict):
@@ -33,7 +33,7 @@ def _double(value: Any) -> Any:
     return torch.tensor(0.5)
 
 
-def _shape(value: Any) -> Any:
+def _shape(value: object) -> object:
     if isinstance(value, Tensor):
         return value[None].repeat(2, *[1] * value.dim())
     if isinstance(value, dict):
@@ -44,10 +44,10 @@ def _shape(value: Any) -> Any:
 _MOST = 2**64 - 1  # more cannot travel
 
 
-def _number(at: float) -> Callable[[Any], Any]:
+def _number(at: float) -> Callable[[object], object]:
     """All numbers are this one, as far as their type can hold it."""
 
-    def fill(value: Any) -> Any:
+    def fill(value: object) -> object:
         if isinstance(value, Tensor):
             if value.is_floating_point():
                 top = torch.finfo(value.dtype).max
@@ -72,7 +72,7 @@ def _number(at: float) -> Callable[[Any], Any]:
 
 
 ALWAYS = ("none", "string", "dtype", "shape", "nan")  # what no field may be, unless it is declared so
-KINDS: dict[str, Callable[[Any], Any]] = {
+KINDS: dict[str, Callable[[object], object]] = {
     "none": lambda value: None,
     "string": lambda value: "spoilt",
     "dtype": _double,
@@ -84,10 +84,10 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def paths(value: Any, here: Path = (), end: bool = True) -> Iterator[tuple[Path, bool]]:
+def paths(value: object, here: Path = (), end: bool = True) -> Iterator[tuple[Path, bool]]:
     """Every field of an upload, also those inside fields; and whether it is at an end: not, of a dict or list, between
     the first and the last."""
-    inside: list[tuple[Any, Any]] = []
+    inside: list[tuple[object, object]] = []
     if is_dataclass(value):
         inside = [(field.name, getattr(value, field.name)) for field in fields(value)]
     elif isinstance(value, dict | tuple | list):
@@ -98,7 +98,7 @@ def paths(value: Any, here: Path = (), end: bool = True) -> Iterator[tuple[Path,
         yield from paths(inner, (*here, step), outer)
 
 
-def spoilt(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+def spoilt(value: object, path: Path, change: Callable[[object], object]) -> object:
     """The upload with another value at one place; the same if it has no such place."""
     if not path:
         return change(value)

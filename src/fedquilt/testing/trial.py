@@ -13,6 +13,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from fedquilt.core.exchange import Method
+from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Seen:
+class EndedRun:
     """A run that has ended.
 
     Args:
@@ -50,13 +51,13 @@ class Seen:
         return self.digests[-1]
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> Row:
         """The metrics of the last round that must not depend on the machine: neither times nor memory."""
         metrics = self.snapshot.metrics
         return {name: value for name, value in metrics.items() if "seconds" not in name and name != "peak_bytes"}
 
 
-def seen(method: Method, federation: Any, rounds: int, engine: Engine | None = None, **options: Any) -> Seen:
+def seen(method: Method, federation: Federation, rounds: int, engine: Engine | None = None, **options: Any) -> EndedRun:
     """Play so many rounds; by default on ``local``, with scores."""
     digests: list[str] = []
     out: list[Quarantine] = []
@@ -64,7 +65,7 @@ def seen(method: Method, federation: Any, rounds: int, engine: Engine | None = N
     for last in run(method, federation, rounds=rounds, **options):
         digests.append(last.digest())
         out += last.log.quarantined
-    return Seen(last, tuple(digests), tuple(out))
+    return EndedRun(last, tuple(digests), tuple(out))
 
 
 @dataclass(frozen=True)
@@ -113,31 +114,31 @@ class Trial:
         """The client whose replies are spoilt."""
         return self.source.ids[-1 if self.alone or len(self.source.ids) < 2 else 1]
 
-    def run(self, method: Method | None = None, engine: Engine | None = None, **options: Any) -> Seen:
+    def run(self, method: Method | None = None, engine: Engine | None = None, **options: Any) -> EndedRun:
         """A run on this trial's data."""
         options = {"rounds": self.rounds, "engine": engine, **options}
         return seen(method or self.method, self.federation, **options)
 
     @property
-    def reference(self) -> Seen:
+    def reference(self) -> EndedRun:
         """The run that others are compared with."""
         return self._once("reference", self._reference)
 
-    def _reference(self) -> Seen:
+    def _reference(self) -> EndedRun:
         with counted_captures() as count:
             found = self.run()
-        return Seen(found.snapshot, found.digests, found.left_out, sum(count))
+        return EndedRun(found.snapshot, found.digests, found.left_out, sum(count))
 
     @property
-    def without_suspect(self) -> Seen:
+    def without_suspect(self) -> EndedRun:
         """A run, without scores, in which the suspect is never asked."""
         return self._once("without", lambda: self.run(Without(base=self.method, client=self.suspect), score=None))
 
     @property
-    def straight(self) -> tuple[Seen, str]:
+    def straight(self) -> tuple[EndedRun, str]:
         """A run of twice as many rounds in a folder, and its log of clients."""
 
-        def make() -> tuple[Seen, str]:
+        def make() -> tuple[EndedRun, str]:
             with TemporaryDirectory() as folder:
                 found = self.run(rounds=2 * self.rounds, folder=folder)
                 return found, clients_log(folder)

@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from fedquilt.metrics.table import client_columns
-from fedquilt.watch.clients import Clients
+from fedquilt.core.plain import Row
+from fedquilt.metrics.table import cells, client_columns
+from fedquilt.storage.logs import CLIENTS, row_in
+from fedquilt.storage.logs import VISITS as VISITS_LOG
 from fedquilt.watch.find import places
 from fedquilt.watch.follow import Followed, point, scores
+from fedquilt.watch.tail import Tail
 
 _REST = 0.4  # seconds between two looks, however many pages ask
+
+
+_REACH = 1 << 23  # bytes from the end: the last rounds are enough for the last word on most clients
+VISITS = ("exchange", "examples", "steps", "loss", "seconds", "bytes_down", "bytes_up")
+
+
+class Clients:
+    """The last row of every client; only runs that someone looks at are read so closely."""
+
+    def __init__(self, folder: Path) -> None:
+        self._scores = Tail(folder / CLIENTS, _REACH, (b'"deployed"', b'"test"'), partial(row_in, name=CLIENTS))
+        self._visits = Tail(folder / VISITS_LOG, _REACH, sound=partial(row_in, name=VISITS_LOG))
+        self._rows: dict[str, Row] = {}
+        self._looks: dict[str, int] = {}
+        self.born = 0
+
+    def look(self, number: int) -> None:
+        """Read what is new."""
+        (void, scores), (gone, visits) = self._scores.read(), self._visits.read()
+        if void or gone:  # the run went back: both are read again
+            self.born, self._rows, self._looks = number, {}, {}
+            for tail in (self._scores, self._visits):
+                tail.forget()
+            (_, scores), (_, visits) = self._scores.read(), self._visits.read()
+        for row in visits:
+            self._note(row, number, {f"visit_{name}": row.get(name) for name in VISITS}, "visited")
+        columns = [*client_columns("watch"), {"key": "rows"}]
+        for row in scores:
+            if (row.get("model"), row.get("split")) == ("deployed", "test"):
+                self._note(row, number, cells(columns, row), "scored")
+
+    def _note(self, row: Row, number: int, values: Row, when: str) -> None:
+        client = row.get("client")
+        key = client if isinstance(client, str) else json.dumps(client)
+        held = self._rows.setdefault(key, {"client": key})
+        held |= values
+        held[when] = row.get("round")
+        self._looks[key] = number
+
+    def since(self, number: int) -> Row:
+        """The rows that changed after an earlier look; ``anew``: all of them."""
+        anew = number < self.born or number == 0
+        return {"anew": anew, "rows": [row for key, row in self._rows.items() if anew or self._looks[key] > number]}
 
 
 class Board:
@@ -41,13 +88,13 @@ class Board:
         self._close = {key: clients for key, clients in self._close.items() if key in found}
         self._looked = time.monotonic()
 
-    def lines(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[Row]:
         """Every run in a line."""
         with self._guard:
             self.look()
             return [run.told() for run in self.runs.values()]
 
-    def told(self, since: int, key: str | None = None, have: int = 0) -> dict[str, Any]:
+    def told(self, since: int, key: str | None = None, have: int = 0) -> Row:
         """What is new since a look; of the run ``key`` everything that is new since the look ``have``."""
         with self._guard:
             self.look()
@@ -68,7 +115,7 @@ class Board:
                 found["run"] = self._closely(key, have)
             return found
 
-    def _closely(self, key: str, have: int) -> dict[str, Any]:
+    def _closely(self, key: str, have: int) -> Row:
         run = self.runs[key]
         clients = self._close.setdefault(key, Clients(run.place.folder))
         clients.look(self._number)
@@ -82,22 +129,26 @@ class Board:
         }
 
 
-def whole(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def whole(lines: Sequence[Row]) -> Row:
     """All runs as one: how many are in which state, rounds done and planned, and the time left."""
-    counts = Counter(line["state"] for line in lines)
-    open_ = [line for line in lines if line["state"] in ("running", "waiting")]
     usual = max((line["rounds"] or 0 for line in lines), default=0)
-    paces = [line["pace"] for line in lines if line["pace"]]
-    pace = sum(paces) / len(paces) if paces else None
-    left = None
-    if counts["running"] and pace is not None:
-        times = [line["left"] if line["left"] is not None else (line["rounds"] or usual) * pace for line in open_]
-        left = max(max(times), sum(times) / counts["running"])
-    over = [line for line in lines if line["state"] == "done"]
     return {
-        "states": dict(counts),
-        "left": left,
+        "states": dict(Counter(line["state"] for line in lines)),
+        "left": _left(lines, usual),
         "done": sum(line["round"] for line in lines),
-        "planned": sum(line["round"] for line in over)
-        + sum(max(line["rounds"] or usual, line["round"]) for line in lines if line["state"] != "done"),
+        "planned": sum(
+            line["round"] if line["state"] == "done" else max(line["rounds"] or usual, line["round"]) for line in lines
+        ),
     }
+
+
+def _left(lines: Sequence[Row], usual: int) -> float | None:
+    """The seconds left for all that is not over, where a run tells its pace; ``usual`` are the rounds of most runs."""
+    running = sum(line["state"] == "running" for line in lines)
+    paces = [line["pace"] for line in lines if line["pace"]]
+    if not running or not paces:
+        return None
+    pace = sum(paces) / len(paces)
+    waited = [line for line in lines if line["state"] in ("running", "waiting")]
+    times = [(line["rounds"] or usual) * pace if line["left"] is None else line["left"] for line in waited]
+    return float(max(max(times), sum(times) / running))

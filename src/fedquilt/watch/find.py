@@ -15,7 +15,7 @@ _DEPTH = 3
 
 
 @dataclass(frozen=True)
-class Place:
+class RunPlace:
     """Where a run is, or will be: its folder, its name, the comparison it belongs to, and what that plans."""
 
     folder: Path
@@ -30,14 +30,14 @@ class Place:
         return hashlib.blake2b(os.fsencode(self.folder), digest_size=6).hexdigest()
 
 
-def places(top: Path) -> list[Place]:
+def places(top: Path) -> list[RunPlace]:
     """All runs below a folder, in the order of names and of comparisons."""
     return list(_below(top, _DEPTH))
 
 
-def _below(folder: Path, depth: int) -> Iterator[Place]:
+def _below(folder: Path, depth: int) -> Iterator[RunPlace]:
     if (folder / "config.toml").is_file():
-        yield Place(folder, folder.resolve().name)
+        yield RunPlace(folder, folder.resolve().name)
         return
     plan = read_json(folder / CELLS)
     if isinstance(plan.get("cells"), list):
@@ -48,7 +48,7 @@ def _below(folder: Path, depth: int) -> Iterator[Place]:
             except (LookupError, TypeError, ValueError):  # a damaged plan: its other runs are there all the same
                 continue
             if Path(name).name == name:
-                yield Place(folder / name, label, group, seed, rounds if isinstance(rounds, int) else None)
+                yield RunPlace(folder / name, label, group, seed, rounds if isinstance(rounds, int) else None)
         return
     if depth:
         for child in _folders(folder):

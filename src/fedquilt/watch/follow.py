@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metrics
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import read_json
@@ -18,7 +18,7 @@ from fedquilt.storage.folder import is_held
 from fedquilt.storage.journal import MESSAGES, NOW
 from fedquilt.storage.logs import LEDGER, ROUNDS, gaps, in_words, row_in, vouched_in
 from fedquilt.storage.mending import missing_of, told
-from fedquilt.watch.find import Place
+from fedquilt.watch.find import RunPlace
 from fedquilt.watch.tail import Log, Tail
 
 SUMS = {"bytes_up": MEGABYTE, "bytes_down": MEGABYTE, "seconds": 1}  # added up from the first round, in these units
@@ -35,14 +35,14 @@ def _tested() -> Iterator[tuple[Metric, str, str]]:
             yield m, f"test_{m.id}_worst10", f"test {m.name}, worst tenth"
 
 
-def scores() -> dict[str, dict[str, Any]]:
+def scores() -> dict[str, Row]:
     """The scores of a round that have curves: their names, and whether they are shown in per cent."""
     found = {key: {"name": name, "share": m.share} for m, key, name in _tested()}
     found[f"valid_{PRIMARY}"] = {"name": f"validation {PRIMARY}", "share": True}
     return found | {"train_loss": {"name": "training loss", "share": False}}
 
 
-def scores_told(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+def scores_told(row: Mapping[str, JSON]) -> list[tuple[str, str]]:
     """The test scores of a round in words, each with the ± that its test rows leave; without those told apart."""
     known = {key: _number(value) for key, value in row.items()}
     shown = [(m, key, name) for m, key, name in _tested() if key not in SCORED and known.get(key) is not None]
@@ -54,15 +54,15 @@ def point() -> tuple[str, ...]:
     return ("round", *scores(), *COST)
 
 
-class Kept:
+class WatchedFile:
     """A small file that is read again when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.value: dict[str, Any] = {}
+        self.value: Row = {}
         self._known: tuple[int, int, int] | None = None
 
-    def get(self) -> dict[str, Any]:
+    def get(self) -> Row:
         """What is in it; nothing if it is missing or damaged."""
         try:
             found = self.path.stat()
@@ -76,7 +76,7 @@ class Kept:
         return self.value
 
 
-def message_in(line: bytes) -> dict[str, Any] | None:
+def message_in(line: bytes) -> Row | None:
     """A message, if the line is one."""
     try:
         row = json.loads(line)
@@ -87,17 +87,17 @@ def message_in(line: bytes) -> dict[str, Any] | None:
     return row if all(_number(row.get(name)) is not None for name in ("time", "round")) else None
 
 
-def _number(value: Any) -> float | None:
+def _number(value: JSON) -> float | None:
     """A value if it is a number; files may hold anything."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
     return value if known else None
 
 
-def _kind(section: Any) -> Any:
+def _kind(section: JSON) -> JSON:
     return section.get("kind") if isinstance(section, dict) else section
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _settings(path: Path) -> Row:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -107,21 +107,21 @@ def _settings(path: Path) -> dict[str, Any]:
 class Followed:
     """A run in a folder, looked at again and again; each look has a number."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RunPlace) -> None:
         self.place, folder = place, place.folder
-        self.config, self.result = Kept(folder / "config.toml"), Kept(folder / "result.json")
-        self.now = Kept(folder / NOW)
+        self.config, self.result = WatchedFile(folder / "config.toml"), WatchedFile(folder / "result.json")
+        self.now = WatchedFile(folder / NOW)
         self.points = Log(Tail(folder / ROUNDS, sound=partial(row_in, name=ROUNDS)), self._point)
         self._scores = tuple(scores())
         self.ledger = Log(Tail(folder / LEDGER, sound=partial(row_in, name=LEDGER)))
         self.messages = Log(Tail(folder / MESSAGES, sound=message_in))
-        self.last: Mapping[str, Any] = {}
-        self.scored: Mapping[str, Any] = {}
+        self.last: Mapping[str, JSON] = {}
+        self.scored: Mapping[str, JSON] = {}
         self.held, self.trouble = False, ""
         self._seen: deque[tuple[float, int]] = deque()
         self._since = 0.0
 
-    def _point(self, row: dict[str, Any], before: list[Any] | None) -> list[Any]:
+    def _point(self, row: Row, before: list[JSON] | None) -> list[JSON]:
         if before is None:
             self.scored = {}
         self.last = row
@@ -139,7 +139,7 @@ class Followed:
         except Exception as error:
             self.trouble = f"{type(error).__name__}: {error}"
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> Row:
         """The run in a line, also if its folder cannot be made sense of."""
         if not self.trouble:
             try:
@@ -235,7 +235,7 @@ class Followed:
         spent = min(time.time() - self._since, self.pace) if self.held and self._since else 0.0
         return max(0.0, (self.rounds - self.round) * self.pace - spent)
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> Row:
         """The run in a line."""
         config, state = self.config.get(), self.state
         now = self.now.get() if state == "running" else {}

@@ -6,6 +6,7 @@ There are two fixed routes, the page and its data. Runs are named by keys of a t
 from __future__ import annotations
 
 import errno
+import html
 import secrets
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,16 +15,17 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import fedquilt
 from fedquilt.errors import InputError
+from fedquilt.report.page import SHARED, asset, document, policy
 from fedquilt.storage.files import to_json
 from fedquilt.watch.board import Board
-from fedquilt.watch.page import page
 
 HOST = "127.0.0.1"
 HEADER = "X-Fedquilt-Token"
 
 
-class Watch(ThreadingHTTPServer):
+class WatchServer(ThreadingHTTPServer):
     """Serves the page of the runs below a folder. Port 0: any that is free."""
 
     daemon_threads = True
@@ -32,7 +34,7 @@ class Watch(ThreadingHTTPServer):
         self.board, self.token = Board(top), secrets.token_urlsafe(24)
         self.html, self.policy = page(top.resolve().name)
         try:
-            super().__init__((HOST, port), _Handler)
+            super().__init__((HOST, port), _PageHandler)
         except OverflowError as error:
             raise InputError(f"--port {port}: a port is a number from 1 to 65535, or 0 for any.") from error
         except OSError as error:
@@ -57,8 +59,8 @@ class Watch(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/?token={self.token}"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Watch
+class _PageHandler(BaseHTTPRequestHandler):
+    server: WatchServer
     server_version, sys_version = "fedquilt", ""
     timeout = 60
 
@@ -113,5 +115,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Nothing is logged: addresses hold the secret."""
+
+
+ROOM = "fedquilt.watch"
+OWN = ("words.js", "list.js", "close.js", "watch.js")
+
+
+def page(title: str) -> tuple[str, str]:
+    """The page for a folder of this name, and the policy it is sent with: its own scripts, and its own server."""
+    scripts = [asset(name) for name in SHARED] + [asset(name, ROOM) for name in OWN]
+    body = BODY.format(title=html.escape(title), version=html.escape(fedquilt.__version__))
+    text = document(f"{title}: fedquilt watch", asset("report.css") + asset("watch.css", ROOM), body, scripts)
+    return text, f"{policy(scripts)}; connect-src 'self'; frame-ancestors 'none'"
+
+
+BODY = """<header>
+<div class="brand"><span class="quilt" aria-hidden="true"></span>
+<div><h1>{title}</h1><p class="subtitle" id="subtitle">asking …</p></div></div>
+<div class="tools"><button type="button" id="theme">Dark</button></div>
+</header>
+<main id="main" tabindex="-1">
+<div id="trouble" class="warning" role="alert" hidden></div>
+<noscript><p>This page needs JavaScript; without it, 'fedquilt watch --once' prints the same.</p></noscript>
+</main>
+<footer>fedquilt {version} · <span id="when"></span></footer>
+<div id="live" class="unseen" role="status" aria-live="polite"></div>
+"""

@@ -6,8 +6,9 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.storage.logs import row_in
 
 _MARK = 256  # bytes before the place we are at that must still be what they were
@@ -29,13 +30,13 @@ class Tail:
         path: Path,
         reach: int | None = None,
         having: Sequence[bytes] = (),
-        sound: Callable[[bytes], dict[str, Any] | None] = row_in,
+        sound: Callable[[bytes], Row | None] = row_in,
     ) -> None:
         self.path, self.reach, self.having, self.sound = path, reach, having, sound
         self._place, self._mark = 0, b""
         self._known: tuple[int, int, int] | None = None  # inode, size, time of change
 
-    def read(self) -> tuple[bool, list[dict[str, Any]]]:
+    def read(self) -> tuple[bool, list[Row]]:
         """Whether all that was read before is void, and the rows that are new."""
         try:
             with self.path.open("rb") as file:
@@ -49,7 +50,7 @@ class Tail:
         """Begin again."""
         self._place, self._mark, self._known = 0, b"", None
 
-    def _read(self, file: IO[bytes]) -> tuple[bool, list[dict[str, Any]]]:
+    def _read(self, file: IO[bytes]) -> tuple[bool, list[Row]]:
         found = os.fstat(file.fileno())
         known = (found.st_ino, found.st_size, found.st_mtime_ns)
         if known == self._known and self._place == found.st_size:
@@ -79,7 +80,7 @@ class Tail:
         file.seek(size - self.reach)
         return size - self.reach + len(file.readline())
 
-    def _row(self, line: bytes) -> dict[str, Any] | None:
+    def _row(self, line: bytes) -> Row | None:
         return self.sound(line) if all(part in line for part in self.having) else None
 
 
@@ -89,9 +90,9 @@ class Log:
     ``take`` makes of a row, and of what was made of the one before it, what is kept.
     """
 
-    def __init__(self, tail: Tail, take: Callable[[dict[str, Any], Any], Any] = lambda row, before: row) -> None:
+    def __init__(self, tail: Tail, take: Callable[[Row, JSON], JSON] = lambda row, before: row) -> None:
         self.tail, self.take = tail, take
-        self.rows: list[Any] = []
+        self.rows: list[JSON] = []
         self.born = 0
         self._looks: list[int] = []
 
@@ -105,7 +106,7 @@ class Log:
         self._looks += [number] * len(rows)
         return void or bool(rows)
 
-    def since(self, number: int) -> dict[str, Any]:
+    def since(self, number: int) -> Row:
         """The rows that a reader has not got who was here at an earlier look; ``anew``: it must forget the others."""
         anew = number < self.born or number == 0
         return {"anew": anew, "rows": self.rows if anew else self.rows[bisect_right(self._looks, number) :]}

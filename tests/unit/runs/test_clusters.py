@@ -27,7 +27,7 @@ from fedquilt.pieces.clustering.result import ClusterResult, from_labels
 from fedquilt.results.cluster_plots import cut_between, likeness_picture, river_picture, staircase, tree_picture
 from fedquilt.results.clusters import history, load_clusters, save_clusters
 from fedquilt.rounds.rounds import Rounds
-from fedquilt.runs.cluster_log import _model
+from fedquilt.runs.outputs import _used_model
 from fedquilt.runs.runner import Run, run
 from fedquilt.storage.folder import RunFolder
 from helpers.clustered import Halves
@@ -202,7 +202,7 @@ def test_a_single_client_and_many_rounds_can_be_drawn(tmp_path: Path) -> None:
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recipe whose method is that of the tests."""
-    entry = registry.Entry("halves", "helpers.clustered:halves", "for tests")
+    entry = registry.RegistryEntry("halves", "helpers.clustered:halves", "for tests")
     monkeypatch.setitem(registry.METHODS, "halves", entry)
     return small(tmp_path)
 
@@ -337,5 +337,5 @@ def test_where_states_stay_at_their_sites_clusters_still_have_models() -> None:
     rounds.play()
     rounds.engine = SimpleNamespace(keeps_states=True)  # type: ignore[assignment]
     for client, label in rounds.state.clusters.labels.items():
-        found = _model(rounds, client)
+        found = _used_model(rounds, client)
         assert all(torch.equal(t, found[n]) for n, t in rounds.state.models[label].items())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedquilt.analysis import continual_plots
-from fedquilt.analysis.continual import Examiner, Recalled, evaluate, summary
+from fedquilt.analysis.continual import Recalled, TaskExaminer, evaluate, summary
 from fedquilt.analysis.continual_plots import pictures
 from fedquilt.config.config import parse
 from fedquilt.core.seed import Seed
@@ -139,7 +139,7 @@ def test_what_cannot_be_probed_is_refused(tmp_path):
     with pytest.raises(InputError, match="kept nothing of its stages"):
         evaluate(other)
     with pytest.raises(InputError, match="guessing hidden patches"):
-        Examiner(fedavg(), tasks(), (0,))
+        TaskExaminer(fedavg(), tasks(), (0,))
 
 
 def test_what_does_not_classify_is_not_compared(tmp_path):
@@ -158,7 +158,7 @@ def test_other_methods_keep_stages_if_asked(tmp_path):
 
 
 def test_tables_hold_rows_of_all_clients():
-    made = Examiner(method(), tasks(), (0, 1), seed=Seed(0))
+    made = TaskExaminer(method(), tasks(), (0, 1), seed=Seed(0))
     train, test = made.tables[1]
     assert len(train) == sum(tasks().tasks[1].size(c) for c in tasks().ids)
     assert set(test.columns["y"][test.all_rows()].tolist()) == {5, 6, 7, 8, 9}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedquilt.config.config import Evaluation, Snapshots, Stop
+from fedquilt.config.config import EvaluationSettings, Snapshots, Stop
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError
@@ -189,7 +189,7 @@ def test_a_score_off_the_schedule_chooses_and_stops_nothing(tmp_path: Path) -> N
         engine=Local(),
         score=Script([50, 60, 99], [10, 20, 30]),
         folder=RunFolder(tmp_path),
-        evaluation=Evaluation(every=2),
+        evaluation=EvaluationSettings(every=2),
         stop=Stop(patience=1),
     )
     assert [s.round for s in made] == [1, 2, 3, 4, 5]
@@ -228,7 +228,7 @@ class Listening(OnBase):
 def test_a_method_hears_of_validation_only_and_only_when_there_was_an_evaluation() -> None:
     method = Listening(base=fedavg(), heard=[])
     data = Federation.from_arrays(torch.randn(90, 2), torch.arange(90) % 2, clients=3, test=0.3, valid=0.2)
-    snapshots = list(Run(method, data, rounds=5, engine=Local(), evaluation=Evaluation(every=2)))
+    snapshots = list(Run(method, data, rounds=5, engine=Local(), evaluation=EvaluationSettings(every=2)))
     assert len(method.heard) == 2  # rounds 2 and 4; the last is scored, but steers nothing
     assert "test_accuracy" in snapshots[4].metrics
     for heard, snapshot in zip(method.heard, [snapshots[1], snapshots[3]], strict=True):
@@ -240,7 +240,7 @@ def test_a_method_hears_of_validation_only_and_only_when_there_was_an_evaluation
 
 
 def test_evaluation_is_due_every_so_many_rounds_and_at_the_end() -> None:
-    made = Run(fedavg(), points(10, 20), rounds=5, engine=Local(), evaluation=Evaluation(every=2))
+    made = Run(fedavg(), points(10, 20), rounds=5, engine=Local(), evaluation=EvaluationSettings(every=2))
     assert [(s.round, "test_accuracy" in s.metrics, bool(s.exams)) for s in made] == [
         (1, False, False),
         (2, True, True),
@@ -251,14 +251,14 @@ def test_evaluation_is_due_every_so_many_rounds_and_at_the_end() -> None:
 
 
 def test_a_sample_of_clients_is_the_same_in_every_round() -> None:
-    made = Run(fedavg(), points(*[6] * 12), rounds=3, seed=5, engine=Local(), evaluation=Evaluation(clients=4))
+    made = Run(fedavg(), points(*[6] * 12), rounds=3, seed=5, engine=Local(), evaluation=EvaluationSettings(clients=4))
     asked = [tuple(s.exams) for s in made]
     assert len(asked[0]) == len(set(asked[0])) == 4
     assert asked[0] == tuple(sorted(asked[0]))  # type: ignore[type-var]
     assert len(set(asked)) == 1
-    other = Run(fedavg(), points(*[6] * 12), rounds=1, seed=6, engine=Local(), evaluation=Evaluation(clients=4))
+    other = Run(fedavg(), points(*[6] * 12), rounds=1, seed=6, engine=Local(), evaluation=EvaluationSettings(clients=4))
     assert tuple(next(iter(other)).exams) != asked[0]
-    everyone = Run(fedavg(), points(6, 6), rounds=1, engine=Local(), evaluation=Evaluation(clients=9))
+    everyone = Run(fedavg(), points(6, 6), rounds=1, engine=Local(), evaluation=EvaluationSettings(clients=9))
     assert tuple(next(iter(everyone)).exams) == (0, 1)
 
 
@@ -303,7 +303,7 @@ def test_scores_before_and_after_local_training_are_kept_when_asked_for(tmp_path
         points(10, 20),
         rounds=2,
         engine=Local(),
-        evaluation=Evaluation(every=2, local=True),
+        evaluation=EvaluationSettings(every=2, local=True),
         folder=RunFolder(tmp_path),
     )
     assert len(list(made)) == 2

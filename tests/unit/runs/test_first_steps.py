@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedquilt.config.config import parse
 from fedquilt.data import Federation, Words
 from fedquilt.errors import InputError
-from fedquilt.registry import Entry
+from fedquilt.registry import RegistryEntry
 from fedquilt.results.plots import _bubble
 from fedquilt.runs.build import federation_of
 from fedquilt.show.show import partition_table
@@ -68,7 +68,7 @@ def test_limit_also_limits_the_common_test_set(tmp_path):
 @pytest.mark.parametrize("where", ["no_such_module_here:x", "fedquilt.data:no_such_name"])
 def test_an_entry_point_that_leads_nowhere_is_named(where):
     with pytest.raises(InputError, match=f"'mine' .from my-package. cannot be had from {where}: .*no_such_"):
-        Entry("mine", where, "from my-package").load()
+        RegistryEntry("mine", where, "from my-package").load()
 
 
 def test_bubbles_of_many_clients_are_small():

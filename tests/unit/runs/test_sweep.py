@@ -18,7 +18,7 @@ from fedquilt.config.space import Range, Sweep, read_set
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.results.ranking import ranking
 from fedquilt.studies.listening import Listener, Nobody
-from fedquilt.studies.player import Cell, NoAudience
+from fedquilt.studies.player import NoAudience, PlannedRun
 from fedquilt.studies.points import asker, inside
 from fedquilt.studies.sweep import folder_of, sweep
 from fedquilt.watch.board import Board
@@ -180,13 +180,13 @@ def test_a_sweep_chooses_on_validation_and_goes_on_where_it_stopped(tmp_path: Pa
 
     class Heard(NoAudience):
         @contextmanager
-        def playing(self, cell: Cell) -> Iterator[Listener]:
+        def playing(self, cell: PlannedRun) -> Iterator[Listener]:
             played.append(cell.folder.name)
             yield Nobody()
 
     class StopInTheThird(NoAudience):
         @contextmanager
-        def playing(self, cell: Cell) -> Iterator[Listener]:
+        def playing(self, cell: PlannedRun) -> Iterator[Listener]:
             if cell.folder.name == "point001-seed0":
                 raise KeyboardInterrupt
             yield Nobody()
@@ -290,7 +290,7 @@ def test_no_test_score_is_told_but_that_of_the_chosen_point(tmp_path: Path) -> N
 
     class Listening(NoAudience):
         @contextmanager
-        def playing(self, cell: Cell) -> Iterator[Listener]:
+        def playing(self, cell: PlannedRun) -> Iterator[Listener]:
             listener = Nobody()
             listener.round = lambda done, metrics, totals=None: heard.append(dict(metrics))  # type: ignore[method-assign]
             yield listener

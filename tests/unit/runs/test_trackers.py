@@ -14,7 +14,7 @@ import pytest
 from fedquilt.config.config import Config, parse
 from fedquilt.engines.local import Local
 from fedquilt.errors import ConfigError
-from fedquilt.registry import TRACKERS, Entry
+from fedquilt.registry import TRACKERS, RegistryEntry
 from fedquilt.runs.build import run_of
 from fedquilt.runs.trackers import RunInfo
 from helpers.command import lines
@@ -47,7 +47,7 @@ class Listening:
 @pytest.fixture(autouse=True)
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     HEARD.clear()
-    monkeypatch.setitem(TRACKERS, "listening", Entry("listening", f"{__name__}:Listening", "for tests"))
+    monkeypatch.setitem(TRACKERS, "listening", RegistryEntry("listening", f"{__name__}:Listening", "for tests"))
     return HEARD
 
 

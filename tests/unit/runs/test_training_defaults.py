@@ -23,7 +23,7 @@ from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import SGD, Adam, AdamW
 from fedquilt.pieces.schedules import cosine
 from fedquilt.records.record import pack
-from fedquilt.registry import METHODS, Entry
+from fedquilt.registry import METHODS, RegistryEntry
 from fedquilt.runs.build import federation_of, method_of, run_of
 from fedquilt.runs.engines import make_engine
 from fedquilt.studies.compare import cells
@@ -144,7 +144,7 @@ def strange(objective: Any, optimizer: Any = Slow(), **rest: Any) -> Params:
 def own(monkeypatch: pytest.MonkeyPatch):
     """Methods of somebody's own, as a package would bring them."""
     for name, made in (("stepping", stepping), ("factory", Factory), ("strange", strange)):
-        entry = Entry(name, "", "")
+        entry = RegistryEntry(name, "", "")
         object.__setattr__(entry, "load", lambda made=made: made)
         monkeypatch.setitem(registry.METHODS, name, entry)
 

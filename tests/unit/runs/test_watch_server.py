@@ -18,15 +18,15 @@ import pytest
 
 import fedquilt as package
 from fedquilt.errors import InputError
-from fedquilt.watch.server import HEADER, Watch
+from fedquilt.watch.server import HEADER, WatchServer
 from helpers.command import fedquilt
 from helpers.made_runs import made_comparison
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchServer]:
     top = made_comparison(tmp_path_factory.mktemp("watch") / "compare-<b>", clients=3, rounds=4, seeds=1)
-    with Watch(top) as made:
+    with WatchServer(top) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield made
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
         thread.join()
 
 
-def asked(server: Watch, path: str, method: str = "GET", **headers: str) -> tuple[int, str, Any]:
+def asked(server: WatchServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str, Any]:
     """The answer to a request that is sent as it is: no client tidies its path."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
     try:
@@ -48,11 +48,11 @@ def asked(server: Watch, path: str, method: str = "GET", **headers: str) -> tupl
         connection.close()
 
 
-def data(server: Watch, query: str = "", token: str | None = None) -> tuple[int, str, Any]:
+def data(server: WatchServer, query: str = "", token: str | None = None) -> tuple[int, str, Any]:
     return asked(server, f"/data{query}", **{HEADER: server.token if token is None else token})
 
 
-def test_the_page_has_the_token_in_its_address(server: Watch) -> None:
+def test_the_page_has_the_token_in_its_address(server: WatchServer) -> None:
     code, text, headers = asked(server, server.url.removeprefix(f"http://127.0.0.1:{server.server_port}"))
     assert code == 200
     assert "<h1>compare-&lt;b&gt;</h1>" in text  # names are text
@@ -67,14 +67,14 @@ def test_the_page_has_the_token_in_its_address(server: Watch) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/?token=", "/?token=wrong", "/?token=wrong&token=", "/?a=1", "/report.html"])
-def test_no_page_without_the_token(server: Watch, path: str) -> None:
+def test_no_page_without_the_token(server: WatchServer, path: str) -> None:
     code, text, _ = asked(server, path)
     assert code == 403
     assert "fedquilt watch" in text
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "\xe4", "Bearer x"])
-def test_no_data_without_the_token(server: Watch, token: str) -> None:
+def test_no_data_without_the_token(server: WatchServer, token: str) -> None:
     assert data(server, token=token)[0] == 403
     assert data(server, token=server.token[:-1])[0] == 403
     assert asked(server, "/data")[0] == 403
@@ -82,13 +82,13 @@ def test_no_data_without_the_token(server: Watch, token: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "", "[::1]:1"])
-def test_no_answer_by_another_name(server: Watch, host: str) -> None:
+def test_no_answer_by_another_name(server: WatchServer, host: str) -> None:
     host = host.format(port=server.server_port)
     assert asked(server, "/data", **{"Host": host, HEADER: server.token})[0] == 403
     assert asked(server, f"/?token={server.token}", Host=host)[0] == 403
 
 
-def test_this_machine_has_two_names(server: Watch) -> None:
+def test_this_machine_has_two_names(server: WatchServer) -> None:
     assert asked(server, f"/?token={server.token}", Host=f"localhost:{server.server_port}")[0] == 200
 
 
@@ -107,19 +107,19 @@ def test_this_machine_has_two_names(server: Watch) -> None:
         "/\\..\\x",
     ],
 )
-def test_there_are_no_other_routes(server: Watch, path: str) -> None:
+def test_there_are_no_other_routes(server: WatchServer, path: str) -> None:
     code, text, _ = asked(server, f"{path}?token={server.token}", **{HEADER: server.token})
     assert (code, text) == (404, "There is nothing here.")
 
 
 @pytest.mark.parametrize("run", ["../fedavg-seed0", "%2e%2e", "/etc", "fedavg-seed0", "0", "", "a" * 2000])
-def test_runs_are_looked_up_in_a_table(server: Watch, run: str) -> None:
+def test_runs_are_looked_up_in_a_table(server: WatchServer, run: str) -> None:
     code, text, _ = data(server, f"?since=0&run={run}")
     assert code == 200
     assert "run" not in json.loads(text)
 
 
-def test_data(server: Watch) -> None:
+def test_data(server: WatchServer) -> None:
     code, text, headers = data(server)
     found = json.loads(text)
     assert (code, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
@@ -133,22 +133,22 @@ def test_data(server: Watch) -> None:
     assert asked(server, "/data", "OPTIONS", Origin="http://evil.example")[0] == 501  # so other sites cannot ask
 
 
-def test_a_port_that_is_taken(server: Watch) -> None:
+def test_a_port_that_is_taken(server: WatchServer) -> None:
     with pytest.raises(InputError, match=f"Port {server.server_port} is taken. Choose another --port"):
-        Watch(Path("."), server.server_port)
+        WatchServer(Path("."), server.server_port)
     with pytest.raises(InputError, match="1 to 65535"):
-        Watch(Path("."), 70000)
+        WatchServer(Path("."), 70000)
 
 
-def test_only_this_machine_is_served(server: Watch) -> None:
+def test_only_this_machine_is_served(server: WatchServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
-    other = Watch(Path("."))
+    other = WatchServer(Path("."))
     other.server_close()
     assert other.token != server.token
     assert len(server.token) >= 32
 
 
-def test_the_command_refuses_what_holds_no_runs(tmp_path: Path, server: Watch) -> None:
+def test_the_command_refuses_what_holds_no_runs(tmp_path: Path, server: WatchServer) -> None:
     said = fedquilt("watch", tmp_path / "nowhere")
     assert (said.code, said.out) == (2, "")
     assert "does not exist" in said.err
@@ -158,7 +158,7 @@ def test_the_command_refuses_what_holds_no_runs(tmp_path: Path, server: Watch) -
     assert (said.code, "is taken" in said.err) == (2, True)
 
 
-def test_once(server: Watch) -> None:
+def test_once(server: WatchServer) -> None:
     said = fedquilt("watch", server.board.top, "--once", "--json")
     assert [line["state"] for line in said.json] == ["done"] * 6
     said = fedquilt("watch", server.board.top, "--once")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedquilt.watch.clients import Clients
+from fedquilt.watch.board import Clients
 from fedquilt.watch.tail import Log, Tail
 
 

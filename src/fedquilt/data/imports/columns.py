@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedquilt.core.columns import PerColumn
-from fedquilt.data.npz import Array, Arrays
+from fedquilt.core.plain import Array
+from fedquilt.data.npz import Arrays
 from fedquilt.data.sources.formats.text import encoded, vocabulary
 from fedquilt.data.tabular import stored
 from fedquilt.errors import InputError

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import JSON, Array
 from fedquilt.data.imports.columns import labels, users
-from fedquilt.data.npz import Array, Arrays
+from fedquilt.data.npz import Arrays
 from fedquilt.data.sizes import checked_image
 from fedquilt.data.sources.formats.pictures import fitted
 from fedquilt.data.sources.hub import loaded
@@ -22,7 +23,7 @@ Pair = tuple[Array, Array]
 
 
 def of_hf(
-    dataset: Any, x: str | None = None, label: str | None = None, user: str | None = None, size: int | None = None
+    dataset: object, x: str | None = None, label: str | None = None, user: str | None = None, size: int | None = None
 ) -> Arrays:
     """A Dataset, a DatasetDict, or the name of one on the hub, as arrays.
 
@@ -45,7 +46,7 @@ def of_hf(
 
 
 def of_flwr(
-    source: Any, x: str | None = None, label: str | None = None, size: int | None = None
+    source: object, x: str | None = None, label: str | None = None, size: int | None = None
 ) -> tuple[dict[Any, dict[str, Pair] | Pair], Pair | None, int | None]:
     """Each client's rows, the test set of no client, and the number of classes, of a partitioner or FederatedDataset.
 
@@ -113,7 +114,7 @@ def _arrays(parts: list[Any], x: str | None, label: str | None, user: str | None
     return Arrays(found, y, user=own, classes=len(names) if names else counted, name="the data set")
 
 
-def _one(kinds: Mapping[str, Any], kind: str, option: str, usual: tuple[str, ...]) -> str:
+def _one(kinds: Mapping[str, JSON], kind: str, option: str, usual: tuple[str, ...]) -> str:
     found = [name for name, feature in kinds.items() if type(feature).__name__ == kind]
     found = found or [name for name in usual if name in kinds]
     if len(found) != 1:

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from fedquilt.core.memory import check_bytes
+from fedquilt.core.plain import Array
 from fedquilt.core.seed import Seed
 from fedquilt.data.checks import check_fractions
-from fedquilt.data.npz import Array, load
+from fedquilt.data.npz import load
 from fedquilt.data.sources.formats.files import parsed
 from fedquilt.errors import InputError
 
@@ -70,7 +71,7 @@ class _Call:
     def __call__(self, *given: Any) -> Any:
         return self._make(*given)
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         raise pickle.UnpicklingError("it changes what is not its own")
 
 
@@ -119,7 +120,7 @@ def _scalar(kind: _Type, raw: bytes) -> Any:
     return np.frombuffer(raw, kind.numeric, count=1)[0]
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _plain(value: object, depth: int = 0) -> Any:
     if depth > _DEPTH:
         raise pickle.UnpicklingError("it is nested too deeply")
     if isinstance(value, _Array):
@@ -198,7 +199,7 @@ def _pair(path: Path) -> Pair:
     return x, y
 
 
-def _texts(rows: Any) -> Any:
+def _texts(rows: object) -> Any:
     """Texts without their lengths: PFLlib keeps (token ids, length), in a list of pairs or an array of two columns."""
     if not isinstance(rows, list) or not rows:
         return rows
@@ -208,7 +209,7 @@ def _texts(rows: Any) -> Any:
     return rows[::2] if paired else rows
 
 
-def _is_text(ids: Any, length: Any) -> bool:
+def _is_text(ids: object, length: object) -> bool:
     return isinstance(ids, list | np.ndarray) and isinstance(length, int | np.integer)
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedquilt.core.plain import Array
 from fedquilt.data.imports.columns import Words, arrays_from
-from fedquilt.data.npz import Array, Arrays
+from fedquilt.data.npz import Arrays
 from fedquilt.data.sizes import check_parquet, check_texts
 from fedquilt.data.sources.formats.files import text
 from fedquilt.errors import InputError

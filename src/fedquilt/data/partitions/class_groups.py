@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.data.checks import check_clients
 from fedquilt.data.partitions.shares import owners_of, parts_of, whole_shares
-from fedquilt.data.rows import Ints
 from fedquilt.errors import InputError
+
+
+def _repeated(classes: Iterable[int]) -> set[int]:
+    """Those that come more than once."""
+    return {label for label, times in Counter(classes).items() if times > 1}
 
 
 @dataclass(frozen=True)
@@ -41,15 +45,18 @@ class ClassGroups:
     def __post_init__(self) -> None:
         if not self.groups or not all(self.groups):
             raise InputError(f"ClassGroups: every group needs a class, got {self.groups!r}.")
-        again = sorted({c for group in self.groups for c, times in Counter(group).items() if times > 1})
+        again = sorted({c for group in self.groups for c in _repeated(group)})
         if again:
             raise InputError(f"ClassGroups: classes {again} are twice in one group. Name each once.")
-        twice = sorted(c for c, times in Counter(c for group in self.groups for c in group).items() if times > 1)
+        twice = sorted(_repeated(c for group in self.groups for c in group))
         if twice and not self.overlap:
             raise InputError(
                 f"ClassGroups: classes {twice} are in more than one group. Make the groups disjoint, or set "
                 "overlap=True to divide the rows of shared classes."
             )
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
         per = self.clients_per_group
         if per is not None and (len(per) != len(self.groups) or min(per) < 1):
             raise InputError(
@@ -62,7 +69,7 @@ class ClassGroups:
                 f"{self.noise_ratio!r} with {len(self.groups)} groups."
             )
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         missing = sorted(set(np.unique(labels).tolist()) - {c for group in self.groups for c in group})
         if missing:
@@ -79,7 +86,7 @@ class ClassGroups:
             parts += [np.sort(part) for part in np.array_split(order, share)]
         return parts
 
-    def _held(self, labels: NDArray[Any], seed: Seed) -> list[Ints]:
+    def _held(self, labels: Ints, seed: Seed) -> list[Ints]:
         """The rows of each group, ascending."""
         owner = np.full(len(labels), -1, np.int64)
         for label in sorted({c for group in self.groups for c in group}):
@@ -137,7 +144,7 @@ class Pathological:
         if self.classes_per_client < 1:
             raise InputError(f"Pathological: classes_per_client must be at least 1, got {self.classes_per_client!r}.")
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         kinds, sizes = np.unique(labels, return_counts=True)
         each, many = self.classes_per_client, len(kinds)

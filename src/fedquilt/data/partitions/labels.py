@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.data.checks import check_clients, check_minimum, check_positive, client_id, ordered_ids
 from fedquilt.data.partitions.shares import filled_up, owners_of, parts_of, whole_shares
-from fedquilt.data.rows import Ints
 from fedquilt.errors import InputError
 
 Partition = Callable[[Ints, int, Seed], list[Ints]]
@@ -29,7 +28,7 @@ class IID:
 
     by_label: ClassVar[bool] = False
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         order = seed.fold("iid").numpy().permutation(len(labels))
         return [np.sort(part) for part in np.array_split(order, clients)]
@@ -65,7 +64,7 @@ class Dirichlet(Concentrated):
         minimum: The fewest rows a client may end with.
     """
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "Dirichlet", self.minimum)
         draw = seed.fold("dirichlet").numpy()
         kinds, sizes = np.unique(labels, return_counts=True)
@@ -87,7 +86,7 @@ class DirichletPerClient(Concentrated):
         minimum: The fewest rows a client may end with.
     """
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "DirichletPerClient", self.minimum)
         draw = seed.fold("dirichlet per client").numpy()
         kinds, sizes = np.unique(labels, return_counts=True)
@@ -114,7 +113,7 @@ class Shards:
         if self.per_client < 1:
             raise InputError(f"Shards: per_client must be at least 1, got {self.per_client!r}.")
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         many = clients * self.per_client
         if many > len(labels):
@@ -128,7 +127,7 @@ class Shards:
         return [np.sort(np.concatenate([shards[s] for s in hand])) for hand in dealt]
 
 
-def by_user(user: Any, rows: int, clients: int | None, seed: Seed) -> tuple[tuple[ClientId, ...], list[Ints]]:
+def by_user(user: object, rows: int, clients: int | None, seed: Seed) -> tuple[tuple[ClientId, ...], list[Ints]]:
     """The natural partition: one client for each user, or ``clients`` of them drawn at random."""
     users = np.asarray(user)
     if users.shape != (rows,):

@@ -7,15 +7,13 @@ seeded with a plain number of their own, as published scripts do; the federation
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedquilt.core.plain import Floats, Ints
 from fedquilt.core.seed import Seed
 from fedquilt.data.checks import check_clients, check_positive
 from fedquilt.data.partitions.shares import owners_of, parts_of
-from fedquilt.data.rows import Floats, Ints
 from fedquilt.errors import InputError
 
 
@@ -37,7 +35,7 @@ class DirichletChoice:
     def __post_init__(self) -> None:
         check_positive("DirichletChoice", "alpha", self.alpha, "Try 0.5 or 1")
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         draw = np.random.RandomState(self.random_state)
         counts = np.bincount(labels)
@@ -67,7 +65,7 @@ class DirichletCuts:
     def __post_init__(self) -> None:
         check_positive("DirichletCuts", "alpha", self.alpha, "Try 0.15")
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         draw = np.random.default_rng(self.random_state)
         parts: list[list[Ints]] = [[np.zeros(0, np.int64)] for _ in range(clients)]
@@ -97,7 +95,7 @@ class TruncatedPerClient:
     def __post_init__(self) -> None:
         check_positive("TruncatedPerClient", "alpha", self.alpha, "Try 0.1")
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients)
         draw = seed.fold("truncated per client").numpy()
         kinds, sizes = np.unique(labels, return_counts=True)

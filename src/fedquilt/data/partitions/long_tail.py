@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.data.checks import as_seed, label_column
 from fedquilt.data.federation import Federation
 from fedquilt.data.npz import Arrays
 from fedquilt.data.partitions.labels import IID
-from fedquilt.data.rows import Ints, Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 from fedquilt.records.declared import shown
 
@@ -80,7 +80,7 @@ def _check_factor(name: str, factor: float) -> None:
         )
 
 
-def kept_rows(labels: NDArray[Any], tail: Profile, seed: int | Seed = 0, classes: int | None = None) -> Ints:
+def kept_rows(labels: Ints, tail: Profile, seed: int | Seed = 0, classes: int | None = None) -> Ints:
     """The rows that stay when a data set is thinned to a long tail, ascending; then divide these by any partition.
 
     The largest class has rows / classes rows, as in a balanced set; a class with fewer rows than its profile asks for
@@ -110,7 +110,7 @@ def kept_rows(labels: NDArray[Any], tail: Profile, seed: int | Seed = 0, classes
     return _thinned(labels, np.arange(len(labels)), wanted, as_seed(seed).fold("long tail"))
 
 
-def _as_published(labels: NDArray[Any], wanted: Ints, state: int) -> Ints:
+def _as_published(labels: Ints, wanted: Ints, state: int) -> Ints:
     if not 0 <= state < 2**32:
         raise InputError(f"random_state must be a number from 0 to {2**32 - 1}, got {shown(state)}.")
     draw, kept = np.random.RandomState(state), []
@@ -121,7 +121,7 @@ def _as_published(labels: NDArray[Any], wanted: Ints, state: int) -> Ints:
     return np.concatenate(kept)
 
 
-def _thinned(labels: NDArray[Any], rows: Ints, wanted: Ints, seed: Seed) -> Ints:
+def _thinned(labels: Ints, rows: Ints, wanted: Ints, seed: Seed) -> Ints:
     """Of these rows, at most ``wanted`` of each class, at random; ascending."""
     own = labels[rows]
     order = np.lexsort((seed.numpy().random(len(rows)), own))
@@ -148,7 +148,7 @@ class OwnTails:
 
     tail: Profile
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         classes = int(labels.max()) + 1
         thinned = []
         for client, rows in enumerate(IID()(labels, clients, seed)):
@@ -176,7 +176,7 @@ class ClassTiers:
     tail: tuple[int, ...]
 
 
-def tiers_by_share(counts: NDArray[Any], head: float = 0.75, middle: float = 0.95) -> ClassTiers:
+def tiers_by_share(counts: Ints, head: float = 0.75, middle: float = 0.95) -> ClassTiers:
     """Classes in descending order of their counts (ties by number): the head is up to and including the class with
     which 75 % of the rows are reached, the middle up to and including 95 %, the tail is the rest.
 
@@ -191,7 +191,7 @@ def tiers_by_share(counts: NDArray[Any], head: float = 0.75, middle: float = 0.9
     return ClassTiers(tuple(ranked[:first]), tuple(ranked[first:second]), tuple(ranked[max(first, second) :]))
 
 
-def tiers_by_count(counts: NDArray[Any], many: int = 100, few: int = 20) -> ClassTiers:
+def tiers_by_count(counts: Ints, many: int = 100, few: int = 20) -> ClassTiers:
     """Head: more than ``many`` rows; tail: fewer than ``few``; middle: the rest. Liu et al. 2019, arXiv:1904.05160."""
     ranked = np.argsort(-counts, kind="stable")
     large, small = counts[ranked] > many, counts[ranked] < few
@@ -199,7 +199,7 @@ def tiers_by_count(counts: NDArray[Any], many: int = 100, few: int = 20) -> Clas
     return ClassTiers(*(tuple(p.tolist()) for p in parts))
 
 
-def local_test_counts(counts: NDArray[Any], tests: int) -> Ints:
+def local_test_counts(counts: Ints, tests: int) -> Ints:
     """How many test rows of each class each client is examined on: floor(c_kc / n * tests), n all training rows.
 
     Truncation loses classes of which a client has few: take what a client knows from its training rows, not from here.
@@ -223,4 +223,4 @@ def with_local_tests(federation: Federation, seed: int | Seed = 0) -> Federation
         for client, row in zip(federation.ids, wanted, strict=True)
     ]
     columns = {name: torch.cat([column, wide[name]]) for name, column in federation.columns.items()}
-    return replace(federation, columns=columns, test=Rows.of(parts))
+    return replace(federation, columns=columns, test=ClientRows.of(parts))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from fedquilt.data.rows import Floats, Ints
+from fedquilt.core.plain import Array, Floats, Ints, Row
 
 MOST = 1000  # clients of which pairs are compared; of more, so many evenly spaced ones
 
 
-def label_distances(counts: NDArray[Any]) -> Floats:
+def label_distances(counts: Ints) -> Floats:
     """The Jensen-Shannon distance of the label shares of every pair of clients, from 0 (equal) to 1 (no label shared).
 
     d(p, q) = sqrt(H((p + q) / 2) - (H(p) + H(q)) / 2), H in bits. Lin 1991; Endres and Schindelin 2003.
@@ -28,12 +25,12 @@ def label_distances(counts: NDArray[Any]) -> Floats:
     return distances
 
 
-def label_entropy(counts: NDArray[Any]) -> Floats:
+def label_entropy(counts: Ints) -> Floats:
     """The entropy of each client's labels in bits: 0 for one class, log2 C for C equal ones."""
     return _entropy(_shares(counts))
 
 
-def gini(sizes: NDArray[Any]) -> float:
+def gini(sizes: Array) -> float:
     """How unequal sizes are: 0 when all are equal, near 1 when one client has everything.
 
     The mean absolute difference of two clients over twice the mean: sum_i (2i - n - 1) x_(i) / (n sum x).
@@ -47,13 +44,13 @@ def gini(sizes: NDArray[Any]) -> float:
     return float(((2 * np.arange(1, many + 1) - many - 1) * ranked).sum() / (many * ranked.sum()))
 
 
-def imbalance_factor(counts: NDArray[Any]) -> float:
+def imbalance_factor(counts: Ints) -> float:
     """Rows of the rarest class over rows of the most frequent one, all clients together; papers often give 1 / this."""
     total = counts.sum(axis=0)
     return float(total.min() / total.max())
 
 
-def measures(counts: Ints) -> dict[str, Any]:
+def measures(counts: Ints) -> Row:
     """All of these as plain values; the distance is the mean over pairs of clients, None for a single client."""
     entropy = label_entropy(counts)
     chosen = counts[np.unique(np.linspace(0, len(counts) - 1, min(len(counts), MOST)).astype(int))]
@@ -67,7 +64,7 @@ def measures(counts: Ints) -> dict[str, Any]:
     }
 
 
-def _shares(counts: NDArray[Any]) -> Floats:
+def _shares(counts: Ints) -> Floats:
     shares: Floats = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     return shares
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedquilt.core.plain import Floats, Ints
 from fedquilt.core.seed import Seed
 from fedquilt.data.checks import check_clients, check_minimum
 from fedquilt.data.partitions.labels import Concentrated
 from fedquilt.data.partitions.shares import raised, whole_shares
-from fedquilt.data.rows import Floats, Ints
 from fedquilt.errors import InputError
 
 
@@ -35,7 +34,7 @@ class LogNormal:
             raise InputError(f"LogNormal: sigma must be 0 or more, got {self.sigma!r}. Try 1.")
         check_minimum("LogNormal", self.minimum)
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "LogNormal", self.minimum)
         draw = seed.fold("log-normal").numpy()
         exponents = self.sigma * draw.standard_normal(clients)
@@ -60,7 +59,7 @@ class PowerLaw:
             raise InputError(f"PowerLaw: exponent must be 0 or more, got {self.exponent!r}. Try 1.")
         check_minimum("PowerLaw", self.minimum)
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "PowerLaw", self.minimum)
         weights = np.arange(1, clients + 1, dtype=np.float64) ** -self.exponent
         return _dealt(weights, len(labels), self.minimum, seed.fold("power law").numpy())
@@ -77,7 +76,7 @@ class DirichletSizes(Concentrated):
 
     by_label: ClassVar[bool] = False
 
-    def __call__(self, labels: NDArray[Any], clients: int, seed: Seed) -> list[Ints]:
+    def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
         check_clients(len(labels), clients, "DirichletSizes", self.minimum)
         draw = seed.fold("dirichlet sizes").numpy()
         return _dealt(draw.dirichlet(np.full(clients, self.alpha)), len(labels), self.minimum, draw)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from fedquilt.data.rows import Floats, Ints
+from fedquilt.core.plain import Array, Floats, Ints
 
 
-def whole_shares(shares: Floats, sizes: NDArray[Any]) -> Ints:
+def whole_shares(shares: Floats, sizes: Array) -> Ints:
     """Whole numbers nearest to shares * sizes with exact sums: floors, then one more for the largest remainders."""
     wanted = shares * sizes[:, None]
     counts: Ints = np.floor(wanted).astype(np.int64)
@@ -20,7 +17,7 @@ def whole_shares(shares: Floats, sizes: NDArray[Any]) -> Ints:
     return counts
 
 
-def owners_of(labels: NDArray[Any], counts: Ints, draw: np.random.Generator) -> Ints:
+def owners_of(labels: Ints, counts: Ints, draw: np.random.Generator) -> Ints:
     """Who owns each row when ``counts`` [present classes, clients] rows of each class are dealt out at random."""
     kinds, clients = counts.shape
     order = np.lexsort((draw.random(len(labels)), labels))

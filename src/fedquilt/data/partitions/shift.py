@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns
 from fedquilt.data.checks import as_seed
 from fedquilt.data.federation import Federation
 from fedquilt.data.images import on_floats, rotated
-from fedquilt.data.rows import Ints, Rows
+from fedquilt.data.rows import ClientRows
 from fedquilt.errors import InputError
 
 Change = Callable[[Columns, int, Seed], Columns]  # a client's columns, the number of its setting, a seed
@@ -197,7 +198,7 @@ def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) 
     columns = {name: torch.cat([p[name] for p in pieces]) for name in federation.columns}
     if columns["x"].is_floating_point() and not torch.isfinite(columns["x"]).all():
         raise InputError("The shift makes x infinite. Give it smaller numbers.")
-    train, valid, test = map(Rows.of, places)
+    train, valid, test = map(ClientRows.of, places)
     return replace(
         federation,
         columns=columns,

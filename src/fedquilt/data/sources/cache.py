@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from fedquilt.data.npz import Array, Arrays
+from fedquilt.core.plain import Array, Row
+from fedquilt.data.npz import Arrays
 from fedquilt.data.sources.catalogue import Reader
 from fedquilt.errors import InputError
 
@@ -116,7 +117,7 @@ def _keep(arrays: Arrays, folder: Path, name: str, stamp: str) -> None:
     """Write beside, then rename; older keys of this name go."""
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
     try:
-        facts: dict[str, Any] = {fact: getattr(arrays, fact) for fact in _FACTS}
+        facts: Row = {fact: getattr(arrays, fact) for fact in _FACTS}
         facts["turned"] = [f for f, a in _arrays(arrays).items() if a is not None and _channels_last(a)]
         facts["bytes"] = {}
         for field, array in _arrays(arrays).items():

@@ -57,7 +57,7 @@ class Hub:
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetEntry:
     """A data set that has a name.
 
     Args:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedquilt.data.sources.catalogue import Entry, File
+from fedquilt.data.sources.catalogue import DatasetEntry, File
 from fedquilt.errors import DownloadError, InputError
 
 Report = Callable[[str, int, int | None], None]
@@ -32,7 +32,7 @@ class Checked:
     ok: bool | None
 
 
-def download(entry: Entry, folder: Path, report: Report | None = None) -> list[Path]:
+def download(entry: DatasetEntry, folder: Path, report: Report | None = None) -> list[Path]:
     """Every official file that is not here and whole; where they are. Nothing half-written is left behind."""
     if not entry.downloadable:
         raise InputError(f"{entry.name} cannot be downloaded by a program. {entry.by_hand or by_hand(entry, folder)}")
@@ -68,7 +68,7 @@ def check(folder: Path, file: File) -> Checked:
     return Checked(file.name, f"{kind} as published", True)
 
 
-def by_hand(entry: Entry, folder: Path) -> str:
+def by_hand(entry: DatasetEntry, folder: Path) -> str:
     """What to put where, file by file, for a person."""
     lines = []
     for file in entry.files:
@@ -78,7 +78,7 @@ def by_hand(entry: Entry, folder: Path) -> str:
     return f"{said}\n{entry.by_hand}".strip()
 
 
-def _one(file: File, folder: Path, entry: Entry, report: Report) -> None:
+def _one(file: File, folder: Path, entry: DatasetEntry, report: Report) -> None:
     """Try the addresses in turn."""
     problems = []
     for url in file.urls:

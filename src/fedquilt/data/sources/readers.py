@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt.data.npz import Array, Arrays, arrays_of, load
+from fedquilt.core.plain import Array
+from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.data.sizes import checked_image
 from fedquilt.errors import InputError
 

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedquilt import registry
+from fedquilt.core.plain import Array, Row
 from fedquilt.data.checks import channels_first
-from fedquilt.data.npz import Array, Arrays, arrays_of, headers, load
-from fedquilt.data.sources import cache, plugins
-from fedquilt.data.sources.catalogue import Entry, call, function_of
+from fedquilt.data.npz import Arrays, arrays_of, headers, load
+from fedquilt.data.sources import cache
+from fedquilt.data.sources.catalogue import DatasetEntry, call, function_of
 from fedquilt.data.sources.download import Checked, Report, check, download
 from fedquilt.data.sources.formats.text import Strings
 from fedquilt.data.sources.hub import from_hub
@@ -57,12 +59,12 @@ def texts(name: str) -> Strings:
     return found
 
 
-def find(name: str) -> Entry | None:
+def find(name: str) -> DatasetEntry | None:
     """What is known of this name: by this package, or by an installed one."""
     if name in KNOWN:
         return KNOWN[name]
-    known = plugins.brought().get(name)
-    return None if known is None else plugins.entry(known)
+    known = _from_packages().get(name)
+    return None if known is None else _entry_of(known)
 
 
 def fetch(name: str, via: str = "official", report: Report | None = None) -> list[Path]:
@@ -91,22 +93,22 @@ def verify(name: str) -> list[Checked]:
     return [check(root / entry.place, file) for file in entry.files]
 
 
-def available() -> list[dict[str, Any]]:
+def available() -> list[Row]:
     """Every data set that has a name, whether it is here, and where to put it when it is not. Reads no big array."""
-    brought = [_describe_brought(n) for n in plugins.brought() if n not in KNOWN]
+    brought = [_describe_brought(n) for n in _from_packages() if n not in KNOWN]
     taken = {*KNOWN, *(row["name"] for row in brought)}
     own = [row for name, path in _own_files().items() if name not in taken for row in _describe_own(name, path)]
     return [_describe(entry) for entry in KNOWN.values()] + brought + own
 
 
-def _packaged(entry: Entry) -> Arrays:
+def _packaged(entry: DatasetEntry) -> Arrays:
     if not installed(entry.needs.partition(".")[0]):
         raise InputError(f"{entry.name} needs the package {entry.needs}. {missing(entry)}")
     assert entry.read is not None
     return call(entry.read, what=entry.name)
 
 
-def _from_files(entry: Entry) -> Arrays:
+def _from_files(entry: DatasetEntry) -> Arrays:
     """From NAME.npz or the folder NAME; what takes time to decode goes through the cache."""
     here = place(entry)
     if here is None:
@@ -138,14 +140,14 @@ def _files_below(root: Path) -> Iterator[Path]:
         yield from (path for path in (Path(here, name) for name in names) if path.is_file())
 
 
-def _known(name: str) -> Entry:
+def _known(name: str) -> DatasetEntry:
     entry = find(name)
     if entry is None:
         raise InputError(f"{name} is a file of your own." if name in _own_files() else unknown(name))
     return entry
 
 
-def _describe(entry: Entry) -> dict[str, Any]:
+def _describe(entry: DatasetEntry) -> Row:
     here = place(entry)
     present = installed(entry.needs.partition(".")[0]) if entry.needs else here is not None
     found = str(here.path) if here is not None else f"the package {entry.needs}"
@@ -166,17 +168,17 @@ def _describe(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _describe_brought(name: str) -> dict[str, Any]:
+def _describe_brought(name: str) -> Row:
     """What a package brings; if it cannot be imported, why."""
-    known = plugins.brought()[name]
+    known = _from_packages()[name]
     try:
-        return _describe(plugins.entry(known))
+        return _describe(_entry_of(known))
     except InputError as error:
-        broken = Entry(name, "not stated", known.package, npz=None)
+        broken = DatasetEntry(name, "not stated", known.package, npz=None)
         return {**_describe(broken), "present": False, "where": str(error)}
 
 
-def _describe_own(name: str, path: Path) -> Iterator[dict[str, Any]]:
+def _describe_own(name: str, path: Path) -> Iterator[Row]:
     """One entry, or none for a file that is not a data set."""
     try:
         found = headers(path)
@@ -188,7 +190,9 @@ def _describe_own(name: str, path: Path) -> Iterator[dict[str, Any]]:
         return
     x = torch.empty((1, *found[f"x{part}"].shape[1:]), device="meta")
     shape = (channels_first(x) if found[f"x{part}"].dtype == np.uint8 else x).shape[1:]
-    entry = Entry(name, "not stated", str(path), tuple(shape), found[f"x{part}"].shape[0], _classes(labels), npz=None)
+    entry = DatasetEntry(
+        name, "not stated", str(path), tuple(shape), found[f"x{part}"].shape[0], _classes(labels), npz=None
+    )
     yield {**_describe(entry), "present": True, "where": str(path)}
 
 
@@ -204,10 +208,33 @@ def _own_files() -> dict[str, Path]:
 
 def unknown(name: str) -> str:
     """What to say of a name that no data set has."""
-    names = list(dict.fromkeys([*KNOWN, *plugins.brought(), *_own_files()]))
+    names = list(dict.fromkeys([*KNOWN, *_from_packages(), *_own_files()]))
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return (
         f"There is no data set called {name!r}.{hint} There are: {', '.join(names)}; and any NAME.npz in the folder "
         f"that {FOLDER} names."
     )
+
+
+def _from_packages() -> dict[str, registry.RegistryEntry]:
+    """Names of data sets and what brings them, in the order of names. Imports nothing."""
+    return dict(sorted(registry.entries("dataset").items()))
+
+
+def _entry_of(known: registry.RegistryEntry) -> DatasetEntry:
+    """The catalogue entry that a package brings: itself, or made of a function without arguments that reads."""
+    name, package = known.name, known.package
+    try:
+        found: Any = known.load()
+    except Exception as error:  # whatever another package does while it is imported
+        reason = error.__cause__ if isinstance(error, InputError) and error.__cause__ else error
+        raise InputError(f"The data set {name!r} of {package} cannot be imported: {reason}.") from error
+    if isinstance(found, DatasetEntry):
+        return replace(found, name=name)
+    if not callable(found):
+        raise InputError(
+            f"The data set {name!r} of {package} is {type(found).__name__}. It must be a function that "
+            "gives fedquilt.data.Arrays, or a fedquilt.data.DatasetEntry."
+        )
+    return DatasetEntry(name, "not stated", package, read=found, npz=None, needs=known.where.partition(":")[0])

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.core.table import ClientId, Columns, Prepare, Site, Table
 from fedquilt.data import look
 from fedquilt.data.checks import few, same_kind
 from fedquilt.data.federation import Federation
-from fedquilt.data.rows import Ints, chosen, moved, united
+from fedquilt.data.rows import chosen, moved, united
 from fedquilt.data.streams.clock import Clock, Delays, delays_of
 from fedquilt.data.tabular import fit, standardised
 from fedquilt.errors import InputError
@@ -314,14 +315,14 @@ class Stream:
                 tensors[name if name.startswith(("columns.", "global.")) else f"{number}:{name}"] = tensor
         return tensors
 
-    def layout(self) -> dict[str, Any]:
+    def layout(self) -> Row:
         """The rest, as plain values that can be packed."""
         clock, delays = self.clock, [self.delays.get(client, 0) for client in self.examined]
         when = [list(clock.starts), list(clock.order), clock.period]
         return {"tasks": [task.layout() for task in self.tasks], "clock": when, "delays": delays}
 
     @classmethod
-    def from_shared(cls, tensors: Mapping[str, Tensor], layout: Mapping[str, Any], prepare: Prepare | None) -> Stream:
+    def from_shared(cls, tensors: Mapping[str, Tensor], layout: Mapping[str, JSON], prepare: Prepare | None) -> Stream:
         """The stream on these very tensors; nothing is copied."""
         tasks = [
             Federation.from_shared({n.removeprefix(f"{i}:"): t for n, t in tensors.items()}, own, prepare)

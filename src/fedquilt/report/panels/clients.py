@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedquilt.core.plain import Array, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.table import PRIMARY, Metric, cells, client_columns, metric, metrics
 from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table
@@ -40,25 +41,22 @@ def distribution(found: Gathered) -> Panel | None:
         return None
     shown = [clients[i] for i in thinned(range(len(clients)), MOST_CLIENTS)]
     seeds = list(dict.fromkeys(view.seed for view in found.views))
+    choices = [(f"seed {s}", [s]) for s in seeds]
+    if len(seeds) > 1:
+        choices.insert(0, ("mean over seeds", seeds))
     variants = []
     for m in metrics("report"):
         held = {
             label: [(view.seed, _values(view, m.id)) for view in group if view.scored.rounds]
             for label, group in found.begun.items()
         }
-        if not any(value == value for runs in held.values() for _, scores in runs for value in scores.values()):
-            continue
-        choices: list[tuple[str, list[int]]] = [(f"seed {s}", [s]) for s in seeds]
-        if len(seeds) > 1:
-            choices.insert(0, ("mean over seeds", seeds))
-        for name, wanted in choices:
-            groups = []
-            for label, runs in held.items():
-                rows = [[scores.get(c, np.nan) for c in shown] for s, scores in runs if s in wanted]
-                if rows:
-                    groups.append({"name": label, "place": found.places[label], "values": numbers(_mean(rows))})
-            if groups:
-                variants.append({"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share})
+        if any(value == value for runs in held.values() for _, scores in runs for value in scores.values()):
+            chosen = {name: _groups(found, held, shown, wanted) for name, wanted in choices}
+            variants += [
+                {"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share}
+                for name, groups in chosen.items()
+                if groups
+            ]
     block = chart(
         "strip",
         "distribution",
@@ -73,6 +71,24 @@ def distribution(found: Gathered) -> Panel | None:
     return Panel(TAB, "distribution", "How clients fare", [block], note)
 
 
+def _groups(
+    found: Gathered,
+    held: Mapping[str, Sequence[tuple[int, Mapping[ClientId, float]]]],
+    shown: Sequence[ClientId],
+    seeds: Sequence[int],
+) -> list[Row]:
+    """Each method's scores of these clients, means over these seeds."""
+    rows = {
+        label: [[scores.get(c, np.nan) for c in shown] for seed, scores in runs if seed in seeds]
+        for label, runs in held.items()
+    }
+    return [
+        {"name": label, "place": found.places[label], "values": numbers(_mean(own))}
+        for label, own in rows.items()
+        if own
+    ]
+
+
 SURE = (
     column("method", "method"),
     column("client", "client"),
@@ -84,7 +100,7 @@ MOST_SURE = 1000  # lines
 
 def sureness(found: Gathered) -> Panel | None:
     """Each client's test scores with intervals that know how many rows they rest on, the lowest first."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     columns = [*SURE, *client_columns("table")]
     for label, group in found.begun.items():
         view = group[0]
@@ -107,7 +123,7 @@ def sureness(found: Gathered) -> Panel | None:
     return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
 
 
-def _mean(rows: list[list[float]]) -> Any:
+def _mean(rows: list[list[float]]) -> Array:
     values = np.array(rows, dtype=float)
     known = ~np.isnan(values)
     with np.errstate(invalid="ignore"):
@@ -136,7 +152,7 @@ def heat_map(found: Gathered) -> Panel | None:
     )
 
 
-def _map(view: RunView, m: Metric, share: float, found: Gathered) -> dict[str, Any]:
+def _map(view: RunView, m: Metric, share: float, found: Gathered) -> Row:
     scored = view.scored
     columns = thinned(range(len(scored.rounds)), max(2, int(share * len(scored.rounds))))
     rows = thinned(range(len(scored.clients)), max(2, int(share * len(scored.clients))))

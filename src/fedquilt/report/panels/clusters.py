@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.cluster.hierarchy import dendrogram
 
+from fedquilt.core.plain import Row
 from fedquilt.core.table import in_order
 from fedquilt.errors import FedquiltError
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF
@@ -25,7 +27,7 @@ def clusters(found: Gathered) -> Panel | None:
     """For runs that made clusters."""
     trees: list[Block] = []
     rivers: list[Block] = []
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     notes: list[str] = []
     placed: list[str] = []
     for view in (v for group in found.begun.values() for v in group if (v.folder / "clusters.json").exists()):
@@ -46,36 +48,22 @@ def clusters(found: Gathered) -> Panel | None:
     if not rows and not notes:
         return None
     blocks: list[Block] = [text(*notes, tone="warning")] if notes else []
-    if placed:
-        blocks.append(text(*placed))
-    if trees:
-        blocks.append(
-            chart(
-                "tree",
-                "tree",
-                "Tree of clients and its cut",
-                variants=trees,
-                x_name="client",
-                y_name="distance at which groups merge",
-            )
-        )
-    if rivers:
-        blocks.append(
-            chart(
-                "matrix",
-                "members",
-                "Who was in which cluster",
-                variants=rivers,
-                x_name="round",
-                y_name="client",
-                categories=True,
-            )
-        )
-    blocks.append(table("clusters", COLUMNS, rows, filter=True))
+    blocks += [text(*placed)] if placed else []
+    blocks += [*_pictures(trees, rivers), table("clusters", COLUMNS, rows, filter=True)]
     return Panel("Methods", "clusters", "Clusters of clients", blocks)
 
 
-def _agreed(row: dict[str, Any]) -> str:
+def _pictures(trees: list[Block], rivers: list[Block]) -> Iterator[Block]:
+    """The trees of clients, and who was in which cluster, where there are any."""
+    names = {"x_name": "client", "y_name": "distance at which groups merge"}
+    if trees:
+        yield chart("tree", "tree", "Tree of clients and its cut", variants=trees, **names)
+    names = {"x_name": "round", "y_name": "client"}
+    if rivers:
+        yield chart("matrix", "members", "Who was in which cluster", variants=rivers, **names, categories=True)
+
+
+def _agreed(row: Row) -> str:
     return f"; of these, ARI {row['ari']:.2f} against the planted groups" if "ari" in row else ""
 
 
@@ -93,15 +81,12 @@ COLUMNS = (
 )
 
 
-def _lines(view: RunView, result: ClusterResult, log: list[dict[str, Any]], found: Gathered) -> list[dict[str, Any]]:
-    scored: dict[str, Any] = next((row for row in reversed(log) if "clusters" in row), {})
+def _lines(view: RunView, result: ClusterResult, log: list[Row], found: Gathered) -> list[Row]:
+    scored: Row = next((row for row in reversed(log) if "clusters" in row), {})
     known = {row["cluster"]: row for row in scored.get("clusters", [])}
     lines = []
     for place, group in enumerate(members(result)):
-        counts: dict[Any, int] = {}
-        for client in group:
-            if client in found.groups:
-                counts[found.groups[client]] = counts.get(found.groups[client], 0) + 1
+        counts = Counter(found.groups[client] for client in group if client in found.groups)
         named = ", ".join(str(c) for c in group[:NAMED]) + (" ..." if len(group) > NAMED else "")
         lines.append(
             {
@@ -118,7 +103,7 @@ def _lines(view: RunView, result: ClusterResult, log: list[dict[str, Any]], foun
     return lines
 
 
-def _tree(result: ClusterResult) -> dict[str, Any]:
+def _tree(result: ClusterResult) -> Row:
     """The links of the dendrogram as lines, each in the colour of its cluster if it lies below the cut."""
     assert result.tree is not None
     tree = result.tree.double().numpy().clip(min=0)
@@ -145,7 +130,7 @@ def _tree(result: ClusterResult) -> dict[str, Any]:
     }
 
 
-def _river(log: list[dict[str, Any]], found: Gathered) -> dict[str, Any]:
+def _river(log: list[Row], found: Gathered) -> Row:
     """Clients by rounds, with the number of the cluster that each was in; clients sorted by their last one."""
     past = history(log)
     past = [past[i] for i in thinned(range(len(past)), 200)]

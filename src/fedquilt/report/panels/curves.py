@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import Row
 from fedquilt.metrics.table import PRIMARY, metrics
-from fedquilt.report.blocks import Panel, chart, numbers
+from fedquilt.report.blocks import Block, Panel, chart, numbers
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.tables import OWN
@@ -49,7 +49,7 @@ def _shares(names: Iterable[str]) -> list[str]:
 
 def curves(found: Gathered) -> Panel | None:
     """Any measure against rounds, megabytes or seconds, mean over seeds with a band."""
-    series: list[dict[str, Any]] = [
+    series: list[Row] = [
         {
             "name": label,
             "place": found.places[label],
@@ -60,12 +60,21 @@ def curves(found: Gathered) -> Panel | None:
     series = [one for one in series if one["seeds"]]
     if not series:
         return None
+    note = "Lines are means over seeds at rounds that every seed has."
+    if not found.sweep:
+        how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))
+        note += f" Curves are of test rows and chose nothing: the table shows the {how}."
+    return Panel("Curves", "curves", "Over rounds, traffic and time", [_lines(found, series)], note)
+
+
+def _lines(found: Gathered, series: list[Row]) -> Block:
+    """The picture, of the measures that a run has."""
     scores = measures()
     known = {name for one in series for seed in one["seeds"] for name in seed["values"]}
     costs = {n: t for n, t in COSTS.items() if n != "virtual_seconds" or n in known}
     names = {**{n: t for n, t in {**scores, **OWN}.items() if n in known}, **costs}
     most = max(len(one["seeds"]) for one in series)
-    block = chart(
+    return chart(
         "lines",
         "curves",
         "Curves",
@@ -79,14 +88,9 @@ def curves(found: Gathered) -> Panel | None:
         level={"test_accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
         level_name="majority class",
     )
-    note = "Lines are means over seeds at rounds that every seed has."
-    if not found.sweep:
-        how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))
-        note += f" Curves are of test rows and chose nothing: the table shows the {how}."
-    return Panel("Curves", "curves", "Over rounds, traffic and time", [block], note)
 
 
-def _seed(view: RunView, tested: bool) -> dict[str, Any] | None:
+def _seed(view: RunView, tested: bool) -> Row | None:
     """One run's points, at rounds that were scored; at most ``MOST`` of them; with test scores or without."""
     rows, scores = view.rounds, measures()
     sent = np.cumsum([r["bytes_up"] + r["bytes_down"] for r in rows]) / MEGABYTE
@@ -98,7 +102,7 @@ def _seed(view: RunView, tested: bool) -> dict[str, Any] | None:
     values = {"megabytes": numbers(sent[places]), "seconds": numbers(spent[places], 3)}
     for name in (*scores, *OWN, SPREAD, "virtual_seconds"):
         if (tested or "test" not in name) and any(rows[i].get(name) is not None for i in places):
-            values[name] = numbers([np.nan if rows[i].get(name) is None else rows[i][name] for i in places])
+            values[name] = numbers([rows[i].get(name) for i in places])
     return {"seed": view.seed, "round": [rows[i]["round"] for i in places], "values": values}
 
 

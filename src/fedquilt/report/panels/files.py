@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from fedquilt.core.plain import Row
 from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table
 from fedquilt.report.gather import Gathered
 from fedquilt.results.views import read_json
@@ -16,7 +15,7 @@ AUDITS = ("audit/audit.json", "audit.json")
 
 def tails(found: Gathered) -> Panel | None:
     """Head, middle and tail, and accuracy by class; from 'fedquilt tails RUN' or 'fedquilt realign RUN'."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     lines: list[Block] = []
     for view in found.views:
         scored = next((s for name in TAILS if (s := read_json(view.folder / name))), {})
@@ -78,7 +77,7 @@ def tails(found: Gathered) -> Panel | None:
     )
 
 
-def _plain(scored: dict[str, Any]) -> dict[str, Any]:
+def _plain(scored: Row) -> Row:
     return {mode: kinds["plain"] for mode, kinds in scored.get("clients", {}).items()}
 
 

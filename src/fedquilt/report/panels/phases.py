@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.report.blocks import Block, Panel, chart, column, table
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.targets import MEGABYTE
@@ -20,7 +20,7 @@ SUMS = (
     ("joules", "joules", 1.0),
     ("virtual_seconds", "virtual_seconds", 1.0),
 )
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, JSON]]
 ON_LINKS = {"broadcast": "download", "train": "work", "upload": "upload", "aggregate": "server"}
 
 
@@ -81,7 +81,7 @@ COLUMNS = (
 )
 
 
-def _lines(found: Gathered, label: str, logs: Sequence[Rows]) -> list[dict[str, Any]]:
+def _lines(found: Gathered, label: str, logs: Sequence[Rows]) -> list[Row]:
     """One method's table: sums over rounds, means over seeds; of memory the largest."""
     seen = dict.fromkeys((row["exchange"], row["phase"]) for rows in logs for row in rows)
     order = list(dict.fromkeys(exchange for exchange, _ in seen))
@@ -89,11 +89,11 @@ def _lines(found: Gathered, label: str, logs: Sequence[Rows]) -> list[dict[str, 
     lines = []
     for exchange, phase in keys:
         line = {"method": label, "place": found.places[label], "exchange": exchange or "", "phase": phase}
-        held = [[r for r in rows if (r["exchange"], r["phase"]) == (exchange, phase)] for rows in logs]
+        held = [row for rows in logs for row in rows if (row["exchange"], row["phase"]) == (exchange, phase)]
         for name, key, unit in SUMS:
-            if any(key in row for rows in held for row in rows):
-                line[name] = sum(row.get(key, 0.0) for rows in held for row in rows) / unit / len(logs)
-        line["memory"] = max((row.get("memory", 0) for rows in held for row in rows), default=0) / MEGABYTE or None
+            if any(key in row for row in held):
+                line[name] = sum(row.get(key, 0.0) for row in held) / unit / len(logs)
+        line["memory"] = max((row.get("memory", 0) for row in held), default=0) / MEGABYTE or None
         lines.append(line)
     return lines
 
@@ -119,7 +119,7 @@ def _work(view: RunView, rows: Rows) -> dict[str, float]:
     return _sums(view.rows("metrics/visits.jsonl"), lambda row: row["exchange"], "seconds")
 
 
-def _sums(rows: Rows, name: Callable[[Mapping[str, Any]], str], key: str) -> dict[str, float]:
+def _sums(rows: Rows, name: Callable[[Mapping[str, JSON]], str], key: str) -> dict[str, float]:
     spent: dict[str, float] = {}
     for row in rows:
         spent[name(row)] = spent.get(name(row), 0.0) + row.get(key, 0.0)

@@ -5,11 +5,10 @@ Who has which labels, and how much.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fedquilt.config.config import flat
+from fedquilt.core.plain import JSON, Row
 from fedquilt.report.blocks import Panel, chart, column, facts, table, text
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.targets import MEGABYTE
@@ -47,7 +46,7 @@ def federation(found: Gathered) -> Panel | None:
     )
 
 
-def _task(found: Gathered, place: int, task: dict[str, Any], several: bool) -> dict[str, Any]:
+def _task(found: Gathered, place: int, task: Row, several: bool) -> Row:
     clients = [tuple(c) if isinstance(c, list) else c for c in task["clients"]]
     groups = [found.groups.get(c) for c in clients] if found.groups else None
     return {
@@ -60,7 +59,7 @@ def _task(found: Gathered, place: int, task: dict[str, Any], several: bool) -> d
     }
 
 
-def _facts(found: Gathered, task: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _facts(found: Gathered, task: Row) -> list[tuple[str, str, str]]:
     rows, measures = np.array(task["rows"]), task["measures"]
     far = measures["label_distance"]
     items = [
@@ -101,14 +100,14 @@ def runs(found: Gathered) -> Panel | None:
     return Panel(TAB, "runs", "Runs", [table("runs", columns, [_line(v, found) for v in found.views], filter=True)])
 
 
-def _carried(found: Gathered) -> list[Any]:
+def _carried(found: Gathered) -> list[JSON]:
     if not any("carried_up" in view.result for view in found.views):
         return []
     help = "all that was put into messages to other machines and back: exchanges, scoring, questions and repeats"
     return [column("carried", "MB in messages", "number", digits=2, help=help)]
 
 
-def _line(view: RunView, found: Gathered) -> dict[str, Any]:
+def _line(view: RunView, found: Gathered) -> Row:
     result = view.result
     return {
         "method": view.label,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from pathlib import Path
-from typing import Any
 
 from fedquilt.analysis.continual import FILE
 from fedquilt.analysis.continual_view import NAMES, NUMBERS
+from fedquilt.core.plain import Row
 from fedquilt.report.blocks import Block, Panel, chart, column, numbers, picture, table
 from fedquilt.report.gather import Gathered
 from fedquilt.report.panels.curves import MOST, thinned
@@ -29,7 +29,7 @@ LARGEST = 1_000_000  # bytes of a picture
 
 def forgetting(found: Gathered) -> Panel | None:
     """Probes of every task after every stage; from 'fedquilt continual RUN'."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     matrices: list[Block] = []
     pictures: list[Block] = []
     shown: set[str] = set()
@@ -88,7 +88,7 @@ def forgetting(found: Gathered) -> Panel | None:
 
 def banks(found: Gathered) -> Panel | None:
     """Rows of the prototype bank over rounds, and what became of the prototypes that came."""
-    series: list[dict[str, Any]] = [
+    series: list[Row] = [
         {"name": label, "place": found.places[label], "seeds": [s for view in group if (s := _growth(view))]}
         for label, group in found.begun.items()
     ]
@@ -122,7 +122,7 @@ def banks(found: Gathered) -> Panel | None:
     )
 
 
-def _growth(view: RunView) -> dict[str, Any] | None:
+def _growth(view: RunView) -> Row | None:
     rows = [row for row in view.rounds if row.get("bank") is not None]
     if not any(row["bank"] for row in rows):
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.report.blocks import Block, Panel, column, facts, table, text
 from fedquilt.report.gather import Gathered
@@ -47,7 +47,7 @@ def headline(found: Gathered) -> Panel | None:
     return Panel(TAB, "headline", "In short", blocks)
 
 
-def sentences(summary: Mapping[str, Any]) -> list[str]:
+def sentences(summary: Mapping[str, JSON]) -> list[str]:
     """Which method is highest, which others cannot be told apart from it, and what the majority class gives."""
     won, rows = summary["winner"], {row["method"]: row for row in summary["rows"]}
     if won is None:
@@ -58,15 +58,12 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     if not won["versus"]:
         said = [f"{best['method']} reaches a {kind} of {reached}."]
     else:
-        said = [f"{best['method']} has the highest {kind}: {reached}.", apart(won)]
         second = max(won["versus"], key=lambda name: rows[name][measure])
-        pair = won["versus"][second]
-        p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
-        lower = f"lower in {pair['seeds_better']} of {pair['seeds']} seeds"
-        said.append(
-            f"{second} comes next, {abs(100 * pair['difference']):.1f} points "
-            f"{'lower' if pair['difference'] >= 0 else 'HIGHER client by client'} ({lower}{p})."
-        )
+        said = [
+            f"{best['method']} has the highest {kind}: {reached}.",
+            apart(won),
+            _next(second, won["versus"][second]),
+        ]
     if not math.isnan(summary["majority_class"]):
         gap = 100 * (best[measure] - summary["majority_class"])
         whose = "a client's" if measure == "accuracy" else "the"
@@ -77,28 +74,40 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _next(method: str, versus: Mapping[str, JSON]) -> str:
+    """The method after the best, and how far it is from it."""
+    pair = versus[method]
+    p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
+    lower = f"lower in {pair['seeds_better']} of {pair['seeds']} seeds"
+    return (
+        f"{method} comes next, {abs(100 * pair['difference']):.1f} points "
+        f"{'lower' if pair['difference'] >= 0 else 'HIGHER client by client'} ({lower}{p})."
+    )
+
+
+def _best(found: Gathered, method: str, won: Mapping[str, JSON] | None) -> tuple[str, str, str]:
+    """The card of the best method, or of those that cannot be told apart from it."""
+    if not found.comparison or not won or not won["versus"]:
+        return ("method", method, "the only one")
+    if tied := won["tied"]:
+        few = ", ".join([method, *tied][:4]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
+        return (f"best {1 + len(tied)}, not told apart", few, "the highest mean first")
+    return ("best method", method, "significantly above every other")
+
+
+def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str, str]]:
     won, measure = summary["winner"], summary["measure"]
     best = next((row for row in summary["rows"] if won and row["method"] == won["method"]), summary["rows"][0])
     seeds = len(summary["seeds"])
-    one = seeds == 1
     reached = best["rounds_to_target"]
-    tied = won["tied"] if won else []
-    if not found.comparison or not won or not won["versus"]:
-        first = ("method", best["method"], "the only one")
-    elif tied:
-        few = ", ".join([best["method"], *tied][:4]) + (f" and {len(tied) - 3} more" if len(tied) > 3 else "")
-        first = (f"best {1 + len(tied)}, not told apart", few, "the highest mean first")
-    else:
-        first = ("best method", best["method"], "significantly above every other")
     kind = "test accuracy" if measure == "accuracy" else "common test set"
     cards = [
-        first,
+        _best(found, best["method"], won),
         (
             kind,
             _percent(best[measure]),
             "one seed: no interval"
-            if one
+            if seeds == 1
             else f"± {100 * best[f'{measure}_half_95']:.1f} over {seeds} seeds (95 % t-interval)",
         ),
     ]
@@ -120,7 +129,7 @@ def _cards(found: Gathered, summary: Mapping[str, Any]) -> list[tuple[str, str, 
     ]
 
 
-def _columns() -> list[dict[str, Any]]:
+def _columns() -> list[Row]:
     """The method, its scores, and what belongs beside them."""
     first, *scores = [
         column(c.key, c.label, half=c.key + c.half, group="accuracy", help=c.help, **c.metric.look)
@@ -230,6 +239,20 @@ BESIDE = (
 )
 
 
+def _frame(summary: Mapping[str, JSON]) -> list[Row]:
+    """The lines above the methods: the majority class, and what belongs to the frame but was not run."""
+    rows: list[Row] = []
+    if not math.isnan(summary["majority_class"]):
+        rows.append(
+            {"method": "majority class", summary["measure"]: summary["majority_class"], "frame": True}
+            | {"common_accuracy": summary["majority_class_common"]}
+        )
+    present = {row["kind"] for row in summary["rows"]}
+    return rows + [
+        {"method": f"{kind} (not run)", "frame": True, "absent": True} for kind in FRAME if kind not in present
+    ]
+
+
 def comparison(found: Gathered) -> Panel | None:
     """The table, between its frame rows."""
     summary = found.summary
@@ -237,14 +260,7 @@ def comparison(found: Gathered) -> Panel | None:
         return None
     won = summary["winner"] or {"method": None, "tied": []}
     top = {won["method"], *won["tied"]} if found.comparison else {won["method"]}
-    rows: list[dict[str, Any]] = []
-    if not math.isnan(summary["majority_class"]):
-        rows.append(
-            {"method": "majority class", summary["measure"]: summary["majority_class"], "frame": True}
-            | {"common_accuracy": summary["majority_class_common"]}
-        )
-    present = {row["kind"] for row in summary["rows"]}
-    rows += [{"method": f"{kind} (not run)", "frame": True, "absent": True} for kind in FRAME if kind not in present]
+    rows = _frame(summary)
     ordered = sorted(summary["rows"], key=lambda row: not row["frame"])  # the frame first, then as they were given
     known = _columns()
     kept = {c["key"] for c in known} | {c[k] for c in known for k in ("half", "low", "high") if k in c} | {"frame"}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from fedquilt.core.plain import Row
 from fedquilt.report.blocks import Block, Panel, chart, column, facts, table, text
 from fedquilt.report.gather import Gathered
 from fedquilt.results.ranking import best_first, ranking
@@ -87,7 +86,7 @@ def parameters(found: Gathered) -> Panel | None:
     rows = [row for row in ranking(found.folder) if row["valid"] is not None]
     if not rows:
         return None
-    variants: list[dict[str, Any]] = []
+    variants: list[Row] = []
     for name in found.sweep["names"]:
         values = [plain(row["values"][name]) for row in rows]
         numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)

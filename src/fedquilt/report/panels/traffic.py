@@ -6,10 +6,10 @@ Replies that were left out, and why.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import JSON, Floats, Row
 from fedquilt.errors import FedquiltError
 from fedquilt.report.blocks import Block, Panel, chart, column, table, text
 from fedquilt.report.gather import Gathered
@@ -53,9 +53,9 @@ TAB = "Communication"
 WORTH = 1.01  # times smaller, from which on messages count as compressed
 
 
-def _summaries(found: Gathered) -> dict[str, list[dict[str, Any]]]:
+def _summaries(found: Gathered) -> dict[str, list[Row]]:
     """The traffic of each run that has any, by method."""
-    held: dict[str, list[dict[str, Any]]] = {}
+    held: dict[str, list[Row]] = {}
     for label, group in found.begun.items():
         for view in group:
             try:
@@ -67,8 +67,8 @@ def _summaries(found: Gathered) -> dict[str, list[dict[str, Any]]]:
 
 def messages(found: Gathered) -> Panel | None:
     """Megabytes by exchange and direction, and by part of the message; means over seeds."""
-    bars: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
+    bars: list[Row] = []
+    rows: list[Row] = []
     for label, runs in _summaries(found).items():
         parts = _mean_parts([run["parts"] for run in runs])
         total: dict[tuple[str, str], float] = {}
@@ -118,8 +118,8 @@ def messages(found: Gathered) -> Panel | None:
     )
 
 
-def _mean_parts(runs: Sequence[Sequence[Mapping[str, Any]]]) -> dict[tuple[str, str, str], tuple[float, ...]]:
-    sums: dict[tuple[str, str, str], Any] = {}
+def _mean_parts(runs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[tuple[str, str, str], tuple[float, ...]]:
+    sums: dict[tuple[str, str, str], Floats] = {}
     for run in runs:
         for p in run:
             key = (p["exchange"], p["direction"], p["part"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.results.statistics.intervals import bootstrap
 from fedquilt.results.statistics.paired import Accuracies, against, told
 from fedquilt.results.statistics.spread import over_clients
@@ -15,13 +15,13 @@ from fedquilt.results.statistics.targets import Rows, area_under, best_test_roun
 
 def beside(
     histories: Sequence[Rows], scores: Accuracies, target: float, joules: Sequence[Mapping[int, float] | None] = ()
-) -> dict[str, Any]:
+) -> Row:
     """Columns of one method: bootstrap interval of its accuracy over seeds, spread over clients at the chosen round,
     area under the curve, the best test round under that name, and what the target cost."""
     chosen = [float(np.mean(list(found.values()))) for found in scores if found]
     low, high = bootstrap(chosen)
     tops = [best for rows in histories if (best := best_test_round(rows)) is not None]
-    columns: dict[str, Any] = {
+    columns: Row = {
         "accuracy_bootstrap_low": low,
         "accuracy_bootstrap_high": high,
         **(over_clients(scores) if any(len(found) > 1 for found in scores) else {}),
@@ -34,8 +34,8 @@ def beside(
 
 
 def winner(
-    rows: Sequence[Mapping[str, Any]], scores: Mapping[str, Accuracies], measure: str = "accuracy"
-) -> dict[str, Any] | None:
+    rows: Sequence[Mapping[str, JSON]], scores: Mapping[str, Accuracies], measure: str = "accuracy"
+) -> Row | None:
     """The method with the highest mean accuracy and how it differs from every other, corrected for their number.
 
     Centralised training is no federated method and cannot win. Differences are the winner minus the other. ``tied``
@@ -52,7 +52,7 @@ def winner(
     return {"method": best, "versus": found, "tied": tied}
 
 
-def apart(won: Mapping[str, Any]) -> str:
+def apart(won: Mapping[str, JSON]) -> str:
     """Which methods cannot be told apart from the highest one, in a sentence."""
     others, tied = len(won["versus"]), won["tied"]
     if next(iter(won["versus"].values()))["seeds"] < 2:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedquilt.core.plain import Floats, Row
 from fedquilt.core.table import ClientId
 from fedquilt.results.statistics.spread import client_means
 
 
-def cohens_d(differences: ArrayLike) -> float:
+def cohens_d(differences: Sequence[float] | Floats) -> float:
     """Cohen's d of pairs (d_z): the mean difference over its standard deviation (n - 1); 0 if nobody differs, infinite
     if all differ by the same, NaN for fewer than two.
 
@@ -32,7 +32,7 @@ def cohens_d(differences: ArrayLike) -> float:
     return mean / spread if mean else 0.0
 
 
-def rank_biserial(differences: ArrayLike) -> float:
+def rank_biserial(differences: Sequence[float] | Floats) -> float:
     """The share of Wilcoxon's rank sum in favour minus the share against, in [-1, 1]; pairs that do not differ are left
     out, as in the test; 0 if none differs.
 
@@ -129,7 +129,7 @@ def against(first: Accuracies, other: Accuracies) -> Paired:
     )
 
 
-def wilcoxon(differences: Any) -> float:
+def wilcoxon(differences: Sequence[float] | Floats) -> float:
     """p of the signed-rank test, two-sided; 1 if nothing differs, NaN for fewer than two."""
     from scipy import stats
 
@@ -138,7 +138,7 @@ def wilcoxon(differences: Any) -> float:
     return float(stats.wilcoxon(differences).pvalue) if np.any(differences) else 1.0
 
 
-def _t_test(differences: Any) -> float:
+def _t_test(differences: Sequence[float] | Floats) -> float:
     from scipy import stats
 
     if len(differences) < 2 or np.allclose(differences, differences[0]):
@@ -166,12 +166,12 @@ def holm(found: Mapping[str, Paired]) -> dict[str, Paired]:
     return {n: replace(pair, p=p[n], seeds_t=seeds_t[n]) for n, pair in found.items()}
 
 
-def told(found: Mapping[str, Paired]) -> dict[str, dict[str, Any]]:
+def told(found: Mapping[str, Paired]) -> dict[str, Row]:
     """Corrected for their number, as plain values."""
     return {name: {**asdict(pair), "significant": pair.significant} for name, pair in holm(found).items()}
 
 
-def versus(methods: Mapping[str, Accuracies]) -> dict[str, dict[str, Any]]:
+def versus(methods: Mapping[str, Accuracies]) -> dict[str, Row]:
     """Every method but the first against the first, as plain values."""
     baseline, *others = methods
     return told({name: against(methods[baseline], methods[name]) for name in others})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import Array, Row
 from fedquilt.core.table import ClientId
 from fedquilt.data.partitions.measures import gini
 
@@ -17,16 +17,11 @@ def over_clients(seeds: Sequence[Mapping[ClientId, float]]) -> dict[str, float]:
     held = [np.array(list(found.values()), dtype=float) for found in seeds if found]
     if not held:
         return {}
-    measures: dict[str, Any] = {
-        "client_gini": _gini,
-        "client_variance": np.var,
-        "client_least": np.min,
-        "client_most": np.max,
-    }
+    measures: Row = {"client_gini": _gini, "client_variance": np.var, "client_least": np.min, "client_most": np.max}
     return {name: float(np.mean([float(f(values)) for values in held])) for name, f in measures.items()}
 
 
-def _gini(values: Any) -> float:
+def _gini(values: Array) -> float:
     return gini(values) if values.any() else 0.0  # all at nothing are equal
 
 

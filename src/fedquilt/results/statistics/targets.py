@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from fedquilt.core.plain import JSON, Floats
+
 MEGABYTE = 1e6
 COSTS = ("rounds", "megabytes", "joules", "seconds")
-Rows = Sequence[Mapping[str, Any]]  # of metrics/rounds.jsonl
+Rows = Sequence[Mapping[str, JSON]]  # of metrics/rounds.jsonl
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Cost:
         return self.reached == self.seeds and self.mean is not None
 
 
-def first_reach(values: Sequence[float], target: float) -> int | None:
+def first_reach(values: Sequence[float] | Floats, target: float) -> int | None:
     """The place of the first value that is not below the target."""
     places = np.flatnonzero(np.asarray(values, dtype=float) >= target)
     return int(places[0]) if len(places) else None

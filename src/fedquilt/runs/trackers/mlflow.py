@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedquilt.core.plain import JSON
 from fedquilt.errors import InputError
 from fedquilt.runs.trackers.protocol import RunInfo
 
@@ -55,7 +56,7 @@ class MLflow:
         now = int(time.time() * 1000)
         self._client.log_batch(self._id, metrics=[Metric(n, v, now, round) for n, v in numbers.items()])
 
-    def finish(self, result: Mapping[str, Any] | None) -> None:
+    def finish(self, result: Mapping[str, JSON] | None) -> None:
         """The end, or an interruption; what validation chose becomes tags."""
         if result is not None:
             for name in ("best_round", "digest"):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from fedquilt.core.plain import JSON
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,6 @@ class Tracker(Protocol):
         """The numbers after a round; they must be safe when this returns."""
         ...
 
-    def finish(self, result: Mapping[str, Any] | None) -> None:
+    def finish(self, result: Mapping[str, JSON] | None) -> None:
         """The run is over, with what ``result.json`` says; or it was interrupted (None) and may be resumed."""
         ...

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedquilt.core.plain import JSON
 from fedquilt.errors import InputError
 from fedquilt.runs.trackers.protocol import RunInfo
 
@@ -43,6 +44,6 @@ class TensorBoard:
             self._writer.add_scalar(name, value, round)
         self._writer.flush()
 
-    def finish(self, result: Mapping[str, Any] | None) -> None:
+    def finish(self, result: Mapping[str, JSON] | None) -> None:
         """Close the file."""
         self._writer.close()

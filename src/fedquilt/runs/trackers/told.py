@@ -10,6 +10,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedquilt.core.plain import JSON, Row
 from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.snapshot import Snapshot
 from fedquilt.runs.trackers.protocol import RunInfo, Tracker
@@ -35,7 +36,7 @@ class Trackers(Callback):
     def __init__(self, trackers: Mapping[str, Tracker], info: RunInfo) -> None:
         self._info = info
         self._waiting, self._live = dict(trackers), dict[str, Tracker]()
-        self._known: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, Row] = {}
 
     def on_run_begin(self, run: Run) -> None:
         """The run begins, or goes on: each tracker is told how much of it it knows."""
@@ -57,7 +58,7 @@ class Trackers(Callback):
                     self._known[name]["told"] = snapshot.round
         self._keep()
 
-    def on_run_end(self, result: dict[str, Any] | None) -> None:
+    def on_run_end(self, result: Row | None) -> None:
         """The run is over; None if it was interrupted."""
         for name in list(self._live):
             self._try(name, methodcaller("finish", result))
@@ -79,13 +80,13 @@ class Trackers(Callback):
                 part.replace(self._info.folder / FILE)
 
 
-def plain_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def plain_numbers(metrics: Mapping[str, JSON]) -> dict[str, float]:
     """The finite numbers of a row, but for its round."""
     found = {n: float(v) for n, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     return {n: v for n, v in found.items() if math.isfinite(v) and n != "round"}
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
+def _read(path: Path) -> dict[str, Row]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {str(n): {"told": int(k["told"]), "place": str(k["place"])} for n, k in found.items()}

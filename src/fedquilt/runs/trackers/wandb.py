@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fedquilt.core.plain import JSON
 from fedquilt.errors import InputError
 from fedquilt.runs.trackers.protocol import RunInfo
 
@@ -52,7 +53,7 @@ class WandB:
         """A step of the run."""
         self._run.log({"round": round, **numbers}, step=round)
 
-    def finish(self, result: Mapping[str, Any] | None) -> None:
+    def finish(self, result: Mapping[str, JSON] | None) -> None:
         """What validation chose goes to the summary."""
         if result is not None:
             found = {f"best/{k}": v for k, v in result["best"].items() if isinstance(v, int | float)}

@@ -9,12 +9,11 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedquilt.core.memory import check_bytes
-from fedquilt.data.npz import Array
+from fedquilt.core.plain import JSON, Array
 from fedquilt.data.sizes import check_gzip
 from fedquilt.errors import InputError
 
@@ -90,7 +89,7 @@ def records(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
         yield [row[place] for place in places]
 
 
-def parsed(path: Path) -> Any:
+def parsed(path: Path) -> JSON:
     """The value of a JSON file."""
     try:
         return json.loads(text(path))

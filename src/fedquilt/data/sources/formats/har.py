@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt.data.npz import Array, Arrays, arrays_of, load
+from fedquilt.core.plain import Array
+from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.data.sources.formats.files import AGAIN, locate, numbers, same_length
 from fedquilt.errors import InputError
 

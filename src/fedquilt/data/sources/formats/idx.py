@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt.data.npz import Array, Arrays
+from fedquilt.core.plain import Array
+from fedquilt.data.npz import Arrays
 from fedquilt.data.sources.formats.files import AGAIN, content, find, locate, same_length
 from fedquilt.errors import InputError
 

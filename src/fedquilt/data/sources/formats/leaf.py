@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fedquilt.data.npz import Array, Arrays
+from fedquilt.core.plain import JSON, Array, Row
+from fedquilt.data.npz import Arrays
 from fedquilt.data.sources.formats.files import AGAIN, find, locate, parsed, records
 from fedquilt.errors import InputError
 
@@ -28,8 +28,8 @@ Rows = tuple[Array, Array, Array]
 class _Task:
     """How the x and the y of a user are read, and how many classes there are."""
 
-    inputs: Callable[[Any], Array]
-    label: Callable[[Any], int]
+    inputs: Callable[[JSON], Array]
+    label: Callable[[JSON], int]
     classes: int
 
 
@@ -99,6 +99,29 @@ def _part(folder: Path, task: _Task) -> Rows:
 
 
 def _users(path: Path, task: _Task) -> Iterator[Rows]:
+    found = _checked(path)
+    for user, count in zip(found["users"], found["num_samples"], strict=True):
+        own = found["user_data"].get(str(user))
+        x_y = [own.get(name) for name in ("x", "y")] if isinstance(own, dict) else []
+        if not x_y or any(not isinstance(rows, list) or len(rows) != count for rows in x_y):
+            raise InputError(f"{path}: user {user!r} should have {count} rows in x and in y. Run preprocess.sh again.")
+        if count:
+            yield (*_rows_of(own, task, f"{path}: user {user!r}"), np.full(count, user))
+
+
+def _rows_of(own: Row, task: _Task, where: str) -> tuple[Array, Array]:
+    """A user's inputs and labels."""
+    try:
+        x, y = task.inputs(own["x"]), np.array([task.label(v) for v in own["y"]], np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{where}: {error}. Run LEAF's preprocess.sh again.") from error
+    if not 0 <= y.min() <= y.max() < task.classes:
+        raise InputError(f"{where} has labels from {y.min()} to {y.max()}, of {task.classes} classes.")
+    return x, y
+
+
+def _checked(path: Path) -> Row:
+    """A file as LEAF writes them: users, how many rows each has, and the rows."""
     found = parsed(path)
     if not isinstance(found, dict) or not {"users", "num_samples", "user_data"} <= found.keys():
         raise InputError(f"{path} is not LEAF's: it needs users, num_samples and user_data. Run preprocess.sh again.")
@@ -110,44 +133,29 @@ def _users(path: Path, task: _Task) -> Iterator[Rows]:
         raise InputError(f"{path} has {len(found['users'])} users, but {len(found['num_samples'])} counts of samples.")
     if len(set(map(str, found["users"]))) < len(found["users"]):
         raise InputError(f"{path} names a user twice. Run preprocess.sh again.")
-    for user, count in zip(found["users"], found["num_samples"], strict=True):
-        own = found["user_data"].get(str(user))
-        x_y = [own.get(name) for name in ("x", "y")] if isinstance(own, dict) else []
-        if not x_y or any(not isinstance(rows, list) or len(rows) != count for rows in x_y):
-            raise InputError(f"{path}: user {user!r} should have {count} rows in x and in y. Run preprocess.sh again.")
-        if not count:
-            continue
-        try:
-            x, y = task.inputs(own["x"]), np.array([task.label(v) for v in own["y"]], np.int64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{path}: user {user!r}: {error}. Run LEAF's preprocess.sh again.") from error
-        if not 0 <= y.min() <= y.max() < task.classes:
-            raise InputError(
-                f"{path}: user {user!r} has labels from {y.min()} to {y.max()}, of {task.classes} classes."
-            )
-        yield x, y, np.full(count, user)
+    return found
 
 
-def _pixels(rows: Any) -> Array:
+def _pixels(rows: JSON) -> Array:
     found = np.array(rows, np.float64)
     if found.ndim != 2 or found.shape[1] != 784 or not 0 <= found.min() <= found.max() <= 1:
         raise ValueError("images should be 784 numbers from 0 to 1")
     return np.rint(found * 255).astype(np.uint8).reshape(-1, 28, 28)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: JSON) -> int:
     if int(value) != value:
         raise ValueError(f"labels should be whole numbers, not {value!r}")
     return int(value)
 
 
-def _windows(rows: Any) -> Array:
+def _windows(rows: JSON) -> Array:
     if any(len(row) != WINDOW for row in rows):
         raise ValueError(f"inputs should be {WINDOW} characters")
     return numbered("".join(rows)).reshape(-1, WINDOW)
 
 
-def _next(value: Any) -> int:
+def _next(value: JSON) -> int:
     if not isinstance(value, str) or len(value) != 1:
         raise ValueError(f"labels should be one character, not {value!r}")
     return int(numbered(value)[0])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedquilt.core.memory import check_bytes
-from fedquilt.data.npz import Array
+from fedquilt.core.plain import Array
 from fedquilt.data.sizes import checked_image
 from fedquilt.errors import InputError
 
