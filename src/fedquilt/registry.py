@@ -7,6 +7,7 @@ only when they are needed.
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from fedquilt.errors import InputError, did_you_mean
+
+log = logging.getLogger("fedquilt")
 
 
 @dataclass(frozen=True)
@@ -594,7 +597,16 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
 
 def entries(table: str) -> Mapping[str, RegistryEntry]:
     """The names of one table; installed packages add theirs by the entry point group 'fedquilt.<table>s'."""
-    return {**_installed(table, tuple(sys.path)), **_TABLES[table]}
+    brought = _installed(table, tuple(sys.path))
+    for name in brought.keys() & _TABLES[table].keys():
+        _tell_hidden(table, name, brought[name].package)
+    return {**brought, **_TABLES[table]}
+
+
+@cache
+def _tell_hidden(table: str, name: str, package: str) -> None:
+    """Say once that the library's own choice of this name is taken."""
+    log.warning("note: %s brings a %s %r, which the library's own hides. Another name would do.", package, table, name)
 
 
 @cache

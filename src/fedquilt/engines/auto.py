@@ -99,6 +99,11 @@ class Auto:
     def saved(self, oldest: int) -> None:
         """Clients' states are in the run's folder, which looks after itself."""
 
+    @property
+    def one_at_a_time(self) -> bool:
+        """As the engine in use."""
+        return bool(getattr(self._inner, "one_at_a_time", False))
+
     def facts(self) -> Facts:
         """As the engine in use."""
         return self._inner.facts()

@@ -23,6 +23,7 @@ class Local:
 
     name = "local"
     keeps_states = False
+    one_at_a_time = True  # so that what is spent until an outcome is there belongs to its client
 
     def __init__(self, device: str | None = None) -> None:
         self.device = None if device is None else torch.device(device)

@@ -78,9 +78,14 @@ def common_numbers(name: str, score: Any) -> dict[str, float]:
 
 def numbers_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The same numbers for one model and split, from the rows that :func:`client_rows` made of all clients."""
-    names = [m.id for m in metrics() if all(row.get(m.id) is not None for row in rows)]
-    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in names}
+    names = [m.id for m in metrics() if all(m.id in row for row in rows)]
+    columns = {name: _column([row[name] for row in rows]) for name in names}
     return _numbers(columns, np.array([row.get("rows", 1) for row in rows], dtype=np.float64))
+
+
+def _column(values: Sequence[float | None]) -> np.ma.MaskedArray[Any, Any]:
+    """One number of all clients; those that have none are left out of means."""
+    return np.ma.masked_array(np.array(values, dtype=np.float64), mask=[value is None for value in values])
 
 
 def _numbers(found: Mapping[str, Array], rows: Array) -> dict[str, float]:

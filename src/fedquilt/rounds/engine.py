@@ -25,7 +25,8 @@ class Engine(Protocol):
     """Carries tasks to clients and brings outcomes back in the order asked for.
 
     An engine that ``keeps_states`` leaves clients' states where the clients are: the slots of its tasks and outcomes
-    are the sha256 of the frames, not the frames.
+    are the sha256 of the frames, not the frames. One that makes its visits one after another may say so by an attribute
+    ``one_at_a_time = True``: then joules are counted for each of them.
     """
 
     name: str
@@ -50,7 +51,8 @@ class Engine(Protocol):
         ...
 
     def facts(self) -> Facts:
-        """What to record about this engine: processes, devices, their peak memory."""
+        """What to record about this engine as it is now: processes, devices, their peak memory. Nothing of it is in
+        snapshots: what counts over a whole run is a metric."""
         ...
 
     def close(self) -> None:

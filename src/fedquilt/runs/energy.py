@@ -44,7 +44,7 @@ class Metered:
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """As the engine; what is spent until each outcome is here counts."""
-        alone = self.engine.facts().get("engine") == "local"
+        alone = getattr(self.engine, "one_at_a_time", False)
         outcomes = self.engine.visits(clients, task)
         while True:
             before = self.meter.read()

@@ -90,9 +90,9 @@ def test_its_method_keeps_every_promise(site: Path) -> None:
     code = (
         "from fedquilt.testing import check_method, network\n"
         "from fedquilt.testing.toy import WORK\n"
-        "from quilt_extras import fedavg_half\n"
+        "from quilt_extras import Damped\n"
         "if __name__ == '__main__':\n"
-        "    print(check_method(fedavg_half(network(), step=0.8, **WORK)))\n"
+        "    print(check_method(Damped(network(), step=0.8, **WORK)))\n"
     )
     (site / "checked.py").write_text(code)
     done = subprocess.run([sys.executable, "checked.py"], capture_output=True, text=True, env=told(site), cwd=site)
