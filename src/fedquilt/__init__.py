@@ -54,7 +54,7 @@ _WHERE = {
     "core.objective": ("Objective",),
     "core.train": ("Job", "Train", "Trained"),
     "data.federation": ("Federation",),
-    "methods.centralised": ("Centralised",),
+    "methods.averaging.centralised": ("Centralised",),
     "methods.fedavg": ("FedAvg",),
     "methods.fedavg_noise": ("FedAvgNoise",),
     "methods.fedprox": ("FedProx",),
