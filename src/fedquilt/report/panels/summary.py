@@ -74,9 +74,8 @@ def sentences(summary: Mapping[str, JSON]) -> list[str]:
     return said
 
 
-def _next(method: str, versus: Mapping[str, JSON]) -> str:
+def _next(method: str, pair: Mapping[str, JSON]) -> str:
     """The method after the best, and how far it is from it."""
-    pair = versus[method]
     p = "" if math.isnan(pair["p"]) else f", p = {pair['p']:.2g} over clients after Holm's correction"
     lower = f"lower in {pair['seeds_better']} of {pair['seeds']} seeds"
     return (
