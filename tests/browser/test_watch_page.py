@@ -148,7 +148,7 @@ def test_a_run_that_is_killed_and_resumed(chromium: Any, recipe: Path) -> None:
         (folder,) = (recipe.parent / "runs").iterdir()
         played = len(lines(folder / "metrics" / "rounds.jsonl"))
         assert played < 250
-        notice = page.page.locator("#one .warning").inner_text()
+        notice = page.page.locator("#one .warning:visible").inner_text()
         assert "it was killed" in notice
         assert f"fedquilt resume {folder}" in notice
         again = started("resume", str(folder))
@@ -158,7 +158,7 @@ def test_a_run_that_is_killed_and_resumed(chromium: Any, recipe: Path) -> None:
             again.kill()
             again.wait()
         same_as_the_files(page, folder)  # also what was played twice
-        assert not page.page.locator("#one .warning").is_visible()
+        assert not page.page.locator("#one .warning:visible").is_visible()
         kinds = page.page.locator("#messages .kind").all_inner_texts()
         assert kinds == ["finished", "resumed", "begun"]
         resumed = json.loads((folder / "messages.jsonl").read_text().splitlines()[1])
@@ -271,7 +271,7 @@ def test_words_are_text_whatever_they_contain(chromium: Any, tmp_path: Path) -> 
     with watching(chromium, tmp_path) as page:
         state(page, "failed")
         assert page.cells("ledger")[0][3] == bad
-        assert page.page.locator("#one .warning").inner_text().startswith(f"This run failed: {bad}")
+        assert page.page.locator("#one .warning:visible").inner_text().startswith(f"This run failed: {bad}")
         assert page.page.evaluate("window.bad") is None
         assert page.page.locator("main img").count() == 0
 

@@ -341,7 +341,7 @@ def test_a_site_refuses_code_it_does_not_trust_with_a_reason():
     engine = flower(grid(THREE, trusted=()))
     method = Without(base=METHOD, client=7)
     rounds = Rounds(method, engine.gather(2), engine, Seed(0))
-    with pytest.raises(RoundError, match=r"'helpers\.sabotage:Without' is not among the trusted packages"):
+    with pytest.raises(RoundError, match=r"'fedquilt\.testing\.faults:Without' is not among the trusted packages"):
         rounds.play()
 
 
