@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedquilt.moved import install
+from fedquilt.moved import install, moved
 
 if TYPE_CHECKING:
     from fedquilt.analysis.newcomers import evaluate_newcomers as evaluate_newcomers
@@ -110,7 +110,7 @@ install()
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE:
-        raise AttributeError(f"module 'fedquilt' has no attribute {name!r}")
+        return moved(f"fedquilt:{name}")
     return getattr(importlib.import_module(f"fedquilt.{_MODULE[name]}"), name)
 
 

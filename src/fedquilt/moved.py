@@ -14,7 +14,7 @@ from typing import Any
 _HOMES = """
 core > .: errors
 core > core.capture: marks purity reach steps
-core > kernels: plain tape wide_linear winograd
+core > kernels: tape wide_linear winograd
 core > records: compact declared limits record registered
 data > data.partitions: class_groups legacy long_tail measures quantity shares shift
 data > data.sources: cache catalogue download formats hub known places readers unpack
@@ -50,6 +50,15 @@ runs.sweeping > studies: points sweep
 runs.watch > watch: board clients find follow page server tail
 """  # from which folder to which: modules that kept their names
 _RENAMED = {  # modules that did not
+    "engines.hearing": "rounds.blame",
+    "engines.receiving": "rounds.trip",
+    "methods.hgls_recipe": "methods.personalised.hgls",
+    "methods.podfcssv_recipe": "methods.self_supervised.podfcssv",
+    "runs.check": "testing.methods",
+    "runs.ending": "runs.outputs",
+    "runs.methods": "config.described",
+    "runs.registry": "registry",
+    "runs.served": "runs.evaluator",
     "runs.sweeping": "studies",
     "commands.benching": "commands.catalogues",
     "commands.continual": "commands.afterwards",

@@ -44,6 +44,7 @@ _FILES = tuple(
         "models.weights",
         "metrics.energy",
         "metrics.memory",
+        "metrics.table",  # which loads what packages bring
     )
 )
 _PLAIN = (bool, int, float, str, bytes, type(None), Tensor)

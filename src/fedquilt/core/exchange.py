@@ -16,6 +16,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, in_order
 from fedquilt.errors import InputError
+from fedquilt.moved import moved
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -252,3 +253,7 @@ class Method(Protocol[S, C]):
     def predict(self, params: Params, batch: Batch) -> Tensor:
         """Class scores [rows, classes] of a model that ``global_model`` or ``personal_model`` gave."""
         ...
+
+
+def __getattr__(name: str) -> Any:
+    return moved(f"{__name__}:{name}")
