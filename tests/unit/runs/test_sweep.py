@@ -145,7 +145,7 @@ def test_bad_ranges(space: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     ("space", "told"),
     [
-        ({"method.muu": [1, 2]}, "method.muu: unknown key for 'fedavg'; known: shared_start, aggregate"),
+        ({"method.muu": [1, 2]}, "method.muu: unknown key for 'fedavg'; known: aggregate, shared_start"),
         ({"train.optimizer.lr": [0.1, -1.0]}, "train.optimizer: lr must be a positive number, got -1.0."),
         ({"rounds.x": [1, 2]}, "sweep.space.rounds.x: 'rounds' is not a section"),
         ({"engine.kind": ["local"]}, f"sweep.space.engine.kind: {NOT}: it cannot change the numbers"),
