@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedquilt.commands.options import AsJson, Folder, echo
-from fedquilt.core.plain import Row
-from fedquilt.core.table import ClientId
+
+if TYPE_CHECKING:
+    from fedquilt.core.plain import Row
+    from fedquilt.core.table import ClientId
 
 
 def continual(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedquilt.commands.options import AsJson, Energy, Overrides, Recipe, stops_on_sigterm, with_energy
-from fedquilt.core.plain import Row
 from fedquilt.errors import InputError
+
+if TYPE_CHECKING:
+    from fedquilt.core.plain import Row
 
 KeyFolder = Annotated[Path | None, typer.Option("--keys", help="The key folder (fedquilt keys).", metavar="DIR")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, without keys; only on this machine.")]

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedquilt.core.plain import Row
+if TYPE_CHECKING:
+    from fedquilt.core.plain import Row
+
 
 STOPPED = 143
 Recipe = Annotated[Path, typer.Argument(help="A recipe: a .toml file.", metavar="RECIPE")]

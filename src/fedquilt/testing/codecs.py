@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from unittest import SkipTest
@@ -66,8 +66,9 @@ def form(value: object) -> object:
         return tuple(value.shape), value.dtype
     if isinstance(value, dict):
         return {name: form(inner) for name, inner in value.items()}
-    inner = getattr(value, "__dict__", None)
-    return type(value), None if inner is None else {name: form(part) for name, part in inner.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), {field.name: form(getattr(value, field.name)) for field in fields(value)}
+    return type(value), None
 
 
 def keeps_the_form(trial: CodecTrial) -> Problems:
@@ -181,7 +182,8 @@ def _refused(trial: CodecTrial, what: str, wire: object, never: object = None) -
 
 def _damaged(wire: object) -> Iterator[tuple[str, object]]:
     """What travels with one field spoilt, or with bytes cut or added."""
-    for path, (kind, change) in product(paths(wire), {**KINDS, **_BYTES}.items()):
+    ends = [path for path, end in paths(wire) if end]
+    for path, (kind, change) in product(ends, {**KINDS, **_BYTES}.items()):
         yield f"{'.'.join(map(str, path))}: {kind}", spoilt(wire, path, change)
 
 
