@@ -199,7 +199,9 @@ def refuses_other_shapes(trial: Trial) -> Problems:
 
 def refuses_other_types(trial: Trial) -> Problems:
     """A reply that is no such record is left out."""
-    engine = Tampering(trial.suspect, lambda frame: pack(replace(unpack(frame), upload="not what was asked for")))
+    engine = Tampering(
+        trial.suspect, lambda frame: pack(replace(unpack(frame), upload="not what was asked for"), compact=True)
+    )
     return _left_out(trial, lambda: trial.run(engine=engine, score=None))
 
 
