@@ -221,7 +221,8 @@ def main() -> None:
                 gradients = gradients("digits", alpha, asked.rows, "mlp", seed)
             table = result["sizes"][f"alpha {alpha} seed {seed}"] = sizes(gradients)
             print(
-                f"\nDirichlet {alpha}, seed {seed}, {len(gradients)} gradients of {'x'.join(map(str, _shape(gradients)))}"
+                f"\nDirichlet {alpha}, seed {seed}, {len(gradients)} gradients of "
+                f"{'x'.join(map(str, _shape(gradients)))}"
             )
             for name, row in table.items():
                 print(f"  {name:<20}{row['bytes']:>9.1f} bytes{row['ratio']:>8.1f}x   cosine {row['cosine']:.3f}")

@@ -14,17 +14,17 @@ from typing import Any
 _HOMES = """
 core > .: errors
 core > core.capture: marks purity reach steps
-core > kernels: tape wide_linear winograd
+core > kernels: wide_linear winograd
 core > records: compact declared limits record registered
 data > data.partitions: class_groups legacy long_tail measures quantity shares shift
 data > data.sources: cache catalogue download formats hub known places readers unpack
 data > data.streams: clock
 data.formats > data.sources.formats: cifar files folders har idx leaf lists pictures svhn text
-engines > rounds: beside blame engine log phases rounds scale sender slots traffic trip
+engines > rounds: beside blame engine log phases rounds scale sender slots traffic
 methods > methods.averaging: centralised fedavg_noise feddyn fednova fedopt fedprox local_only moon scaffold
 methods > methods.clustered: by_distance cfl cgpfl feddrift fedgroup fedper_grouped fedsoft fesem flhc grouped hcfl ifca
 methods > methods.clustered: lcfed pacfl regrouping retest row_losses starts
-methods > methods.long_tailed: creff fedetf fedloge ratio_loss with_slopes
+methods > methods.long_tailed: creff fedetf fedloge ratio_loss
 methods > methods.merging: localize_stitch votes wrapping
 methods > methods.personalised: apfl ditto fedala fedamp fedbabu fedbn fedper fedper_finetune fedproto fedrep fedrod
 methods > methods.personalised: finetune hgls hgls_records own_heads perfedavg pfedme
@@ -51,7 +51,13 @@ runs.watch > watch: board clients find follow page server tail
 """  # from which folder to which: modules that kept their names
 _RENAMED = {  # modules that did not
     "engines.hearing": "rounds.blame",
-    "engines.receiving": "rounds.trip",
+    "engines.flower.errand": "engines.flower.jobs",
+    "engines.flower.roster": "engines.flower.membership",
+    "engines.receiving": "rounds.exchange_run",
+    "engines.trip": "rounds.exchange_run",
+    "methods.with_slopes": "methods.long_tailed.with_gradients",
+    "pieces.class_slopes": "pieces.class_gradients",
+    "core.tape": "kernels.captured",
     "methods.hgls_recipe": "methods.personalised.hgls",
     "methods.podfcssv_recipe": "methods.self_supervised.podfcssv",
     "runs.check": "testing.methods",
@@ -197,6 +203,8 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.runs.registry:lookup": "fedquilt.registry:lookup",
     "fedquilt.testing:Report": "fedquilt.testing.checks:CheckReport",
     "fedquilt.testing:Result": "fedquilt.testing.checks:CheckResult",
+    "fedquilt:Turn": "fedquilt.core.exchange:Context",
+    "fedquilt.core.exchange:Turn": "fedquilt.core.exchange:Context",
     "fedquilt:fedavg_noise": "fedquilt.methods.averaging.fedavg_noise:FedAvgNoise",
     "fedquilt:fedprox": "fedquilt.methods.averaging.fedprox:FedProx",
     "fedquilt:local_only": "fedquilt.methods.averaging.local_only:LocalOnly",
@@ -243,8 +251,26 @@ def moved(name: str) -> Any:
     return getattr(importlib.import_module(module), leaf)
 
 
-def _warn(what: str) -> None:
-    warnings.warn(f"{what}; the old name goes with fedquilt 0.3.", DeprecationWarning, stacklevel=4)
+def renamed(old: str, new: str) -> Any:
+    """An attribute of 0.1 that is called otherwise now: ``examples = renamed("examples", "samples")`` in its class."""
+
+    def get(self: object) -> Any:
+        _warn(f"{type(self).__name__}.{old} is {new} now", 3)
+        return getattr(self, new)
+
+    return property(get, doc=f"``{new}``, as 0.1 called it.")
+
+
+def current(thing: object, new: str, old: str) -> Any:
+    """The method ``new`` of what others wrote, or ``old`` where that was written for 0.1; None if it has neither."""
+    found = getattr(thing, new, None)
+    if found is None and (found := getattr(thing, old, None)) is not None:
+        _warn(f"{type(thing).__name__}.{old} should be called {new}", 3)
+    return found
+
+
+def _warn(what: str, level: int = 4) -> None:
+    warnings.warn(f"{what}; the old name goes with fedquilt 0.3.", DeprecationWarning, stacklevel=level)
 
 
 def install() -> None:

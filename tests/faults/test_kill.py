@@ -155,7 +155,7 @@ def assert_same(found: dict[str, Any], folder: Path, expected: dict[str, Any], c
     assert found["digest"] == expected["digest"]
     rows = lines(folder / "metrics" / "rounds.jsonl")
     assert [r["round"] for r in rows] == list(range(1, ROUNDS + 1))
-    for log in ("rounds", "clients", "visits"):
+    for log in ("rounds", "clients", "client_updates"):
         name = f"metrics/{log}.jsonl"
         assert untimed(lines(folder / name)) == untimed(lines(calm / name)), name
     for name in ("best_round", "bytes_up", "bytes_down", "quarantined", "data"):

@@ -163,8 +163,8 @@ def test_a_large_alpha_is_made_small_enough():
     cloud = Cloud({"w": torch.tensor(0.0)}, {i: {"w": torch.tensor(w)} for i, w in enumerate((0.0, 0.1, 0.2))})
     near, far = math.exp(-0.01), math.exp(-0.04)
     assert float(method.down(cloud, 0).shared["w"]) == pytest.approx((0.1 * near + 0.2 * far) / (near + far), rel=1e-5)
-    assert "alpha 50 is above sigma / 2 = 0.5" in method.warned(cloud)
-    assert FedAMP(LOSS, alpha=0.5, sigma=1.0).warned(cloud) is None
+    assert "alpha 50 is above sigma / 2 = 0.5" in method.warning(cloud)
+    assert FedAMP(LOSS, alpha=0.5, sigma=1.0).warning(cloud) is None
     with pytest.warns(UserWarning, match="alpha 50 is above"):
         last(method, DATA, rounds=3)
 

@@ -279,14 +279,14 @@ def test_the_density_that_was_asked_for_and_the_real_one_are_told() -> None:
     """K_t = 1 - mu * accuracy of the round before."""
     method = LocalizeStitch(NET, k_init=0.5, mu=1.0, **WORK)
     rounds = Rounds(method, TOY, Local(), Seed(0))
-    assert method.told(rounds.state) == {"stitch_keep": 0.5}
+    assert method.reported(rounds.state) == {"stitch_keep": 0.5}
     rounds.play()
-    told = method.told(rounds.state)
+    told = method.reported(rounds.state)
     assert told["stitch_keep"] == 0.5
     assert told["stitch_density"] == pytest.approx(0.5, abs=0.01)
     rounds.state = method.observe(rounds.state, {"valid_accuracy_pooled": 0.8})
     rounds.play()
-    told = method.told(rounds.state)
+    told = method.reported(rounds.state)
     assert told["stitch_keep"] == pytest.approx(0.2)
     assert told["stitch_density"] == pytest.approx(0.2, abs=0.01)
-    assert method.told(rounds.state.inner) == {}  # the state of another method
+    assert method.reported(rounds.state.inner) == {}  # the state of another method

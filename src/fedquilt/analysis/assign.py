@@ -85,7 +85,7 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     )
     if "y" not in site.train.columns and not getattr(learned.method, "reconstructs", False):
         raise InputError(
-            f"The client's samples ({data if not isinstance(data, Site) else 'a site'}) have no labels, and this method "
+            f"The client's samples ({data if not isinstance(data, Site) else 'a site'}) have no labels; this method "
             "places a client by what it learns from them. Give the labels too: an .npz with x and y."
         )
     with one_thread():

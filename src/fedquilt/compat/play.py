@@ -116,7 +116,7 @@ def played(
 
 def told_by(method: Method, state: object) -> str | None:
     """What a method has to say about its state, if anything."""
-    found: str | None = method.warned(state) if hasattr(method, "warned") else None
+    found: str | None = method.warning(state) if hasattr(method, "warning") else None
     return found
 
 

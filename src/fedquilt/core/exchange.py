@@ -16,7 +16,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, in_order
 from fedquilt.errors import InputError
-from fedquilt.moved import moved
+from fedquilt.moved import moved, renamed
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -57,6 +57,7 @@ class Reply(Generic[R]):
     client: ClientId
     samples: int
     upload: R
+    examples = renamed("examples", "samples")
 
 
 class Codec(Protocol):

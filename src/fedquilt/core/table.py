@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
+from fedquilt.moved import renamed
 
 AT_ONCE = 2**19  # bytes of a pass over a table, up to which its rows are gathered at once: they stay in the cache
 ClientId = Hashable  # in practice an int, a string, or a tuple of them
@@ -173,6 +174,8 @@ class Site:
         columns = {name: column for name, column in self.train.columns.items() if name != "y"}
         tables = [self.train] if self.unlabelled is None else [self.train, self.unlabelled]
         return Table(columns, torch.cat([table.all_rows() for table in tables]), self.train.prepare)
+
+    examples = renamed("examples", "samples")
 
     @property
     def samples(self) -> int:

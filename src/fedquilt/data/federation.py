@@ -24,6 +24,7 @@ from fedquilt.data.rows import ClientRows
 from fedquilt.data.sources.sources import read
 from fedquilt.data.tabular import Standardise, standardised
 from fedquilt.errors import InputError
+from fedquilt.moved import renamed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,7 +43,7 @@ class Federation:
         ids: The clients that train, ascending: ints, strings or tuples of them.
         train, valid: Their rows.
         evaluated: The clients whose models are scored, ascending.
-        exam_valid, test: The rows of those.
+        evaluation_valid, test: The rows of those.
         global_columns: A test set that belongs to no client, or None.
         server_columns: Validation rows that belong to no client, or None; only the server looks at them.
         classes: How many classes there are, or None without labels.
@@ -74,6 +75,7 @@ class Federation:
     unlabelled: ClientRows | None = None
     server_columns: Columns | None = None
     preparation: PerColumn | None = None
+    examined, exam = renamed("examined", "evaluated"), renamed("exam", "evaluation")
 
     @classmethod
     def from_clients(

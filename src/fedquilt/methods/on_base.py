@@ -124,14 +124,14 @@ class OnBase:
         """Whether the base's models guess hidden patches instead of classes; ``predict`` then gives their losses."""
         return bool(getattr(self.base, "reconstructs", False))
 
-    def told(self, state: Any) -> Mapping[str, float]:
+    def reported(self, state: Any) -> Mapping[str, float]:
         """As the base, if it tells anything: numbers of the last round for the metrics."""
-        found: Mapping[str, float] = self.base.told(state) if hasattr(self.base, "told") else {}
+        found: Mapping[str, float] = self.base.reported(state) if hasattr(self.base, "reported") else {}
         return found
 
-    def warned(self, state: Any) -> str | None:
+    def warning(self, state: Any) -> str | None:
         """As the base, if it warns of anything."""
-        found: str | None = self.base.warned(state) if hasattr(self.base, "warned") else None
+        found: str | None = self.base.warning(state) if hasattr(self.base, "warning") else None
         return found
 
     def init_server(self, seed: Seed) -> Any:

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedquilt.errors import FrameError, InputError
 from fedquilt.records.compact import MAGIC, CompactWriter, Entries, Header, Lift, Node, Parser, escaped
 from fedquilt.records.limits import HEADER_BYTES, NO_LIMITS, SIDES, Count, Limits
-from fedquilt.records.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, needed, type_name
+from fedquilt.records.registered import CODES, DTYPES, MARKS, RECORDS, SIZES, names, needed, read_as, type_name, written
 from fedquilt.records.registered import record as record
 
 Frame = bytes | bytearray | memoryview
@@ -163,7 +163,8 @@ def _write_record(value: object, path: str, tensors: dict[str, Tensor]) -> Node:
     name = type_name(type(value))
     if RECORDS.get(name) is None:
         raise InputError(f"{type(value).__name__} at '{path or 'top'}' is not a record. Mark it with @record.")
-    return {"R": name, "v": {n: _write(getattr(value, n), f"{path}/{n}", tensors) for n in names(type(value))}}
+    fields = zip(names(type(value)), written(type(value)), strict=True)
+    return {"R": name, "v": {w: _write(getattr(value, n), f"{path}/{w}", tensors) for n, w in fields}}
 
 
 def _write_dict(value: dict[object, object], path: str, tensors: dict[str, Tensor]) -> Node:
@@ -362,7 +363,7 @@ class _Reader:
         cls = RECORDS.get(name)
         if cls is None:
             raise FrameError(f"unknown record type {name!r}. Import the module that defines it, marked with @record.")
-        expected = names(cls)
+        expected, values = names(cls), read_as(cls, values)
         if tuple(values) != expected and not needed(cls) <= values.keys() <= set(expected):
             raise FrameError(f"{name} has fields {list(expected)}, the frame has {sorted(values)}.")
         made = cls(**{k: self.read(v) if isinstance(v, dict | list) else v for k, v in values.items()})

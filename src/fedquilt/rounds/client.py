@@ -37,7 +37,7 @@ class Slot:
     memory: dict[str, object]
 
 
-@record(name="fedquilt.engines.client_side:Wire")
+@record(name="fedquilt.engines.client_side:Wire", written={"samples": "examples"})
 class Wire:
     """What travels up: the encoded upload and how many examples stand behind it."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedquilt.core.table import ClientId
+from fedquilt.moved import renamed
 from fedquilt.rounds.phases import Phase
 from fedquilt.rounds.traffic import Load
 
@@ -28,6 +29,7 @@ class ClientUpdate:
     before: object = None
     after: object = None
     trip: int = 0
+    examples = renamed("examples", "samples")
 
     @property
     def bytes_down(self) -> int:
@@ -62,6 +64,7 @@ class RoundLog:
     seconds: float = 0.0
     phases: list[Phase] = field(default_factory=list)
     void: str | None = None
+    visits = renamed("visits", "updates")
 
     def of(self, trip: int) -> list[ClientUpdate]:
         """The client updates of one exchange of the round, by its place."""

@@ -20,6 +20,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.scoring import score_of
 from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.moved import current
 from fedquilt.rounds.client import Score, one_thread
 from fedquilt.rounds.engine import Carrier, Engine
 from fedquilt.rounds.phases import peak_bytes
@@ -266,7 +267,8 @@ class Run:
     def _evaluate(self, log: RoundLog) -> Snapshot:
         """Score the models if that is due, and gather the metrics of the round."""
         began, rounds, due = time.perf_counter(), self.rounds, self.evaluator.due(self.done)
-        told = self.method.told(rounds.state) if hasattr(self.method, "told") else {}
+        report = current(self.method, "reported", "told")
+        reported = {} if report is None else report(rounds.state)
         evaluations, scores = self.evaluator.evaluate(rounds) if due else Evaluated({}, {})
         self.meters.note(log, time.perf_counter() - began if due else None, self.energy.meter.spent)
         metrics = {
@@ -274,7 +276,7 @@ class Run:
             **log.metrics(),
             **(self.engine.carried() if isinstance(self.engine, Carrier) else {}),
             "peak_bytes": peak_bytes(),
-            **told,
+            **reported,
             **scores,
             **self.meters.numbers(),
             "train_seconds": log.seconds,
@@ -297,7 +299,8 @@ class Run:
         progress |= {"energy": self.energy.state(), "virtual_seconds": self.meters.virtual, "past": self.rounds.past}
         if isinstance(self.engine, Auto):
             self.engine.expect(metrics["seconds"], self.total - self.done)
-        text = self.method.warned(self.rounds.state) if hasattr(self.method, "warned") else None
+        warning = current(self.method, "warning", "warned")
+        text = None if warning is None else warning(self.rounds.state)
         if text is not None and not progress.get("warned"):
             progress["warned"] = True
             self.note(f"round {self.done}: {text}")

@@ -13,6 +13,7 @@ from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.errors import InputError
+from fedquilt.moved import renamed
 from fedquilt.records.record import unpack
 from fedquilt.rounds.rounds import RoundLog, Rounds
 
@@ -35,6 +36,7 @@ class Snapshot:
     log: RoundLog
     evaluations: dict[ClientId, Row]
     _rounds: Rounds = field(repr=False)
+    exams = renamed("exams", "evaluations")
 
     def _current(self) -> Rounds:
         if self._rounds.done != self.round:

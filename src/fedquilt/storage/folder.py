@@ -17,7 +17,7 @@ from fedquilt.errors import FrameError, SnapshotError, StorageError
 from fedquilt.records.record import pack, record, unpack
 from fedquilt.storage.files import storage, to_json, write_atomic
 from fedquilt.storage.logs import LOGS as LOGS
-from fedquilt.storage.logs import Extent, extent_of, read
+from fedquilt.storage.logs import WERE, Extent, extent_of, read, where
 from fedquilt.storage.mending import Missing, cut_back, faults, mend
 from fedquilt.storage.slots import KEPT, Entries, FolderSlots, HandleSlots, entries_of, manifest
 
@@ -52,7 +52,7 @@ class SnapshotRecord:
     @property
     def extents(self) -> dict[str, Extent]:
         """What it vouches for of each log."""
-        return {name: Extent.of(value) for name, value in self.logs.items()}
+        return {WERE.get(name, name): Extent.of(value) for name, value in self.logs.items()}
 
 
 class RunFolder:
@@ -88,6 +88,9 @@ class RunFolder:
                     f"Another process is running '{self.path}'. Wait for it, or stop it first."
                 ) from error
         self._lock = lock
+        for new in WERE.values():
+            if (old := where(self.path, new)) != self.path / new:
+                os.replace(old, self.path / new)
 
     def close(self) -> None:
         """Let go of the folder."""

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from fedquilt.core.plain import JSON, Row
 
-ROUNDS, CLIENTS, UPDATES = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/client updates.jsonl"
+ROUNDS, CLIENTS, UPDATES = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/client_updates.jsonl"
 CLUSTERS, TRAFFIC, PHASES = "metrics/clusters.jsonl", "metrics/traffic.jsonl", "metrics/phases.jsonl"
 WITHHELD, LEDGER = "metrics/withheld.jsonl", "dropped.jsonl"
 LOGS = (ROUNDS, CLIENTS, UPDATES, CLUSTERS, TRAFFIC, PHASES, WITHHELD, LEDGER)
+WERE = {"metrics/visits.jsonl": UPDATES, "ledger.jsonl": LEDGER}  # logs, and fields of their rows, as 0.1 named them
+_FIELD_WAS = ("examples", "samples")
 ONE_A_ROUND = (ROUNDS, CLUSTERS, WITHHELD)
 _LONGEST = 10**9  # rounds
 _LARGEST = 1e300
@@ -103,6 +105,8 @@ def row_in(line: str | bytes, name: str | None = None) -> Row | None:
         return None
     if not isinstance(row, dict) or not _is_round(row.get("round")):
         return None
+    old, new = _FIELD_WAS
+    row = {new if field == old else field: value for field, value in row.items()} if old in row else row
     return row if name is None or _sound(name, row) else None
 
 
@@ -132,10 +136,16 @@ def rows_in(lines: Iterable[bytes], name: str) -> Iterator[Row | None]:
             yield row_in(line, name)
 
 
+def where(folder: Path, name: str) -> Path:
+    """Where a log is: under its own name, or under the one that 0.1 gave it."""
+    olds = [folder / old for old, new in WERE.items() if new == name and not (folder / name).exists()]
+    return next((old for old in olds if old.exists()), folder / name)
+
+
 def read(folder: Path, name: str) -> list[Row]:
     """The sound rows of a log; none if there is no such log."""
     try:
-        content = (folder / name).read_bytes()
+        content = where(folder, name).read_bytes()
     except OSError:
         return []
     return [row for row in rows_in(content.splitlines(keepends=True), name) if row is not None]
@@ -229,6 +239,7 @@ def vouched_in(result: Mapping[str, JSON]) -> dict[str, Extent]:
     found = {}
     logs = result.get("logs")
     for name, value in logs.items() if isinstance(logs, dict) else ():
+        name = WERE.get(name, name)
         if name in LOGS and isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)):
             found[name] = Extent.of(value)
     return found

@@ -91,7 +91,7 @@ def same_elsewhere(trial: Trial) -> Problems:
 def same_in_any_order(trial: Trial) -> Problems:
     """Who is asked first does not matter."""
     if trial.run(engine=Shuffled(1)).digest != trial.reference.digest:
-        yield "The result depends on the order of client updates. Does a client's work leave something for the next one?"
+        yield "The result depends on the order of client updates. Does one leave something for the next?"
 
 
 def same_without_capture(trial: Trial) -> Problems:

@@ -238,7 +238,7 @@ def test_capture_can_be_forced_and_forbidden(monkeypatch: pytest.MonkeyPatch):
     _, never = played(lambda: MLP(64, 10), False)
     assert never.captured_steps.bound == 0
     assert never._cell["births"].captured_steps.bound == 0
-    monkeypatch.setenv("FEDQUILT_TAPES", "0")
+    monkeypatch.setenv("FEDQUILT_CAPTURE", "0")
     assert played(impure.Small, True)[1].captured_steps.bound == 0
     with pytest.raises(InputError, match="got 'sometimes'"):
         Net(impure.Small, capture="sometimes")  # type: ignore[arg-type]

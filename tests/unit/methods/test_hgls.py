@@ -301,7 +301,7 @@ def test_the_search_tells_its_numbers():
     run = played(HGLS(base=fedavg()), 1)
     tally = run.state.tally
     told = {"search_candidates": 16, "search_aligned": tally.aligned, "search_taken": tally.taken}
-    assert run.method.told(run.state) == told
+    assert run.method.reported(run.state) == told
 
 
 def test_with_only_its_own_gradient_nothing_of_it_travels():

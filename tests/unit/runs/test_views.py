@@ -62,7 +62,7 @@ def test_made_files_have_the_format_of_real_ones(tmp_path: Path) -> None:
     real = Path(said.json["folder"])
     top = made_comparison(tmp_path / "made", clients=3, rounds=2, seeds=1)
     made = top / "fedavg-seed0"
-    for name in ("rounds", "clients", "visits", "traffic"):
+    for name in ("rounds", "clients", "client_updates", "traffic"):
         ours, theirs = (lines(folder / f"metrics/{name}.jsonl")[0] for folder in (made, real))
         assert set(ours) <= set(theirs), name
         assert {k: type(v) for k, v in ours.items()} == {k: type(theirs[k]) for k in ours}, name

@@ -35,6 +35,8 @@ TRIALS = 2  # client updates in which the first step that is played is compared
 SPACING = 101  # of a user's steps that are played, every so many is compared; a prime, so that all places take turns
 MOST = 64  # captured steps of one network
 
+_SWITCHES = ("FEDQUILT_CAPTURE", "FEDQUILT_TAPES")  # either of these set to 0 ends capture; the second is of 0.1
+
 Eager = Callable[[], list[Tensor]]
 Capture = Literal["auto"] | bool
 log = logging.getLogger("fedquilt")
@@ -67,7 +69,7 @@ class CapturedSteps:
     capture: Capture = "auto"
     build: tuple[object, nn.Module] | None = None
     known: dict[Hashable, _Known] = field(default_factory=dict)
-    wanted: bool = field(default_factory=lambda: enabled() and os.environ.get("FEDQUILT_TAPES", "1") != "0")
+    wanted: bool = field(default_factory=lambda: enabled() and "0" not in map(os.environ.get, _SWITCHES))
     bound: int = 0  # how often steps of a form were put captured for a client update
     _watches: dict[int, WatchedObjective] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)

@@ -73,7 +73,7 @@ class ByClass(Stages):
         shared = [label for label, count in times.items() if count > 1]
         if self.each and shared:
             raise InputError(
-                f"With each = true every task is divided by itself, and class {shared[0]} is in two groups: a test sample "
+                f"With each = true every task is divided by itself; class {shared[0]} is in two groups: a test sample "
                 "of one task would be a training sample of the other. Leave each out, or give every class to one group."
             )
 

@@ -28,7 +28,7 @@ class Balanced:
     h: Params
 
 
-@record(name="fedquilt.methods.feddyn:SlopedClient")
+@record(name="fedquilt.methods.feddyn:SlopedClient", written={"gradient": "slope"})
 class GradientClient:
     """The private part, and the gradient of the client's loss at its last model, as FedDyn reckons it."""
 

@@ -42,7 +42,7 @@ class FedNova(OnBase):
     def __post_init__(self) -> None:
         if not isinstance(self.base.optimizer, SGD):
             raise InputError(
-                f"FedNova needs SGD, with or without momentum, got {self.base.optimizer}: steps must be sums of gradients."
+                f"FedNova needs SGD, with or without momentum, got {self.base.optimizer}: steps must sum gradients."
             )
 
     def exchanges(self) -> tuple[Exchange, ...]:

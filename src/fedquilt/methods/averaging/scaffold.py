@@ -66,7 +66,7 @@ class Scaffold(OnBase):
             raise InputError(f"server_lr must be > 0, got {self.server_lr}.")
         if not isinstance(self.base.optimizer, SGD) or self.base.optimizer.momentum:
             raise InputError(
-                f"SCAFFOLD needs SGD without momentum, got {self.base.optimizer}: it reads the clients' mean gradient off "
+                f"SCAFFOLD needs SGD without momentum, got {self.base.optimizer}: it reads the mean gradient off "
                 "the distance they went, (x - y) / (K lr)."
             )
 

@@ -17,7 +17,7 @@ from fedquilt.methods.fedavg import Client
 from fedquilt.records.record import record
 
 
-@record(name="fedquilt.methods.fesem:Kept")
+@record(name="fedquilt.methods.fesem:Kept", written={"samples": "examples"})
 class LastModel:
     """The last model of a client, and its examples."""
 

@@ -258,13 +258,13 @@ class LocalizeStitch(OnBase):
         found = next((metrics[n] for n in names if n in metrics), state.accuracy)
         return replace(state, inner=inner, accuracy=found)
 
-    def told(self, state: Stitched) -> Mapping[str, float]:
+    def reported(self, state: Stitched) -> Mapping[str, float]:
         """What the base tells; K_t of the round just played, and the share of weights that clients really sent: more
         where changes are equal in size, less where classes or masks are silent."""
         if not isinstance(state, Stitched):  # of a method around this one
             return {}
         sent = {} if state.sent is None else {"stitch_density": state.sent}
-        return {**super().told(state.inner), "stitch_keep": self.density(state.accuracy), **sent}
+        return {**super().reported(state.inner), "stitch_keep": self.density(state.accuracy), **sent}
 
     def global_model(self, state: Stitched) -> Params | None:
         """As the base."""

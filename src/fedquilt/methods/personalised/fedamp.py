@@ -95,7 +95,7 @@ class FedAMP(OnBase):
         heard = {r.client: add(self.down(state, r.client).shared, r.upload.delta) for r in replies}
         return replace(state, models={**state.models, **heard})
 
-    def warned(self, state: Cloud) -> str | None:
+    def warning(self, state: Cloud) -> str | None:
         """That alpha can be too large for so many clients."""
         others = len(state.models) - 1
         if self.alpha * others <= self.sigma:

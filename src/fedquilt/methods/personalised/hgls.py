@@ -407,13 +407,13 @@ class HGLS(OnBase):
         head = pick(is_head, self.net.init(Seed(0)))
         return {n: t.to("meta") for n, t in self._sent_part(head).items()}
 
-    def told(self, state: SearchServer) -> Mapping[str, float]:
+    def reported(self, state: SearchServer) -> Mapping[str, float]:
         """What the base tells, and of the last search: gradients that clients were given, that pointed their way, and
         that they took."""
         if not isinstance(state, SearchServer):  # the base's, or of a method around this one
-            return super().told(state) if self.search == "off" else {}
+            return super().reported(state) if self.search == "off" else {}
         told = {f"search_{n}": getattr(state.tally, n) for n in ("candidates", "aligned", "taken")}
-        return {**super().told(state.base), **told}
+        return {**super().reported(state.base), **told}
 
     # Models
 

@@ -12,7 +12,7 @@ from fedquilt.records.declared import Count
 from fedquilt.records.record import record
 
 
-@record(name="fedquilt.methods.hgls_records:Peer")
+@record(name="fedquilt.methods.hgls_records:Peer", written={"gradient": "slope"})
 class Peer:
     """A client's head gradient as it travelled, and the round it is of."""
 
@@ -48,7 +48,7 @@ class SearchServer:
     tally: GradientTally
 
 
-@record(name="fedquilt.methods.hgls_records:SearchClient")
+@record(name="fedquilt.methods.hgls_records:SearchClient", written={"gradient": "slope"})
 class SearchClient:
     """The base's state at the client, its own gradient, a body it will need again, and the memory of the gradient's
     codec."""
@@ -67,7 +67,7 @@ class Invite:
     head: Params
 
 
-@record(name="fedquilt.methods.hgls_records:Others")
+@record(name="fedquilt.methods.hgls_records:Others", written={"gradients": "slopes"})
 class Others:
     """What the base will send next (None when the search is made on the client's own body), and gradients, unnamed."""
 
@@ -75,7 +75,7 @@ class Others:
     gradients: tuple[Any, ...]
 
 
-@record(name="fedquilt.methods.hgls_records:HeadUpload")
+@record(name="fedquilt.methods.hgls_records:HeadUpload", written={"gradient": "slope"})
 class HeadUpload:
     """The head ({} if it stays home), its gradient as it travels, and the base's upload."""
 

@@ -275,7 +275,7 @@ class Adapters(OnBase):
         """Of each image the loss of guessing its hidden patches, under masks that are the same every time."""
         return reconstruction(self.net, params, batch, Seed(0).fold("exam"))
 
-    def told(self, state: Anchors) -> Mapping[str, float]:
+    def reported(self, state: Anchors) -> Mapping[str, float]:
         """Numbers of the last round."""
         found = {
             f"prototypes_{n}": getattr(state.arrivals, n) for n in ("arrived", "merged", "added", "dropped", "evicted")
@@ -283,7 +283,7 @@ class Adapters(OnBase):
         spread = {f"prototypes_{n}": getattr(state.arrivals, n) for n in ("cos_mean", "cos_min", "cos_max")}
         return {"bank": len(state.bank), **found, **spread}
 
-    def warned(self, state: Anchors) -> str | None:
+    def warning(self, state: Anchors) -> str | None:
         """What should be said about the state, if anything."""
         return collapsed(state.bank, state.arrived)
 

@@ -73,7 +73,7 @@ def tails(found: Gathered) -> Panel | None:
         "tails",
         "Head, middle and tail",
         blocks,
-        "Tiers by share of training samples: the classes that hold 75 % of them are the head, those beyond 95 % the tail.",
+        "Tiers by share of training samples: classes that hold 75 % of them are the head, those beyond 95 % the tail.",
     )
 
 
