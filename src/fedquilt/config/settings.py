@@ -137,7 +137,7 @@ class StreamChoice(Kinded):
 class CodecChoice(Kinded):
     """How messages travel: a codec by name, on one field or on all; what it leaves may be coded again.
 
-    ``exchange`` is the exchange it is for; by default the one called 'train', or else the first.
+    ``exchange`` says on which exchange; by default the one called 'train', or else the first.
     """
 
     field: str | None = None

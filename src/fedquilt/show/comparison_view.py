@@ -72,7 +72,7 @@ def _how(summary: Mapping[str, JSON]) -> None:
     interval = (
         "± is the 95 % t-interval over seeds; of other columns than accuracy also that of the number of test samples. "
         if len(summary["seeds"]) > 1
-        else "One seed: no interval. ± of columns other than accuracy is the 95 % interval of the number of test samples. "
+        else "One seed: no interval. ± of other columns is the 95 % interval of the number of test samples. "
     )
     mean = "Mean over clients" if summary["measure"] == "accuracy" else "Global model on the common test set"
     say(f"{mean}, at the {chosen(summary['chosen_on'] == 'validation')}. {interval}Traffic and time per run.")
