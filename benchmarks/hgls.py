@@ -56,10 +56,10 @@ def taken(rounds: Rounds, name: str) -> float:
 def search_seconds(rounds: Rounds, data: Any) -> tuple[float, float]:
     """Seconds for features and for the search alone, of all clients, from where the run is now."""
     method, state = rounds.method, rounds.state
-    _, trip = method.exchanges()
+    _, exchange = method.exchanges()
     features = search = 0.0
     for client in data.ids:
-        mine, sent = unpack(rounds.slots.get(client)).state, trip.down(state, client)
+        mine, sent = unpack(rounds.slots.get(client)).state, exchange.down(state, client)
         model = method.base.personal_model(sent.base, mine.base)
         began = time.perf_counter()
         rows = rows_of(method.net, model, data.site(client, 0).train)
@@ -87,12 +87,12 @@ def main() -> None:
     work = {"optimizer": SGD(0.01), "batch_size": 10, "epochs": 1}
     epochs = Rounds(HGLS(network, search="off", **work), data, Local(), Seed(0))
     ours = Rounds(HGLS(network, mean_head=False, **work), data, Local(), Seed(0))
-    ratios: dict[str, list[float]] = {"search": [], "features": [], "trip": []}
+    ratios: dict[str, list[float]] = {"search": [], "features": [], "exchange": []}
     for repeat in range(chosen.repeats + 1):
-        epoch, trip = taken(epochs, "train"), taken(ours, "search")
+        epoch, exchange = taken(epochs, "train"), taken(ours, "search")
         features, search = search_seconds(ours, data)
         if repeat:  # the first warms up
-            for name, seconds in (("search", search), ("features", features), ("trip", trip)):
+            for name, seconds in (("search", search), ("features", features), ("exchange", exchange)):
                 ratios[name].append(seconds / epoch)
     result = {
         "source": source,

@@ -19,7 +19,7 @@ STEP = st.fixed_dictionaries(
         "visit": st.sets(st.sampled_from(CLIENTS)),
         "change": st.sampled_from(["new", "none", "back"]),  # a new state, the same, or one it had before
         "accept": st.booleans(),
-        "trips": st.integers(1, 2),
+        "exchanges": st.integers(1, 2),
         "roll_back": st.sampled_from([None, None, None, 0, 1]),
     }
 )
@@ -35,7 +35,9 @@ class Server:
         self.snapshots: list[tuple[int, dict[str, bytes]]] = []
         self.oldest = 0
         self.told = dict.fromkeys(CLIENTS, 0)
-        self.trips = {client: [0] for client in CLIENTS}  # the rounds of the client updates since the oldest snapshot
+        self.exchanges = {
+            client: [0] for client in CLIENTS
+        }  # the rounds of the client updates since the oldest snapshot
 
     def play(self, step: dict[str, Any]) -> None:
         if step["roll_back"] is not None and self.snapshots:
@@ -44,7 +46,7 @@ class Server:
             self.handles = dict(handles)
             self.snapshots = self.snapshots[: len(self.snapshots) - place]
             self.oldest = 0  # a new server knows of its snapshots only when it writes one
-        for _ in range(step["trips"]):
+        for _ in range(step["exchanges"]):
             for client in step["visit"]:
                 self.update(client, step)
         self.round += 1
@@ -61,7 +63,7 @@ class Server:
         kept = None if frame is None else self.keep.put(client, frame, self.round, asked)
         self.keep.prune(client, asked, self.oldest)
         self.told[client] = self.oldest
-        self.trips[client].append(self.round)
+        self.exchanges[client].append(self.round)
         if kept is not None and step["accept"]:
             self.handles[client] = kept
 
@@ -71,7 +73,7 @@ class Server:
                 self.keep.get(client, digest)
         for client in CLIENTS:
             mine = [Version.of(n) for n in self.keep.shelf.names() if n.startswith(token(client))]
-            updates = [r for r in self.trips[client] if r >= self.told[client]]
+            updates = [r for r in self.exchanges[client] if r >= self.told[client]]
             assert len(mine) <= 2 * len(updates) + 1 + self._doubles(mine)
 
     @staticmethod
@@ -93,14 +95,14 @@ def test_a_long_run_keeps_three_versions_of_a_client():
     # r stay, and the one that the older of them came from.
     server = Server(Keep(InMemory({})), every=1)
     for _ in range(30):
-        server.play({"visit": ["a"], "change": "new", "accept": True, "trips": 1, "roll_back": None})
+        server.play({"visit": ["a"], "change": "new", "accept": True, "exchanges": 1, "roll_back": None})
     assert len(list(server.keep.shelf.names())) == 3
 
 
 def test_rejected_states_go_too():
     server = Server(Keep(InMemory({})), every=1)
     for accept in [True, *[False] * 20]:
-        server.play({"visit": ["a"], "change": "new", "accept": accept, "trips": 1, "roll_back": None})
+        server.play({"visit": ["a"], "change": "new", "accept": accept, "exchanges": 1, "roll_back": None})
     assert len(list(server.keep.shelf.names())) <= 4
 
 

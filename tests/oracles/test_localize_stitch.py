@@ -111,12 +111,12 @@ def test_the_accuracy_is_the_clients_held_out_one_and_steers_the_next_density() 
 def update(method: Any, federation: Federation = TOY, client: int = 1) -> tuple[Any, Any, Any, Any]:
     """One client update: server state, what was sent, the frame up, and what the server makes of it."""
     state = method.init_server(Seed(0).fold("server"))
-    trip = method.exchanges()[0]
-    sent = trip.down(state, client)
+    exchange = method.exchanges()[0]
+    sent = exchange.down(state, client)
     side = ClientSide(method, federation, Seed(0))
     outcome = side.update(Task("train", client, 0, pack(sent), None))
     wire = unpack(outcome.upload).upload
-    return state, sent, outcome.upload, trip.codec.decode(wire, sent)
+    return state, sent, outcome.upload, exchange.codec.decode(wire, sent)
 
 
 def test_l_no_data_in_any_message() -> None:
@@ -146,11 +146,11 @@ def test_error_feedback_sends_later_what_was_not_sent() -> None:
     plain = FedAvg(objective=NET, **WORK)
     side = ClientSide(method, TOY, Seed(0))
     state = method.init_server(Seed(0).fold("server"))
-    trip = method.exchanges()[0]
-    sent = trip.down(state, 1)
+    exchange = method.exchanges()[0]
+    sent = exchange.down(state, 1)
     outcome = side.update(Task("train", 1, 0, pack(sent), None))
     owed = unpack(outcome.slot).memory["train"].owed
-    got = trip.codec.decode(unpack(outcome.upload).upload, sent).inner.delta
+    got = exchange.codec.decode(unpack(outcome.upload).upload, sent).inner.delta
     whole = update(plain)[3].delta
     close({n: got[n] + owed[n] for n in got}, whole, 1e-7)
     assert method.stitch.divide == "clients"

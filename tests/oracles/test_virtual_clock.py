@@ -21,7 +21,7 @@ def client_update(
 ) -> dict[str, Any]:
     return {
         "exchange": "train",
-        "trip": 0,
+        "place": 0,
         "client": client,
         "bytes_down": down,
         "bytes_up": up,
@@ -39,9 +39,9 @@ def test_the_slowest_participant_and_the_server() -> None:
     """
     clock = VirtualClock(Network(downlink_mbps=8, uplink_mbps=2, latency_ms=100, compute_scale=3))
     updates = [client_update(1, 2_000_000, 250_000, 1.0), client_update(2, 1_000_000, 1_000_000, 2.0)]
-    (trip,) = clock.trips(updates, {"train": 0.5})
-    assert (trip.broadcast, trip.train, trip.upload, trip.aggregate) == pytest.approx((1.1, 6.0, 4.1, 0.5))
-    assert trip.seconds == pytest.approx(11.7)
+    (place,) = clock.exchanges(updates, {"train": 0.5})
+    assert (place.broadcast, place.train, place.upload, place.aggregate) == pytest.approx((1.1, 6.0, 4.1, 0.5))
+    assert place.seconds == pytest.approx(11.7)
 
 
 def test_exchanges_follow_each_other_and_equal_ones_share_the_servers_seconds() -> None:
@@ -50,21 +50,21 @@ def test_exchanges_follow_each_other_and_equal_ones_share_the_servers_seconds() 
     updates = [
         client_update(1, 9, 9, 2.0),
         client_update(2, 9, 9, 5.0),
-        client_update(1, 9, 9, 7.0, trip=1, exchange="search"),
-        client_update(1, 9, 9, 3.0, trip=2),
+        client_update(1, 9, 9, 7.0, place=1, exchange="search"),
+        client_update(1, 9, 9, 3.0, place=2),
     ]
-    found = clock.trips(updates, {"train": 1.0, "search": 0.25})
+    found = clock.exchanges(updates, {"train": 1.0, "search": 0.25})
     assert [(t.exchange, t.seconds) for t in found] == [("train", 5.5), ("search", 7.25), ("train", 3.5)]
 
 
 def test_given_seconds_per_step_make_the_clock_independent_of_the_machine() -> None:
     clock = VirtualClock(Network(seconds_per_step=0.2, compute_scale=2))
-    (trip,) = clock.trips(
+    (place,) = clock.exchanges(
         [client_update(1, 9, 9, seconds=123.0, steps=10), client_update(2, 9, 9, steps=None)], {"train": 55.0}
     )
-    assert trip.seconds == pytest.approx(4.0)
+    assert place.seconds == pytest.approx(4.0)
     fixed = VirtualClock(Network(seconds_per_step=0.2, server_seconds=1.5))
-    assert fixed.trips([client_update(1, 9, 9)], {"train": 55.0})[0].seconds == pytest.approx(3.5)
+    assert fixed.exchanges([client_update(1, 9, 9)], {"train": 55.0})[0].seconds == pytest.approx(3.5)
 
 
 def test_profiles_are_drawn_by_shares_and_stay_with_their_client() -> None:

@@ -98,8 +98,8 @@ class Played:
         one, and the personal model's, where it differs, the client's own.
         """
         method, who = self.learned.method, self.clients[0] if client is None else client
-        state, visited = self.state(who)
-        alone = client is None or not visited
+        state, asked = self.state(who)
+        alone = client is None or not asked
         told = getattr(method, "heads", None)
         if told is not None:
             found: Heads | None = told(self.download(who), state)

@@ -63,7 +63,7 @@ def by_round(clock: VirtualClock, view: RunView) -> dict[int, float]:
         number = row["round"]
         known = [Phase(p["exchange"], p["phase"], p["seconds"]) for p in phases.get(number, []) if "seconds" in p]
         here = [{**v, "client": _id(v["client"])} for v in updates.get(number, [])]
-        total += sum(trip.seconds for trip in clock.trips(here, server_seconds(known)))
+        total += sum(exchange.seconds for exchange in clock.exchanges(here, server_seconds(known)))
         found[number] = total
     return found
 

@@ -61,44 +61,44 @@ def _made(kind: str, options: Row, where: str) -> Codec:
 def check_codecs(method: Method, source: Source, seed: Seed) -> None:
     """Refuse codecs that cannot work on what this method sends: one small exchange of one client is coded and
     decoded."""
-    trips = [e for e in method.exchanges() if e.codec != plain or e.download != plain]
-    if not trips or not len(source.ids):
+    exchanges = [e for e in method.exchanges() if e.codec != plain or e.download != plain]
+    if not exchanges or not len(source.ids):
         return
     client = source.ids[0]
     state, own = method.init_server(seed.fold("server")), first_state(method, seed, client)
     site = _few_rows(source.site(client, 0))
-    for trip in trips:
-        context = Context(0, client, seed.fold("check", trip.name))
-        with _named(trip, "downloads"):
-            sent = trip.downloaded(state, client, 0, seed)
+    for exchange in exchanges:
+        context = Context(0, client, seed.fold("check", exchange.name))
+        with _named(exchange, "downloads"):
+            sent = exchange.downloaded(state, client, 0, seed)
         try:
-            upload = _short(trip).work(sent, own, site, context)[1]
+            upload = _short(exchange).work(sent, own, site, context)[1]
         except Exception:  # what the method itself does wrong, the run will say
             continue
-        with _named(trip, "uploads"):
-            wire, _ = trip.codec.encode(upload, sent, None, context.seed)
-            trip.codec.decode(unpack(pack(wire, compact=True)), sent)
+        with _named(exchange, "uploads"):
+            wire, _ = exchange.codec.encode(upload, sent, None, context.seed)
+            exchange.codec.decode(unpack(pack(wire, compact=True)), sent)
 
 
 class _named:
     """Say whose codec it was."""
 
-    def __init__(self, trip: Exchange, what: str) -> None:
-        self.trip, self.what = trip, what
+    def __init__(self, exchange: Exchange, what: str) -> None:
+        self.exchange, self.what = exchange, what
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, FedquiltError):
-            codec = self.trip.codec if self.what == "uploads" else self.trip.download
+            codec = self.exchange.codec if self.what == "uploads" else self.exchange.download
             raise InputError(
-                f"The codec {codec!r} cannot code the {self.what} of '{self.trip.name}'. {error}"
+                f"The codec {codec!r} cannot code the {self.what} of '{self.exchange.name}'. {error}"
             ) from error
 
 
-def _short(trip: Exchange) -> Exchange:
-    return trip.training(steps=1) if isinstance(trip.work, Train) else trip
+def _short(exchange: Exchange) -> Exchange:
+    return exchange.training(steps=1) if isinstance(exchange.work, Train) else exchange
 
 
 def _few_rows(site: Site) -> Site:

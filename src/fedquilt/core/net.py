@@ -133,12 +133,12 @@ class Net:
     @property
     def captured_steps(self) -> CapturedSteps:
         """Its captured steps; none where a pass also changes the module (BatchNorm, buffers of a module's own)."""
-        if "tapes" not in self._cell:
+        if "captured" not in self._cell:
             resident = self._resident()
             captured_steps = CapturedSteps(resident, self.capture)
             captured_steps.wanted = captured_steps.wanted and not resident.normalises and not resident.transient
-            self._cell["tapes"] = captured_steps
-        found: CapturedSteps = self._cell["tapes"]
+            self._cell["captured"] = captured_steps
+        found: CapturedSteps = self._cell["captured"]
         return found
 
     @property

@@ -98,8 +98,8 @@ class Descent:
     context: Context
 
 
-Visited = tuple[C, U, Job, Trained]  # the client's new state, the upload, and both ends of the training
-Play = Generator[Descent, Trained, Visited[C, U]]
+ClientResult = tuple[C, U, Job, Trained]  # the client's new state, the upload, and both ends of the training
+Play = Generator[Descent, Trained, ClientResult[C, U]]
 
 
 def labelled(site: Site) -> Table:
@@ -125,7 +125,7 @@ class TrainingWork(ABC, Generic[D, C, U]):
 
     def run(
         self, download: D, client: C, site: Site, context: Context, device: torch.device | None = None
-    ) -> Visited[C, U]:
+    ) -> ClientResult[C, U]:
         """As calling it, and also what it began with and what it left behind, for engines that measure."""
         return _played(self.play(download, client, site, context), device)
 
@@ -281,7 +281,7 @@ def _left_behind(params: Params, gradient: Params, losses: list[Tensor], lr: flo
     return Trained(home, gradients, len(losses), mean_loss, lr, kept)
 
 
-def _played(play: Play[C, U], device: torch.device | None) -> Visited[C, U]:
+def _played(play: Play[C, U], device: torch.device | None) -> ClientResult[C, U]:
     """Play it here, one descent after another."""
     try:
         descent = next(play)
@@ -290,7 +290,7 @@ def _played(play: Play[C, U], device: torch.device | None) -> Visited[C, U]:
                 trained = descent.train.descend(descent, device)
             descent = play.send(trained)
     except StopIteration as end:
-        found: Visited[C, U] = end.value
+        found: ClientResult[C, U] = end.value
         return found
 
 

@@ -191,8 +191,8 @@ def _own_tests(
     everybody, parts = by_user(names, len(names), None, Seed(0))
     place = dict(zip(everybody, parts, strict=True))
     own = [place.get(c, np.zeros(0, np.int64)) for c in ids]
-    strangers = np.flatnonzero(~np.isin(names, np.unique(np.asarray(user))))
-    return (own, strangers) if any(len(rows) for rows in own) else None
+    others = np.flatnonzero(~np.isin(names, np.unique(np.asarray(user))))
+    return (own, others) if any(len(rows) for rows in own) else None
 
 
 def _with_own_tests(
@@ -207,14 +207,14 @@ def _with_own_tests(
     """Users who are evaluated on their own samples of the test set; those of people who never train are the global
     test."""
     assert extras.global_test is not None
-    (own, strangers), (x, y) = found, extras.global_test
+    (own, others), (x, y) = found, extras.global_test
     tests = pair_columns(x, y, "test samples", extras.tabular)
     same_kind(columns["x"], tests["x"], "test samples")
     base = len(columns["x"])
     whole = {name: torch.cat([column, tests[name]]) for name, column in columns.items()}
     rows = ClientRows.of(parts)
     train, held, _ = split(rows, 0.0, valid, seed.fold("split").numpy().random(len(rows.index)))
-    wide = (np.asarray(x)[strangers], np.asarray(y)[strangers]) if len(strangers) else None
+    wide = (np.asarray(x)[others], np.asarray(y)[others]) if len(others) else None
     made = Holdings(whole, ids, train, held, ClientRows.of([rows + base for rows in own]))
     return replace(extras, global_test=wide).complete(made)
 

@@ -13,7 +13,7 @@ from fedquilt.core.capture.steps import EAGER
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.core.train import Descent, InTurn, Play, Train, Trained, Visited
+from fedquilt.core.train import Descent, InTurn, Play, Train, Trained, ClientResult
 from fedquilt.engines.local import Local
 from fedquilt.engines.stacked import REMEDY, alike, descend
 from fedquilt.errors import InputError
@@ -32,7 +32,7 @@ class _Lane:
 
     def __init__(self, client_update: OpenUpdate) -> None:
         self.update = client_update
-        self.found: Visited | None = None
+        self.found: ClientResult | None = None
         work: Any = client_update.exchange.work
         self._play: Play = work.play(
             client_update.sent, client_update.slot.state, client_update.site, client_update.context

@@ -47,17 +47,17 @@ class Compressed(OnBase):
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """As the base, one of them with codecs."""
-        trips = {e.name: e for e in self.base.exchanges()}
-        chosen = self.exchange or ("train" if "train" in trips else next(iter(trips)))
-        if chosen not in trips:
-            raise InputError(f"There is no exchange {chosen!r}; there is {', '.join(trips)}.")
-        trip = trips[chosen]
-        trips[chosen] = replace(
-            trip,
-            codec=trip.codec if self.codec == plain else self.codec,
-            download=trip.download if self.download == plain else self.download,
+        exchanges = {e.name: e for e in self.base.exchanges()}
+        chosen = self.exchange or ("train" if "train" in exchanges else next(iter(exchanges)))
+        if chosen not in exchanges:
+            raise InputError(f"There is no exchange {chosen!r}; there is {', '.join(exchanges)}.")
+        exchange = exchanges[chosen]
+        exchanges[chosen] = replace(
+            exchange,
+            codec=exchange.codec if self.codec == plain else self.codec,
+            download=exchange.download if self.download == plain else self.download,
         )
-        return tuple(trips.values())
+        return tuple(exchanges.values())
 
     def plan(self, state: object, round: int) -> tuple[str, ...]:
         """As the base."""

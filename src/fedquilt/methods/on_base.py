@@ -144,8 +144,8 @@ class OnBase:
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """As the base."""
-        trips: tuple[Exchange, ...] = self.base.exchanges()
-        return trips
+        exchanges: tuple[Exchange, ...] = self.base.exchanges()
+        return exchanges
 
     def plan(self, state: Any, round: int) -> tuple[str, ...]:
         """Every exchange, every round."""

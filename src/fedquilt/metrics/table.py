@@ -36,7 +36,7 @@ Summary = Literal["pooled", "std", "worst10", "common"]
 Place = Literal["table", "report", "watch"]
 GROUP = "fedquilt.metrics"  # of entry points
 ROWS_HALF = "_rows_half_95"  # ends the key of half the 95 % interval that the number of test samples leaves
-_TAKEN = ("round", "client", "model", "split", "rows", "rarest", "scored", "visited")  # in clients' samples
+_TAKEN = ("round", "client", "model", "split", "rows", "rarest", "scored", "asked")  # in clients' samples
 
 
 _ENDS = ("pooled", "std", "worst10", "low", "high", "half_95", "rows_half_95")  # of keys beside a metric's own

@@ -18,7 +18,7 @@ from fedquilt.core.exchange import Context, Exchange, Method
 from fedquilt.core.params import Params, finite
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, Source, Table
-from fedquilt.core.train import InTurn, Job, Train, Trained, Visited
+from fedquilt.core.train import InTurn, Job, Train, Trained, ClientResult
 from fedquilt.errors import ExchangeError, FedquiltError, FrameError, StageError
 from fedquilt.records.record import Frame, equal, pack, pack_into, record, same, tensors_in, unpack
 from fedquilt.rounds.beside import Beside
@@ -153,7 +153,7 @@ class ClientSide:
         """Do the client's part of an exchange."""
         update = self.open(task)
         work = update.exchange.work
-        found: Visited | None = None
+        found: ClientResult | None = None
         with (
             self.at("work", task),
             update.context.seed.fold("elsewhere").ambient(),
@@ -184,7 +184,7 @@ class ClientSide:
         self._read = (exchange.name, frame, sent, _versions(sent))
         return sent
 
-    def close_trained(self, update: OpenUpdate, found: Visited) -> Outcome:
+    def close_trained(self, update: OpenUpdate, found: ClientResult) -> Outcome:
         """As :meth:`close`, after a training, which is measured if the task asks for it."""
         state, upload, job, trained = found
         with self.at("work", update.task):

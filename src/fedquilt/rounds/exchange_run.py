@@ -142,7 +142,7 @@ class ExchangeRun:
         notes = (outcome.steps, outcome.loss, outcome.before, outcome.after)
         seconds, samples = outcome.seconds, wire.samples
         log.updates.append(
-            ClientUpdate(exchange.name, client, sent.load, load, seconds, samples, *notes, trip=self.place)
+            ClientUpdate(exchange.name, client, sent.load, load, seconds, samples, *notes, place=self.place)
         )
         return Reply(client, wire.samples, upload)
 
@@ -187,7 +187,7 @@ class ExchangeRun:
         """The clients are asked again, and begin from the same states."""
         for update in self.log.of(self.place):
             self.rounds.slots.back(update.client)
-        self.log.updates = [v for v in self.log.updates if v.trip != self.place]
+        self.log.updates = [v for v in self.log.updates if v.place != self.place]
         yield from self._coming()
 
     def _holding(self, replies: Replies) -> Replies:

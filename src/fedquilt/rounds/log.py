@@ -28,7 +28,7 @@ class ClientUpdate:
     loss: float | None = None
     before: object = None
     after: object = None
-    trip: int = 0
+    place: int = 0
     examples = renamed("examples", "samples")
 
     @property
@@ -66,9 +66,9 @@ class RoundLog:
     void: str | None = None
     visits = renamed("visits", "updates")
 
-    def of(self, trip: int) -> list[ClientUpdate]:
+    def of(self, place: int) -> list[ClientUpdate]:
         """The client updates of one exchange of the round, by its place."""
-        return [v for v in self.updates if v.trip == trip]
+        return [v for v in self.updates if v.place == place]
 
     def leave_out(self, update: ClientUpdate, reason: str) -> None:
         """A client update does not count after all."""

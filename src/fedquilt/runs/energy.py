@@ -34,7 +34,7 @@ class Metered:
 
     def __init__(self, engine: Engine, meter: Meter) -> None:
         self.engine, self.meter, self.name, self.keeps_states = engine, meter, engine.name, engine.keeps_states
-        self.visited: list[tuple[ClientId, float, float | None]] = []
+        self.measured: list[tuple[ClientId, float, float | None]] = []
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
         """As the engine."""
@@ -54,7 +54,7 @@ class Metered:
             if pair is None:
                 return
             if alone and spent is not None and isinstance(pair[1], Outcome):
-                self.visited.append((pair[0], spent, change_in(pair[1].upload)))
+                self.measured.append((pair[0], spent, change_in(pair[1].upload)))
             yield pair
 
     def evaluations(
@@ -108,22 +108,22 @@ class Energy:
         """A round: what is not spent waiting for clients is the server's, 'aggregate'."""
         if self._metered is None:
             return play()
-        self._metered.visited = []
+        self._metered.measured = []
         waited, before = self.meter.spent.get("train", 0.0), self.meter.read()
         log = play()
         spent = self.meter.since(before)
         if spent is not None:
             self.rounds += 1
             self.meter.add("aggregate", max(spent - (self.meter.spent.get("train", 0.0) - waited), 0.0))
-        for _, joules, change in self._metered.visited:
+        for _, joules, change in self._metered.measured:
             if change is not None:
                 self.changed = {"joules": self.changed["joules"] + joules, "change": self.changed["change"] + change}
         return log
 
     def of(self, updates: Sequence[ClientUpdate]) -> list[Row]:
         """What is known of each client update: joules, model change, and their ratio."""
-        known = {} if self._metered is None else {c: (j, d) for c, j, d in self._metered.visited}
-        if len(known) < len(updates) or self._metered is None or len(self._metered.visited) != len(known):
+        known = {} if self._metered is None else {c: (j, d) for c, j, d in self._metered.measured}
+        if len(known) < len(updates) or self._metered is None or len(self._metered.measured) != len(known):
             return [{} for _ in updates]  # nothing measured, or several exchanges to a client in one round
         return [_client_update(*known[update.client]) if update.client in known else {} for update in updates]
 

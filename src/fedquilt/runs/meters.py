@@ -31,10 +31,10 @@ class Meters:
         phases = list(log.phases)
         if evaluated is not None:
             phases.append(Phase(None, "evaluate", evaluated, resident()))
-        trips, sent = self._trips(log), _sent(log)
-        rows = [self._row(log.round + 1, phase, trips, sent) for phase in phases]
+        exchanges, sent = self._exchanges(log), _sent(log)
+        rows = [self._row(log.round + 1, phase, exchanges, sent) for phase in phases]
         if self.virtual is not None:
-            self.virtual += sum(trip.seconds for trip in trips)
+            self.virtual += sum(exchange.seconds for exchange in exchanges)
         self.rows = rows + self._joules(rows, spent)
 
     def numbers(self) -> dict[str, float]:
@@ -44,20 +44,20 @@ class Meters:
             found[f"seconds_{row['phase']}"] += row.get("seconds", 0.0)
         return found if self.virtual is None else {**found, "virtual_seconds": self.virtual}
 
-    def _trips(self, log: RoundLog) -> list[TimedExchange]:
+    def _exchanges(self, log: RoundLog) -> list[TimedExchange]:
         if self.clock is None:
             return []
         updates = ({name: getattr(update, name) for name in NEEDED} for update in log.updates)
-        return self.clock.trips(updates, server_seconds(log.phases))
+        return self.clock.exchanges(updates, server_seconds(log.phases))
 
     def _row(
-        self, round: int, phase: Phase, trips: list[TimedExchange], sent: Mapping[tuple[str | None, str], int]
+        self, round: int, phase: Phase, exchanges: list[TimedExchange], sent: Mapping[tuple[str | None, str], int]
     ) -> Row:
         row: Row = {"round": round, **vars(phase)}
         if phase.phase in ("broadcast", "upload"):
             row["bytes"] = sent.get((phase.exchange, phase.phase), 0)
         if self.clock is not None and phase.exchange is not None and phase.phase in PARTS:
-            row["virtual_seconds"] = sum(getattr(t, phase.phase) for t in trips if t.exchange == phase.exchange)
+            row["virtual_seconds"] = sum(getattr(t, phase.phase) for t in exchanges if t.exchange == phase.exchange)
         return row
 
     def _joules(self, rows: list[Row], spent: Mapping[str, float]) -> list[Row]:
@@ -85,8 +85,8 @@ class Meters:
 def _sent(log: RoundLog) -> dict[tuple[str | None, str], int]:
     """The bytes of each exchange, down and up, also of replies that were left out."""
     found: dict[tuple[str | None, str], int] = {}
-    trips: list[ClientUpdate | Quarantine] = [*log.updates, *log.quarantined]
-    for one in trips:
+    exchanges: list[ClientUpdate | Quarantine] = [*log.updates, *log.quarantined]
+    for one in exchanges:
         for phase, size in (("broadcast", one.bytes_down), ("upload", one.bytes_up)):
             found[one.exchange, phase] = found.get((one.exchange, phase), 0) + size
     return found

@@ -18,7 +18,7 @@ from fedquilt.core.table import ClientId
 from fedquilt.rounds.phases import Phase
 
 PARTS = ("broadcast", "train", "upload", "aggregate")  # download, work, upload, server
-NEEDED = ("trip", "exchange", "client", "bytes_down", "bytes_up", "seconds", "steps")  # of a client update
+NEEDED = ("place", "exchange", "client", "bytes_down", "bytes_up", "seconds", "steps")  # of a client update
 SERVER = ("broadcast", "upload", "aggregate")  # phases of the server's own work
 
 
@@ -87,18 +87,18 @@ class VirtualClock:
             profile.compute_scale / factors[2],
         )
 
-    def trips(self, updates: Iterable[Mapping[str, JSON]], server: Mapping[str, float]) -> list[TimedExchange]:
+    def exchanges(self, updates: Iterable[Mapping[str, JSON]], server: Mapping[str, float]) -> list[TimedExchange]:
         """The exchanges of one round, from its client updates (rows of metrics/client_updates.jsonl) and the seconds
         that the server worked for each exchange."""
         slowest: dict[tuple[int, str], tuple[float, float, float]] = {}
         for update in updates:
-            key, parts = (update.get("trip", 0), update["exchange"]), self._parts(update)
+            key, parts = (update.get("place", 0), update["exchange"]), self._parts(update)
             if key not in slowest or sum(parts) > sum(slowest[key]):
                 slowest[key] = parts
         names = [name for _, name in slowest]
         return [
-            TimedExchange(name, *slowest[trip, name], self._server(server.get(name, 0.0) / names.count(name)))
-            for trip, name in sorted(slowest)
+            TimedExchange(name, *slowest[place, name], self._server(server.get(name, 0.0) / names.count(name)))
+            for place, name in sorted(slowest)
         ]
 
     def _parts(self, update: Mapping[str, JSON]) -> tuple[float, float, float]:

@@ -31,7 +31,7 @@ def tails_tables(found: Mapping[str, JSON]) -> None:
     for how in ("plain", "masked"):
         rows = {name: kinds[how] for name, kinds in found["clients"].items()}
         what = "all classes" if how == "plain" else "only classes that the client has training samples of"
-        _table(f"mean over {found['examined']} clients, own test samples, {what}, %", rows)
+        _table(f"mean over {found['evaluated']} clients, own test samples, {what}, %", rows)
     say("± is the 95 % interval that the number of test samples leaves.")
     groups = found["groups"]["by_share"]
     say("groups by share of rows: " + "; ".join(f"{name} {classes}" for name, classes in groups.items()))

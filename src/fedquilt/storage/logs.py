@@ -20,7 +20,7 @@ CLUSTERS, TRAFFIC, PHASES = "metrics/clusters.jsonl", "metrics/traffic.jsonl", "
 WITHHELD, LEDGER = "metrics/withheld.jsonl", "dropped.jsonl"
 LOGS = (ROUNDS, CLIENTS, UPDATES, CLUSTERS, TRAFFIC, PHASES, WITHHELD, LEDGER)
 WERE = {"metrics/visits.jsonl": UPDATES, "ledger.jsonl": LEDGER}  # logs, and fields of their rows, as 0.1 named them
-_FIELD_WAS = ("examples", "samples")
+_FIELDS_WERE = {"examples": "samples", "trip": "place"}
 ONE_A_ROUND = (ROUNDS, CLUSTERS, WITHHELD)
 _LONGEST = 10**9  # rounds
 _LARGEST = 1e300
@@ -105,8 +105,8 @@ def row_in(line: str | bytes, name: str | None = None) -> Row | None:
         return None
     if not isinstance(row, dict) or not _is_round(row.get("round")):
         return None
-    old, new = _FIELD_WAS
-    row = {new if field == old else field: value for field, value in row.items()} if old in row else row
+    if not row.keys().isdisjoint(_FIELDS_WERE):
+        row = {_FIELDS_WERE.get(field, field): value for field, value in row.items()}
     return row if name is None or _sound(name, row) else None
 
 

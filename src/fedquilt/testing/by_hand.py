@@ -38,7 +38,7 @@ class PlayedExchange:
 class Play:
     """All exchanges of a few rounds, and which functions changed an argument."""
 
-    trips: tuple[PlayedExchange, ...]
+    exchanges: tuple[PlayedExchange, ...]
     changed: tuple[str, ...]
 
 
@@ -91,7 +91,7 @@ def watched(exchange: Exchange, found: list[str]) -> Exchange:
 def played(method: Method, source: Source, rounds: int) -> Play:
     """A few rounds of the first two clients."""
     seed, found = Seed(3), list[str]()
-    trips: list[PlayedExchange] = []
+    done: list[PlayedExchange] = []
     with one_thread():
         state = method.init_server(seed)
         clients = {c: method.init_client(seed.fold(c)) for c in source.ids[:2]}
@@ -99,13 +99,13 @@ def played(method: Method, source: Source, rounds: int) -> Play:
         for round in range(rounds):
             for name in method.plan(state, round):
                 context = Context(round, None, seed.fold(round, name), len(source.ids))
-                trip = visited(exchanges[name], state, clients, source, context, found)
-                state, clients = trip.next, dict(zip(clients, trip.after, strict=True))
-                trips.append(trip)
-    return Play(tuple(trips), tuple(dict.fromkeys(found)))
+                last = work_through(exchanges[name], state, clients, source, context, found)
+                state, clients = last.next, dict(zip(clients, last.after, strict=True))
+                done.append(last)
+    return Play(tuple(done), tuple(dict.fromkeys(found)))
 
 
-def visited(
+def work_through(
     exchange: Exchange,
     state: object,
     clients: Mapping[ClientId, object],
@@ -114,7 +114,7 @@ def visited(
     found: list[str],
 ) -> PlayedExchange:
     """One exchange with all of these clients, whose states are given."""
-    trip, replies = PlayedExchange(exchange, state), list[Reply[object]]()
+    played, replies = PlayedExchange(exchange, state), list[Reply[object]]()
     share = getattr(source, "columns_for_sharing", dict)
     data = mark(share())
     for client, mine in clients.items():
@@ -123,20 +123,20 @@ def visited(
         after, upload = exchange.work(sent, mine, site, Context(context.round, client, context.seed.fold(client)))
         if (kept, data) != (mark(state), mark(share())):
             found.append(f"exchange '{exchange.name}', work changes the server's state or the client's data.")
-        trip.sent.append(sent)
-        trip.before.append(mine)
-        trip.after.append(after)
-        trip.uploads.append(upload)
+        played.sent.append(sent)
+        played.before.append(mine)
+        played.after.append(after)
+        played.uploads.append(upload)
         replies.append(Reply(client, site.samples, upload))
-    trip.next = _heard(trip, replies, context, found)
-    return trip
+    played.next = _heard(played, replies, context, found)
+    return played
 
 
-def _heard(trip: PlayedExchange, replies: Iterable[Reply[object]], context: Context, found: list[str]) -> object:
+def _heard(played: PlayedExchange, replies: Iterable[Reply[object]], context: Context, found: list[str]) -> object:
     """The state after the replies, which must stay as they are."""
-    given = [trip.uploads, trip.after, trip.sent]
+    given = [played.uploads, played.after, played.sent]
     before = [mark(values) for values in given]
-    state = trip.exchange.up(trip.state, iter(replies), context)
+    state = played.exchange.up(played.state, iter(replies), context)
     if before != [mark(values) for values in given]:
-        found.append(f"exchange '{trip.exchange.name}', up changes the uploads, or what they share with a client.")
+        found.append(f"exchange '{played.exchange.name}', up changes the uploads, or what they share with a client.")
     return state

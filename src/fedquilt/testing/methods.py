@@ -133,33 +133,33 @@ def _other_numbers(found: EndedRun, expected: EndedRun) -> Problems:
 
 def survives_packing(trial: Trial) -> Problems:
     """Every state and message, packed and unpacked, has its type and its bits."""
-    for trip in trial.play.trips:
-        for value in trip.values:
+    for played in trial.play.exchanges:
+        for value in played.values:
             again = unpack(pack(value))
             pairs = list(zip(tensors_in(again), tensors_in(value), strict=True))
             same = type(again) is type(value) and pack(again) == pack(value)
             if not same or not all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs):
-                yield f"exchange '{trip.exchange.name}': a {type(value).__name__} is not itself after an exchange."
+                yield f"exchange '{played.exchange.name}': a {type(value).__name__} is not itself after a round trip."
 
 
 def changes_no_argument(trial: Trial) -> Problems:
     """States, messages and data are the same before and after every function; what is new is in new records."""
     yield from trial.play.changed
-    first, last = trial.play.trips[0], trial.play.trips[-1]
+    first, last = trial.play.exchanges[0], trial.play.exchanges[-1]
     if pack(first.state) == pack(last.next) and pack(first.before) == pack(last.after):
         yield f"After {trial.rounds} rounds, neither the server's state nor that of a client has changed."
 
 
 def questions_change_nothing(trial: Trial) -> Problems:
     """Models can be asked for and used, and the state can hear of scores: all states stay as they are."""
-    method, trip = trial.method, trial.play.trips[0]
-    given = [trip.next, trip.sent, trip.after]
+    method, played = trial.method, trial.play.exchanges[0]
+    given = [played.next, played.sent, played.after]
     marks = [pack(value) for value in given]
-    models = [method.personal_model(s, c) for s, c in zip(trip.sent, trip.after, strict=True)]
-    whole = method.global_model(trip.next)
+    models = [method.personal_model(s, c) for s, c in zip(played.sent, played.after, strict=True)]
+    whole = method.global_model(played.next)
     for model in [*models, *([] if whole is None else [whole])]:
         yield from _predicts(trial, model)
-    method.observe(trip.next, {"valid_accuracy": 0.5})
+    method.observe(played.next, {"valid_accuracy": 0.5})
     if [pack(value) for value in given] != marks:
         yield "personal_model, global_model, predict or observe changes what it is given."
 
@@ -180,9 +180,9 @@ def _predicts(trial: Trial, model: Params) -> Problems:
 
 def stays_without_replies(trial: Trial) -> Problems:
     """With no replies, ``up`` returns the state that it was given."""
-    for trip in trial.play.trips:
-        if pack(trip.exchange.up(trip.state, iter(()), Context(0, None, Seed(0)))) != pack(trip.state):
-            yield f"exchange '{trip.exchange.name}': without replies, up must return the state that it was given."
+    for played in trial.play.exchanges:
+        if pack(played.exchange.up(played.state, iter(()), Context(0, None, Seed(0)))) != pack(played.state):
+            yield f"exchange '{played.exchange.name}': without replies, up must return the state that it was given."
 
 
 def refuses_nan(trial: Trial) -> Problems:

@@ -44,7 +44,7 @@ class Clients:
                 tail.forget()
             (_, scores), (_, updates) = self._scores.read(), self._updates.read()
         for row in updates:
-            self._note(row, number, {f"visit_{name}": row.get(name) for name in UPDATES}, "visited")
+            self._note(row, number, {f"update_{name}": row.get(name) for name in UPDATES}, "asked")
         columns = [*client_columns("watch"), {"key": "rows"}]
         for row in scores:
             if (row.get("model"), row.get("split")) == ("deployed", "test"):

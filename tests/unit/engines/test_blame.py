@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import fedquilt.rounds.exchange_run as trip
+import fedquilt.rounds.exchange_run as exchange
 from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.seed import Seed
@@ -114,7 +114,7 @@ def test_several_replies_that_go_with_each_other_alone_are_left_out(liars):
 def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch, few):
     method, engine = Stacking(base=fedavg(), bad=CONTENTS["alone"][0], few=few), Counting()
     held = last(method, TOY)
-    monkeypatch.setattr(trip, "HELD", 0)
+    monkeypatch.setattr(exchange, "HELD", 0)
     again = last(method, TOY, engine=engine)
     assert [t.client for t in engine.tasks] == [0, 1, 2, 3] * 4
     assert again.digest() == held.digest()
@@ -123,7 +123,7 @@ def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch, 
 
 
 def test_nothing_is_asked_again_of_an_ordinary_round(monkeypatch):
-    monkeypatch.setattr(trip, "HELD", 0)
+    monkeypatch.setattr(exchange, "HELD", 0)
     engine = Counting()
     assert last(fedavg(), TOY, engine=engine).log.quarantined == []
     assert len(engine.tasks) == 2 * len(TOY.ids)
@@ -132,10 +132,10 @@ def test_nothing_is_asked_again_of_an_ordinary_round(monkeypatch):
 BUGS = {"always": lambda rows: True, "of any reply": bool, "of two": lambda rows: len(rows) > 1}
 
 
-@pytest.mark.parametrize("held", [trip.HELD, 0])
+@pytest.mark.parametrize("held", [exchange.HELD, 0])
 @pytest.mark.parametrize("fails", BUGS.values(), ids=BUGS)
 def test_a_bug_of_the_method_is_raised_and_nobody_is_blamed(monkeypatch, fails, held):
-    monkeypatch.setattr(trip, "HELD", held)
+    monkeypatch.setattr(exchange, "HELD", held)
     (train,) = fedavg(parts=PRIVATE).exchanges()
 
     def up(state: Any, replies: Any, context: Context) -> Any:

@@ -79,8 +79,8 @@ class Late(FLHC):
     def discovery(self) -> Any:
         """Nobody asks 1 and 4."""
         found = super().discovery
-        some = replace(found.trip, cohort=lambda state, ids, seed: [c for c in ids if c not in (1, 4)])
-        return replace(found, trip=some)
+        some = replace(found.exchange, cohort=lambda state, ids, seed: [c for c in ids if c not in (1, 4)])
+        return replace(found, exchange=some)
 
 
 def test_late_clients_find_their_cluster():

@@ -333,8 +333,8 @@ def test_gradients_by_the_names_of_codecs(gradients: Any):
 def test_codecs_of_the_bases_downloads_are_on_both_trips():
     run = played(HGLS(base=Compressed(base=fedavg(), download=on("shared", half()))), 2)
     train, search = run.method.exchanges()
-    for trip in (train, search):
-        body = trip.carried(trip.down(run.state, 0), Seed(0))[0].base.shared
+    for exchange in (train, search):
+        body = exchange.carried(exchange.down(run.state, 0), Seed(0))[0].base.shared
         assert equal(body, {n: t.half().float() for n, t in run.state.base.shared.items()})
 
 

@@ -40,7 +40,7 @@ def change(count: int, kept: int, seed: int = 0) -> Params:
     return {"a": torch.from_numpy(flat[:half]), "b": torch.from_numpy(flat[half:].reshape(-1, 1))}
 
 
-def trip(codec: Any, delta: Params) -> tuple[SparseWire, Params]:
+def exchange(codec: Any, delta: Params) -> tuple[SparseWire, Params]:
     sent = Sent(delta)
     wire, memory = codec.encode(delta, sent, None, SEED)
     assert memory is None
@@ -67,11 +67,11 @@ def changes(draw: st.DrawFn) -> Params:
 def test_every_form_is_exact_and_the_smallest_is_taken(delta: Params) -> None:
     sizes = {}
     for form in FORMS:
-        wire, found = trip(sparse(form=form), delta)
+        wire, found = exchange(sparse(form=form), delta)
         assert wire.form == form
         same_bits(found, delta)
         sizes[form] = len(wire.places) + len(wire.numbers)
-    wire, found = trip(sparse(), delta)
+    wire, found = exchange(sparse(), delta)
     same_bits(found, delta)
     assert len(wire.places) + len(wire.numbers) == min(sizes.values())
 
@@ -80,11 +80,11 @@ def test_every_form_is_exact_and_the_smallest_is_taken(delta: Params) -> None:
 @given(changes(), st.sampled_from(["fp16", "sign"]))
 def test_coarse_values_keep_the_choice_and_repeat_themselves(delta: Params, values: str) -> None:
     """Who was chosen survives; a second exchange of what came changes nothing more, for half precision."""
-    _, found = trip(sparse(values=values), delta)  # type: ignore[arg-type]
+    _, found = exchange(sparse(values=values), delta)  # type: ignore[arg-type]
     mask, before = chosen(found), chosen(delta)
     assert all(torch.equal(mask[n], before[n]) for n in mask)
     if values == "fp16":
-        same_bits(trip(sparse(values="fp16"), found)[1], found)
+        same_bits(exchange(sparse(values="fp16"), found)[1], found)
         largest = max((float(t.abs().max()) for t in delta.values() if t.numel()), default=0.0)
         for name, tensor in delta.items():
             assert bool(((found[name] - tensor).abs() <= 2**-11 * tensor.abs() + 2**-37 * largest).all())
@@ -92,7 +92,7 @@ def test_coarse_values_keep_the_choice_and_repeat_themselves(delta: Params, valu
 
 def test_signs_with_the_mean_size_of_each_tensor() -> None:
     delta = {"a": torch.tensor([0.0, 1.0, -3.0]), "b": torch.tensor([0.5, 0.0])}
-    _, found = trip(sparse(values="sign"), delta)
+    _, found = exchange(sparse(values="sign"), delta)
     assert found["a"].tolist() == [0, 2, -2]
     assert found["b"].tolist() == [0.5, 0]
 
@@ -117,14 +117,14 @@ def test_sizes_follow_the_formulas(keep: float) -> None:
         assert len(pack(wire)) - len(wire.places) - len(wire.numbers) < 1000  # what a frame adds
     signs = sparse(values="sign", form="coded").encode(delta, Sent(delta), None, SEED)[0]
     assert 8 * (len(signs.places) + len(signs.numbers)) == pytest.approx(count * entropy + kept, rel=0.01)
-    assert trip(sparse(), delta)[0].form in ("coded", "bitmap" if keep == 0.5 else "coded")
+    assert exchange(sparse(), delta)[0].form in ("coded", "bitmap" if keep == 0.5 else "coded")
 
 
 def test_the_worked_wire() -> None:
     delta = {"w": torch.tensor([0.4, 0, 0, 0.2, -0.8, 0]), "b": torch.tensor([0.3, 0])}
-    wire, _ = trip(sparse(form="bitmap"), delta)
+    wire, _ = exchange(sparse(form="bitmap"), delta)
     assert 8 * (len(wire.places) + len(wire.numbers)) == 136
-    wire, _ = trip(sparse(form="dense"), delta)
+    wire, _ = exchange(sparse(form="dense"), delta)
     assert 8 * (len(wire.places) + len(wire.numbers)) == 256
 
 
@@ -155,7 +155,7 @@ def test_a_chosen_zero_stays_chosen() -> None:
     delta = {"w": torch.tensor([0.0, 1.0, 0.0])}
     kept = marked(delta, {"w": torch.tensor([True, True, False])})
     for form in FORMS:
-        found = trip(sparse(form=form), kept)[1]  # type: ignore[arg-type]
+        found = exchange(sparse(form=form), kept)[1]  # type: ignore[arg-type]
         assert chosen(found)["w"].tolist() == [True, True, False]
         assert found["w"].tolist() == [0, 1, 0]
 

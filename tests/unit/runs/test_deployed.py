@@ -134,12 +134,12 @@ def test_tuning_waits_for_a_score(method: Any):
     """In rounds that nobody scores no client tunes; the second is scored, and the third is the last. What is trained
     is the same as with a score in every round."""
     made = method(MLP, **({} if method is PerFedAvg else {"tune_epochs": 2}))
-    trips, ends = [], []
+    exchanges, ends = [], []
     for every in (2, 1):
         for snapshot in run(made, digits(), rounds=3, engine=Local(), evaluate_every=every):
-            trips.append({v.exchange for v in snapshot.log.updates})
+            exchanges.append({v.exchange for v in snapshot.log.updates})
         ends.append(snapshot)
-    assert trips == [{"train"}, {"train", "tune"}, {"train", "tune"}, *[{"train", "tune"}] * 3]
+    assert exchanges == [{"train"}, {"train", "tune"}, {"train", "tune"}, *[{"train", "tune"}] * 3]
     assert ends[0].digest() == ends[1].digest()
     assert ends[0].metrics["test_accuracy"] == ends[1].metrics["test_accuracy"]
 

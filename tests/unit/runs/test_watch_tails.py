@@ -132,7 +132,7 @@ def test_the_last_word_on_every_client(tmp_path: Path) -> None:
     clients.look(1)
     found = {row["client"]: row for row in clients.since(0)["rows"]}
     assert {c: row.get("accuracy") for c, row in found.items()} == {"a": 0.1, '["b", 2]': 0.2}
-    assert (found["a"]["scored"], found["a"]["visited"], found["a"]["visit_loss"]) == (1, 2, 0.5)
+    assert (found["a"]["scored"], found["a"]["asked"], found["a"]["update_loss"]) == (1, 2, 0.5)
     score(3, "a", 0.3)
     clients.look(2)
     assert [row["accuracy"] for row in clients.since(1)["rows"]] == [0.3]

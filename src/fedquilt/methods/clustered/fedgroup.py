@@ -74,10 +74,10 @@ class FedGroup(Grouped[Groups]):
         (train,) = self.base.exchanges()
         work = train.training(finish=self.sense, steps=self.pretrain_steps)
         cohort = at_random(self.pretrain_scale * self.n_clusters)
-        trip = replace(
+        exchange = replace(
             work, name="discover", down=down_anchor, up=self.form, check=self.check, cohort=cohort, codec=plain
         )
-        return Discovery(trip, self.shown)
+        return Discovery(exchange, self.shown)
 
     def shown(self, upload: Upload) -> Tensor:
         """What groups have directions of."""

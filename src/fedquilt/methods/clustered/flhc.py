@@ -139,13 +139,13 @@ class ByUpdates(Generic[G]):
         """The exchange, and if wished those on which clusters are found again or tested."""
         (train,) = self.base.exchanges()
         work = train.training(finish=self.sense)
-        trip = replace(
+        exchange = replace(
             work, name="discover", down=down_anchor, up=self.form, check=self.check, cohort=everyone, codec=plain
         )
         every, retest = self.options.recluster_every, self.options.retest
-        anew = () if every is None else ((every, replace(trip, name="rediscover", up=self.form_anew)),)
-        test = () if retest is None else ((retest.every, replace(trip, name="retest", up=self.tested)),)
-        return Discovery(trip, lambda sensed: sensed.vector, self.options.initial_rounds, (*anew, *test))
+        anew = () if every is None else ((every, replace(exchange, name="rediscover", up=self.form_anew)),)
+        test = () if retest is None else ((retest.every, replace(exchange, name="retest", up=self.tested)),)
+        return Discovery(exchange, lambda sensed: sensed.vector, self.options.initial_rounds, (*anew, *test))
 
     def sense(self, job: Job, trained: Trained, client: C, site: Site, context: Context) -> tuple[C, Sensed]:
         """The update, or its sketch; nothing else is kept."""

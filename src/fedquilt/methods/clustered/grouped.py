@@ -127,14 +127,14 @@ class Discovery:
             in the same round the first is made.
     """
 
-    trip: Exchange
+    exchange: Exchange
     shown: Callable[[Any], Tensor] | None = None
     after: int = 0
     again: tuple[tuple[int, Exchange], ...] = ()
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """All exchanges."""
-        return (self.trip, *(trip for _, trip in self.again))
+        return (self.exchange, *(exchange for _, exchange in self.again))
 
     def plan(self, state: Groups, round: int) -> tuple[str, ...]:
         """Train; before that, once, discover; after that, now and then, look again."""
@@ -142,14 +142,14 @@ class Discovery:
             return ("train",)
         if not state.clusters.labels:
             return ("discover", "train")
-        due = [trip.name for every, trip in self.again if (round - self.after + 1) % every == 0]
+        due = [exchange.name for every, exchange in self.again if (round - self.after + 1) % every == 0]
         return ("train", *due[:1])
 
     def vector(self, download: Welcome, client: HasPrivate, site: Site, context: Context) -> Tensor | None:
         """What a client shows that comes late."""
         if self.shown is None:
             return None
-        work: Any = self.trip.work
+        work: Any = self.exchange.work
         aside = replace(context, seed=context.seed.fold("join"))
         return self.shown(work.run(Download(download.anchor), client, site, aside)[1])
 

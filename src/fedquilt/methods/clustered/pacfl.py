@@ -96,8 +96,8 @@ class PACFL(Grouped[Groups]):
     def discovery(self) -> Discovery:
         """Before the first round; the exchange needs nothing, but a client's present model is made with what it
         brings."""
-        trip = Exchange("discover", down_anchor, self.show, self.form, cohort=everyone, check=self.check_basis)
-        return Discovery(trip)
+        exchange = Exchange("discover", down_anchor, self.show, self.form, cohort=everyone, check=self.check_basis)
+        return Discovery(exchange)
 
     def show(self, download: Download, client: C, site: Site, context: Context) -> tuple[C, Basis]:
         """The directions of this client's data."""

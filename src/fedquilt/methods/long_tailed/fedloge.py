@@ -258,8 +258,8 @@ class FedLoGe(OnBase):
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's exchange."""
         (train,) = self.framed.exchanges()
-        trip = train.training(start=self.start, finish=self.finish)
-        return (replace(trip, down=self.down, check=self.check),)
+        exchange = train.training(start=self.start, finish=self.finish)
+        return (replace(exchange, down=self.down, check=self.check),)
 
     def down(self, state: HasShared, client_id: ClientId) -> Download | Serving:
         """As the base; where the mode is chosen, also its name, for clients that were never asked."""

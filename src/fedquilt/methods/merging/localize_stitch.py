@@ -146,41 +146,41 @@ class LocalizeStitch(OnBase):
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's exchanges; in 'train' changes are localised by the codec and stitched."""
         merging = aggregating(self.base, replace(self.stitch, only=self._weights()))
-        trips = merging.exchanges()
-        if "train" not in [t.name for t in trips]:
+        exchanges = merging.exchanges()
+        if "train" not in [t.name for t in exchanges]:
             raise InputError(f"Localize-and-Stitch needs an exchange 'train', {type(self.base).__name__} has none.")
-        return tuple(self._trip(t) for t in trips)
+        return tuple(self._exchange(t) for t in exchanges)
 
     def plan(self, state: Stitched, round: int) -> tuple[str, ...]:
         """As the base."""
         names: tuple[str, ...] = self.base.plan(state.inner, round)
         return names
 
-    def _trip(self, trip: Exchange) -> Exchange:
-        localises = trip.name == "train"
+    def _exchange(self, exchange: Exchange) -> Exchange:
+        localises = exchange.name == "train"
 
         def down(state: Stitched, client_id: ClientId) -> Order:
-            return Order(trip.down(state.inner, client_id), self.density(state.accuracy))
+            return Order(exchange.down(state.inner, client_id), self.density(state.accuracy))
 
         def up(state: Stitched, replies: Iterable[Reply[Any]], context: Context) -> Stitched:
             if not localises:
-                return replace(state, inner=trip.up(state.inner, replies, context))
+                return replace(state, inner=exchange.up(state.inner, replies, context))
             kept = [Standing.of({n: state.shared[n] for n in self._trained(state)})] if self.remember else []
             shares: list[float] = []
-            inner = trip.up(state.inner, self._heard(replies, kept, shares), context)
+            inner = exchange.up(state.inner, self._heard(replies, kept, shares), context)
             heard = kept and any(bool(v.any()) for v in kept[0].votes.values())
             sent = sum(shares) / len(shares) if shares else state.sent
             return replace(state, inner=inner, standing=kept[0] if heard else state.standing, sent=sent)
 
         def cohort(state: Stitched, ids: Sequence[ClientId], seed: Seed) -> Sequence[ClientId]:
-            return trip.cohort(state.inner, ids, seed)
+            return exchange.cohort(state.inner, ids, seed)
 
         def check(state: Stitched, upload: object) -> None:
-            trip.check(state.inner, self._checked(state, upload) if localises else upload)
+            exchange.check(state.inner, self._checked(state, upload) if localises else upload)
 
-        work = rewired(trip.work, _ordered, self._finishing if localises else None)
-        codec = on("inner.delta", self._codec()) if localises else trip.codec
-        return replace(trip, down=down, work=work, up=up, cohort=cohort, check=check, codec=codec)
+        work = rewired(exchange.work, _ordered, self._finishing if localises else None)
+        codec = on("inner.delta", self._codec()) if localises else exchange.codec
+        return replace(exchange, down=down, work=work, up=up, cohort=cohort, check=check, codec=codec)
 
     # At the client
 

@@ -30,11 +30,11 @@ def with_own_heads(base: Any, method: str) -> Any:
             "head is a torch.nn.Linear that is trained. The image and vector models of fedquilt.models are built so; "
             "give your own module these two parts."
         )
-    trips = base.exchanges()
-    if len(trips) != 1:
+    exchanges = base.exchanges()
+    if len(exchanges) != 1:
         raise InputError(
             f"{method} needs a base whose rounds have one exchange, but {type(base).__name__} has "
-            f"{', '.join(e.name for e in trips)}. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
+            f"{', '.join(e.name for e in exchanges)}. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
         )
     return _rehomed(base, method)
 

@@ -20,9 +20,9 @@ quilt.close = function (id, alone, scores) {
   const pictures = quilt.el("section", { class: "panel", "aria-label": "Curves" }, quilt.el("h2", {}, "Curves"), quilt.el("p", { class: "note" }), quilt.el("div", { class: "pictures" }, themes.map((t) => t.holder)));
 
   const sheets = {
-    clients: { key: "clients", title: "Clients", note: "The last score of every client on its own test rows, and its last visit.", filter: true, columns: [
+    clients: { key: "clients", title: "Clients", note: "The last score of every client on its own test samples, and its last client update.", filter: true, columns: [
       { key: "client", label: "client", kind: "text" }, ...scores, { key: "rows", label: "test rows", kind: "number", digits: 0 }, { key: "scored", label: "scored after", kind: "number", digits: 0, help: "round" },
-      { key: "visited", label: "last visit", kind: "number", digits: 0, help: "round" }, { key: "visit_loss", label: "training loss", kind: "number", digits: 3 }, { key: "visit_seconds", label: "seconds", kind: "number", digits: 3 }, { key: "visit_bytes_down", label: "bytes down", kind: "number", digits: 0 }, { key: "visit_bytes_up", label: "bytes up", kind: "number", digits: 0 },
+      { key: "asked", label: "last update", kind: "number", digits: 0, help: "round" }, { key: "update_loss", label: "training loss", kind: "number", digits: 3 }, { key: "update_seconds", label: "seconds", kind: "number", digits: 3 }, { key: "update_bytes_down", label: "bytes down", kind: "number", digits: 0 }, { key: "update_bytes_up", label: "bytes up", kind: "number", digits: 0 },
     ] },
     ledger: { key: "ledger", title: "Left out", note: "Replies that were quarantined, newest first.", filter: true, columns: [
       { key: "round", label: "round", kind: "text" }, { key: "exchange", label: "exchange", kind: "text" }, { key: "client", label: "client", kind: "text" }, { key: "reason", label: "why", kind: "text" },

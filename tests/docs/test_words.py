@@ -1,0 +1,91 @@
+"""One word per thing, and it is the field's: words that this project once had of its own stay away."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OLD = {  # what is not said any more, and what is said instead
+    r"slopes?": "gradient",
+    r"exams?|examined?|examiners?": "evaluation",
+    r"visits?|visited": "client update",
+    r"tapes?": "captured step",
+    r"trips?": "exchange",
+    r"errands?": "jobs",
+    r"rosters?": "membership",
+    r"strangers?": "new client",
+    r"liars?": "malicious client",
+    r"knobs?": "hyperparameter",
+}
+PATTERN = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(OLD)})(?![a-z])|\bturn\.(?:seed|round|client)\b", re.IGNORECASE)
+CAMEL = re.compile(r"Slope|Exam(?!ple)|Visit|Tape|Trip(?!le)|Errand|Roster|Turn(?!ed|s)(?=[A-Z]|$)")
+KEPT = (  # where the old words must stand
+    "src/fedquilt/moved.py",  # what 0.1 called it
+    "tests/unit/test_moved.py",
+    "tests/docs/test_words.py",
+)
+LINES = (  # lines that must have one
+    r'name="fedquilt\.',  # the name of a record in frames
+    r"written=",  # and of its fields
+    r"renamed\(|current\(",  # what 0.1 called an attribute
+    r"WERE = ",  # and a log
+    r"FEDQUILT_TAPES",
+    r"fold\(",  # words from which randomness is drawn
+    r"cc_visit",  # radon's
+    r"round trip",
+    r"InTurn",  # one after another
+    r"visits\.csv",  # people who visit a hospital
+)
+
+
+def _pages() -> Iterator[Path]:
+    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def _sources() -> Iterator[Path]:
+    for folder in ("src", "examples", "benchmarks", "docs"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def _found(path: Path) -> Iterator[str]:
+    if path.relative_to(ROOT).as_posix() in KEPT:
+        return
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if any(re.search(kept, line) for kept in LINES):
+            continue
+        for match in PATTERN.finditer(line):
+            yield f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+
+
+@pytest.mark.parametrize("paths", [_pages, _sources], ids=["pages", "sources"])
+def test_old_words_stay_away(paths) -> None:
+    found = [place for path in paths() for place in _found(path)]
+    assert found == []
+
+
+def test_no_name_has_an_old_word_in_it() -> None:
+    found = []
+    for path in _sources():
+        if path.relative_to(ROOT).as_posix() in KEPT:
+            continue
+        tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+        found += [
+            f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}"
+            for token in tokens
+            if token.type == tokenize.NAME and CAMEL.search(token.string) and token.string != "InTurn"
+        ]
+    assert found == []
+
+
+def test_an_old_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("A client's first visit.\nAll is well: examples, stripes, slopeless.\nThe `turn.seed` of it.\n")
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert list(_found(page)) == ["page.md:1: visit", "page.md:3: turn.seed"]
