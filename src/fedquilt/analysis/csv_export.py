@@ -43,7 +43,7 @@ def export_csv(run: str | Path, to: str | Path) -> Row:
         raise InputError(f"'{run}' has no scored round: it was not run, or has no test samples.")
     names = ("round", "test_accuracy", "test_accuracy_std", "test_loss")
     _write(top / "server_metrics.csv", SERVER, _fields(rounds, names))
-    updates = _updates(source.rows("metrics/client updates.jsonl"))
+    updates = _updates(source.rows("metrics/client_updates.jsonl"))
     measured = any(update.get("joules") is not None for update in updates.values())
     clients = _by_client(source.rows("metrics/clients.jsonl"), updates, measured)
     for client, rows in clients.items():

@@ -57,7 +57,7 @@ def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> lis
 
 def by_round(clock: VirtualClock, view: RunView) -> dict[int, float]:
     """Virtual seconds since the beginning at the end of each round."""
-    updates, phases = _grouped(view.rows("metrics/client updates.jsonl")), _grouped(view.rows(LOG))
+    updates, phases = _grouped(view.rows("metrics/client_updates.jsonl")), _grouped(view.rows(LOG))
     total, found = 0.0, {}
     for row in view.rounds:
         number = row["round"]

@@ -42,7 +42,7 @@ class Federation:
         ids: The clients that train, ascending: ints, strings or tuples of them.
         train, valid: Their rows.
         evaluated: The clients whose models are scored, ascending.
-        exam_valid, test: The rows of those.
+        evaluation_valid, test: The rows of those.
         global_columns: A test set that belongs to no client, or None.
         server_columns: Validation rows that belong to no client, or None; only the server looks at them.
         classes: How many classes there are, or None without labels.

@@ -51,7 +51,7 @@ def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, JSON]) -> Row:
             "train": train,
             "valid": valid,
             "evaluated": evaluated,
-            "evaluation_valid": _rows(tensors, "evaluation_valid") if "exam_valid.index" in tensors else valid,
+            "evaluation_valid": _rows(tensors, "evaluation_valid") if "evaluation_valid.index" in tensors else valid,
             "test": test,
             "global_columns": None if wide is None else {name: tensors[f"global.{name}"] for name in wide},
             "classes": layout["classes"],

@@ -194,7 +194,7 @@ def standardised(given: D, prepare: PerColumn) -> D:
     stands = x.new_zeros((len(x), prepare.width), dtype=torch.float32)
     kinds = ("train", "valid", "evaluation_valid", "test", "unlabelled")
     named = (getattr(data, name, None) for name in kinds)
-    held = list({id(rows): rows for rows in named if rows is not None}.values())  # valid is often exam_valid, too
+    held = list({id(rows): rows for rows in named if rows is not None}.values())  # valid is often evaluation_valid, too
     index = torch.cat([rows.index for rows in held])
     if len(index.unique()) < len(index):
         raise InputError(

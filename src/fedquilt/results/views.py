@@ -118,7 +118,7 @@ class RunView:
     def joules(self) -> dict[int, float] | None:
         """The joules of each round; the long log of client updates is read only where something was measured."""
         measured = self.result.get("energy", {}).get("joules")
-        return joules_by_round(self.rows("metrics/client updates.jsonl")) if measured else None
+        return joules_by_round(self.rows("metrics/client_updates.jsonl")) if measured else None
 
     @property
     def chosen(self) -> dict[ClientId, float]:

@@ -88,7 +88,7 @@ class VirtualClock:
         )
 
     def trips(self, updates: Iterable[Mapping[str, JSON]], server: Mapping[str, float]) -> list[TimedExchange]:
-        """The exchanges of one round, from its client updates (rows of metrics/client updates.jsonl) and the seconds
+        """The exchanges of one round, from its client updates (rows of metrics/client_updates.jsonl) and the seconds
         that the server worked for each exchange."""
         slowest: dict[tuple[int, str], tuple[float, float, float]] = {}
         for update in updates:

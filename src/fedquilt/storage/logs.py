@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedquilt.core.plain import JSON, Row
 
-ROUNDS, CLIENTS, UPDATES = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/client updates.jsonl"
+ROUNDS, CLIENTS, UPDATES = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/client_updates.jsonl"
 CLUSTERS, TRAFFIC, PHASES = "metrics/clusters.jsonl", "metrics/traffic.jsonl", "metrics/phases.jsonl"
 WITHHELD, LEDGER = "metrics/withheld.jsonl", "dropped.jsonl"
 LOGS = (ROUNDS, CLIENTS, UPDATES, CLUSTERS, TRAFFIC, PHASES, WITHHELD, LEDGER)

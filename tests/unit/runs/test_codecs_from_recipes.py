@@ -128,7 +128,7 @@ def test_traffic_of_a_run(tmp_path: Path) -> None:
         assert [sum(p[i] for p in row["parts"].values()) for i in (0, 1)] == [row["raw"], row["wire"]]
         assert (sorted(row["clients"]), row["exchange"]) == ([0, 1, 2, 3], "train")
     assert rows[1]["parts"]["delta"] == [4 * 650, 4 + -(-650 // 8)]  # one layer is one matrix, 10 x 65
-    updates = lines(folder / "metrics" / "client updates.jsonl")
+    updates = lines(folder / "metrics" / "client_updates.jsonl")
     assert sum(v["raw_up"] for v in updates) == result["raw_up"]
     assert sum(v["bytes_down"] for v in updates) == result["bytes_down"]
     said = fedquilt("traffic", folder, "--plot", tmp_path / "curve.png", "--json").json

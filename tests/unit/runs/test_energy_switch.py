@@ -83,7 +83,7 @@ def test_the_switch(tmp_path: Path, switch: list[str]) -> None:
     recipe = small(tmp_path)
     said = fedquilt("run", recipe, *switch, "--json").json
     assert said["energy"] == {"source": "none", "note": "switched off (meters.energy = false)"}
-    updates = (Path(said["folder"]) / "metrics" / "client updates.jsonl").read_text()
+    updates = (Path(said["folder"]) / "metrics" / "client_updates.jsonl").read_text()
     assert "joules" not in updates
     counted = fedquilt("run", recipe, "--energy", "--fresh", "--json").json
     assert counted["folder"] == said["folder"]  # it is the same run, and the same numbers

@@ -274,7 +274,7 @@ def test_bytes_are_those_of_the_frames_and_add_up(tmp_path: Path) -> None:
         assert [v.bytes_down for v in snapshot.log.updates] == [len(before)] * 3
     result = json.loads((tmp_path / "result.json").read_text())
     assert {n: result[n] for n in total} == total
-    updates = RunFolder(tmp_path).rows("metrics/client updates.jsonl")
+    updates = RunFolder(tmp_path).rows("metrics/client_updates.jsonl")
     assert {n: sum(v[n] for v in updates) for n in total} == total
     assert [(v["round"], v["client"], v["samples"]) for v in updates] == [
         (r, c, n) for r in (1, 2) for c, n in ((0, 10), (1, 20), (2, 30))
@@ -308,7 +308,7 @@ def test_scores_before_and_after_local_training_are_kept_when_asked_for(tmp_path
     )
     assert len(list(made)) == 2
     first, second = (
-        [v for v in RunFolder(tmp_path).rows("metrics/client updates.jsonl") if v["round"] == r] for r in (1, 2)
+        [v for v in RunFolder(tmp_path).rows("metrics/client_updates.jsonl") if v["round"] == r] for r in (1, 2)
     )
     assert all("before" not in v and "after" not in v for v in first)
     assert all(v["before"]["loss"] != v["after"]["loss"] for v in second)

@@ -203,7 +203,7 @@ def play(folder: RunFolder, rounds: range, identity: str = "me", data: str = "th
         folder.slots.put("a", frame(done))
         folder.slots.put("b", frame(done // 2))
         folder.log("metrics/rounds.jsonl", [{"round": done, **SENT}])
-        folder.log("metrics/client updates.jsonl", [{"round": done, "client": c, **UPDATE} for c in "ab"])
+        folder.log("metrics/client_updates.jsonl", [{"round": done, "client": c, **UPDATE} for c in "ab"])
         folder.save(identity, data, done, {"w": torch.tensor(float(done))}, {"bytes_up": done})
 
 
@@ -237,7 +237,7 @@ def test_restore_gives_the_newest_snapshot_and_rewinds_the_logs(played: Path) ->
     assert [r["round"] for r in folder.rows("metrics/rounds.jsonl")] == [1, 2, 3, 4]
     assert (played / "metrics" / "rounds.jsonl").read_text().endswith(json.dumps({"round": 4, **SENT}) + "\n")
     assert folder.rows("dropped.jsonl") == []
-    assert len(folder.rows("metrics/client updates.jsonl")) == 8
+    assert len(folder.rows("metrics/client_updates.jsonl")) == 8
     folder.close()
 
 

@@ -117,7 +117,7 @@ UPDATE = {"exchange": "train", "seconds": 0.1, "samples": 3, "bytes_up": 1, "byt
 
 def test_the_last_word_on_every_client(tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
-    scores, updates = tmp_path / "metrics/clients.jsonl", tmp_path / "metrics/client updates.jsonl"
+    scores, updates = tmp_path / "metrics/clients.jsonl", tmp_path / "metrics/client_updates.jsonl"
 
     def score(round: int, client: object, accuracy: float, model: str = "deployed", split: str = "test") -> None:
         add(scores, {"round": round, "client": client, "model": model, "split": split, "accuracy": accuracy})

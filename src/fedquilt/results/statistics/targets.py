@@ -77,7 +77,7 @@ def costs_to(
 
 
 def joules_by_round(updates: Rows) -> dict[int, float] | None:
-    """The joules of clients' work in each round, from metrics/client updates.jsonl; None if they were not measured."""
+    """The joules of clients' work in each round, from metrics/client_updates.jsonl; None if they were not measured."""
     found: dict[int, float] = {}
     for row in updates:
         if row.get("joules") is None:
