@@ -81,7 +81,7 @@ class Server:
         return len(versions) - len({v.digest for v in versions})
 
 
-@settings(max_samples=150, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, max_size=25), st.integers(1, 4))
 def test_every_state_that_may_be_asked_for_is_kept_and_the_others_go(history, every):
     server = Server(Keep(InMemory({})), every)

@@ -107,7 +107,7 @@ coordinates = st.integers(-20, 20).map(lambda n: n / 4)
 places = st.tuples(coordinates, coordinates).map(lambda p: at(*p))
 
 
-@settings(max_samples=40, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     models=st.lists(places, min_size=5, max_size=5), centres=st.lists(places, min_size=1, max_size=4), data=st.data()
 )

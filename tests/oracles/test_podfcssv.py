@@ -112,7 +112,7 @@ class TestAnchoring:
         assert near(GPAD().gates(Z.double(), V[:1].double()).tau, 0.5, 0.5, 0.5, 0.5)
 
     @given(shapes, st.floats(0.1, 1), st.floats(0, 1), st.floats(0, 0.5))
-    @settings(max_samples=60, deadline=None)
+    @settings(max_examples=60, deadline=None)
     def test_invariants(self, shape, temp, base, lam):
         rows, bank, width, seed = shape
         z, v = normal(seed, rows, width), normal(seed + 1, bank, width)
@@ -149,7 +149,7 @@ class TestClustering:
 
     @pytest.mark.parametrize("init", ["random", "++"])
     @given(shape=shapes)
-    @settings(max_samples=40, deadline=None)
+    @settings(max_examples=40, deadline=None)
     def test_invariants(self, init, shape):
         """Unit rows, counts that add up, k at most n, and an objective that never falls but by a re-seeding."""
         rows, k, width, seed = shape
@@ -222,7 +222,7 @@ class TestFollowing:
         assert who.tolist() == [True, True]
 
     @given(shapes, st.floats(-1, 1), st.floats(0, 1))
-    @settings(max_samples=50, deadline=None)
+    @settings(max_examples=50, deadline=None)
     def test_equals_the_plain_loop(self, shape, threshold, alpha):
         rows, k, width, seed = shape
         z, start = normal(seed, rows, width), F.normalize(normal(seed + 1, k, width), dim=1)
@@ -344,7 +344,7 @@ class TestBank:
         assert pack(unpack(before)) == before
 
     @given(shapes, st.floats(-1, 1), st.floats(0.01, 1), st.sampled_from([None, 3]), st.booleans(), st.booleans())
-    @settings(max_samples=60, deadline=None)
+    @settings(max_examples=60, deadline=None)
     def test_invariants(self, shape, threshold, alpha, capacity, evict, by_counts):
         """Unit rows; never fewer; at most as many more as arrive; merges add none; all arrivals are accounted for."""
         rows, _, width, seed = shape

@@ -143,7 +143,7 @@ def flat(params: Params) -> Tensor:
     return torch.cat([t.flatten() for t in params.values()])
 
 
-@settings(max_samples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(federations(), densities)
 def test_a_b_j_enough_is_kept_and_all_kept_outweigh_all_dropped(made: tuple[Params, list[Params]], keep: float) -> None:
     for delta in made[1]:
@@ -158,14 +158,14 @@ def test_a_b_j_enough_is_kept_and_all_kept_outweigh_all_dropped(made: tuple[Para
         assert torch.equal(flat(chosen(found.values)), mask)
 
 
-@settings(max_samples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(federations())
 def test_c_keeping_all_is_the_uniform_mean(made: tuple[Params, list[Params]]) -> None:
     theta, deltas = made
     close(merging(Stitch(keep=1.0))(theta, replies(*deltas), TURN), uniform_mean(theta, replies(*deltas), TURN), 1e-5)
 
 
-@settings(max_samples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(federations(), densities)
 def test_d_e_g_h_stitched(made: tuple[Params, list[Params]], keep: float) -> None:
     theta, deltas = made
@@ -187,7 +187,7 @@ def test_d_e_g_h_stitched(made: tuple[Params, list[Params]], keep: float) -> Non
     )
 
 
-@settings(max_samples=40, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(federations(), densities, st.integers(1, 5))
 def test_f_equal_clients_are_one_client(made: tuple[Params, list[Params]], keep: float, clients: int) -> None:
     theta, (delta, *_) = made
@@ -195,7 +195,7 @@ def test_f_equal_clients_are_one_client(made: tuple[Params, list[Params]], keep:
     close(merged, add(theta, localize(delta, keep).values), 1e-6)
 
 
-@settings(max_samples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=40), densities)
 def test_streamed_selection_is_exact(values: list[float], keep: float) -> None:
     tensor = torch.tensor(values)
@@ -246,7 +246,7 @@ def test_where_few_have_a_say_the_rest_is_left_out_of_the_work_only(count: Any, 
     assert (report.touched, report.shared) == (int((votes > 0).sum()), int((votes > 1).sum()))
 
 
-@settings(max_samples=40, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(federations(), densities)
 def test_a_client_can_be_added_and_removed_without_the_others(made: tuple[Params, list[Params]], keep: float) -> None:
     _, deltas = made

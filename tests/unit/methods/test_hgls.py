@@ -322,7 +322,7 @@ def test_gradients_travel_coded_up_and_down():
         assert equal(codec.decode(wire.gradient, like), expected)
 
 
-@pytest.mark.parametrize("gradient_codec", ["hgc", "hgc_rc", "hgc_legacy"])
+@pytest.mark.parametrize("gradients", ["hgc", "hgc_rc", "hgc_legacy"])
 def test_gradients_by_the_names_of_codecs(gradients: Any):
     run = played(HGLS(NET, gradient_codec=gradients, num_bins=32, **WORK), 1)
     assert type(run.method.coding).__name__ == gradients

@@ -427,7 +427,7 @@ numbers = st.floats(min_value=1e-300, max_value=1e300)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_samples=30, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     folder=texts,
     path=st.none() | texts,

@@ -97,7 +97,7 @@ def legal(codec: Any, matrix: Tensor) -> bool:
 
 @every_codec
 @given(matrices())
-@settings(max_samples=40, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_sizes_and_bit_exact_decoding(codec, matrix):
     """The part has the size of the formula; after a real frame it decodes to the very same matrix, again and again."""
     if not legal(codec, matrix):

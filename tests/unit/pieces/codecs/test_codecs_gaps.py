@@ -48,7 +48,7 @@ def test_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.floats(0, 1)), max_size=8), st.integers(0, 2**32 - 1))
-@settings(max_samples=80, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_runs_come_back(made: list[tuple[int, float]], seed: int) -> None:
     draw = np.random.default_rng(seed)
     pieces = [(draw.random(length) < share).astype(np.uint8) for length, share in made]
@@ -87,7 +87,7 @@ def test_truncated_and_longer_messages_are_refused(codec: Any) -> None:
 
 @each
 @given(st.data())
-@settings(max_samples=150, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_damage_is_refused_or_gives_a_finite_matrix(codec: Any, data: Any) -> None:
     part = bytearray(part_of(codec, gradient()))
     for _ in range(data.draw(st.integers(1, 4))):
