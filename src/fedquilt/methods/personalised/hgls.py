@@ -233,6 +233,7 @@ class HGLS(OnBase):
             self.note,
             cohort=train.cohort,
             download=down,
+            check=self.check_tally,
             upload=SlopeTally,
             uncoded=self.uncoded,
         )
@@ -283,6 +284,13 @@ class HGLS(OnBase):
         elif upload.slope is not None:
             raise InputError("upload.slope should not be there: every client has only its own.")
         self._train.check(state.base, upload.base)
+
+    def check_tally(self, state: SearchServer, upload: SlopeTally) -> None:
+        """No client was given more slopes than there are (or its own), and it took no others."""
+        most = max(1, len(state.peers))
+        if not upload.taken <= upload.aligned <= upload.candidates <= most:
+            told = f"{upload.candidates} candidates, {upload.aligned} aligned, {upload.taken} taken"
+            raise InputError(f"upload: {told} cannot be, of at most {most} slopes.")
 
     def up(self, state: SearchServer, replies: Iterable[Reply[HeadUpload]], turn: Turn) -> SearchServer:
         """As the base; the slopes are kept for the search, in an order that tells nothing."""
