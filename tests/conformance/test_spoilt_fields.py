@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
 from conformance.cases import CASES, Case
 from fedquilt.runs.runner import run
-from fedquilt.testing.spoiling import KINDS, Spoil, Spoiling
+from fedquilt.testing.spoiling import ALWAYS, KINDS, Path, Spoil, Spoiling
 
 ROWS = [case for case in CASES if not case.alone]
-ALWAYS = ("none", "string", "dtype", "shape", "nan")
-SOME = ("1e30",)  # the ways in which fields are spoilt that have others of their kind on both sides
 LEGAL = (  # the kind, the field, and why it may be accepted
     ("none", r"train\.upload\.cluster", "a client without a cluster opens one"),
     ("none", r"train\.upload\.vector", "a member need show no vector"),
@@ -53,10 +52,11 @@ def problems(case: Case) -> Iterator[str]:
     """What went wrong with every way to spoil this method's uploads."""
     honest = Spoiling(None, {})
     good, _ = played(case, honest)
-    for exchange, found in honest.seen.items():
-        lost, _ = played(case, Spoiling(Spoil(LIAR, exchange), honest.memo))
-        for path, kind in ((path, kind) for path, end in found.items() for kind in (KINDS if end else SOME)):
-            spoil = Spoil(LIAR, exchange, path, kind)
+    for exchange, liar, fields in honest.targets(LIAR):
+        lost, _ = played(case, Spoiling(Spoil(liar, exchange), honest.memo))
+        hit: set[Path] = set()
+        for path, kind in product(fields, KINDS):
+            spoil = Spoil(liar, exchange, path, kind)
             engine = Spoiling(spoil, honest.memo)
             try:
                 digest, out = played(case, engine)
@@ -65,12 +65,14 @@ def problems(case: Case) -> Iterator[str]:
                 continue
             if not engine.hit:
                 continue
-            if out - {LIAR}:
-                yield f"{spoil}: honest clients were left out: {out - {LIAR}}"
+            hit.add(path)
+            if out - {liar}:
+                yield f"{spoil}: honest clients were left out: {out - {liar}}"
             elif out and digest != lost:
                 yield f"{spoil}: refused, but the run is not that without the upload"
             elif not out and (kind in ALWAYS or digest != good) and not legal(spoil):
                 yield f"{spoil}: accepted"
+        yield from (f"{Spoil(liar, exchange, path)}: was never spoilt" for path in fields if path not in hit)
 
 
 @pytest.mark.parametrize("case", ROWS, ids=str)

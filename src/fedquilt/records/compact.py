@@ -229,8 +229,11 @@ class Parser:
         if code >= len(_CODES):
             raise FrameError(f"a tensor of unknown dtype {code}.")
         self._count.node()
-        if sides == 15 and (sides := self._varint()) > SIDES:
-            raise FrameError(f"a tensor of {sides} dimensions.")
+        if sides == 15:
+            if (sides := self._varint()) > SIDES:
+                raise FrameError(f"a tensor of {sides} dimensions.")
+            for _ in range(sides):
+                self._count.node()
         name = str(len(self.entries))
         self.entries[name] = {"dtype": _CODES[code], "shape": [self._varint() for _ in range(sides)]}
         return name

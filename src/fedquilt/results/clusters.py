@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
+from torch import Tensor
 
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
@@ -127,29 +128,35 @@ def clusters_in(folder: str | Path) -> tuple[ClusterResult, Row]:
     try:
         text: Row = json.loads((place / FILE).read_text(encoding="utf-8"))
         arrays = (place / ARRAYS).read_bytes()
+        if hashlib.sha256(arrays).hexdigest() != text["arrays"]:
+            raise StorageError(
+                f"'{place / ARRAYS}' is not what '{FILE}' was written with. Run 'fedquilt resume {place}'."
+            )
+        return _clusters_of(text, safetensors.torch.load(arrays)), text
     except FileNotFoundError as error:
         if not place.is_dir():
             raise InputError(f"There is no folder '{place}'. Give the folder of a run.") from error
         raise InputError(
             f"'{place}' has no clusters: {error.filename} is not there. Its method makes none, or was not scored yet."
         ) from error
-    except ValueError as error:
-        raise StorageError(f"'{place / FILE}' is damaged: {error}. Delete it and resume the run.") from error
-    if hashlib.sha256(arrays).hexdigest() != text["arrays"]:
-        raise StorageError(f"'{place / ARRAYS}' is not what '{FILE}' was written with. Run 'fedquilt resume {place}'.")
-    tensors = safetensors.torch.load(arrays)
-    measures = {k: v for k, v in text["measures"].items() if v is not None}  # null: it was not finite
-    found = ClusterResult(
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        told = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise StorageError(f"'{place / FILE}' is damaged: {told}. Delete it and resume the run.") from error
+
+
+def _clusters_of(text: Row, tensors: Mapping[str, Tensor]) -> ClusterResult:
+    """What the two files hold."""
+    int(text["round"])  # readers take it as it is
+    return ClusterResult(
         labels=dict(text["labels"]),
         k=text["k"],
         criterion=text["criterion"],
         tree=tensors.get("tree"),
         order=tuple(text["order"]),
         directions=tensors.get("directions"),
-        measures=measures,
+        measures={k: v for k, v in text["measures"].items() if v is not None},  # null: it was not finite
         warnings=tuple(text["warnings"]),
     )
-    return found, text
 
 
 def history(rows: Sequence[Mapping[str, JSON]]) -> list[tuple[int, dict[ClientId, int]]]:

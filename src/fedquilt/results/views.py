@@ -169,7 +169,7 @@ def read_json(path: Path) -> Row:
     """A file of JSON; nothing if it is missing or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

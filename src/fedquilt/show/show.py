@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedquilt.core.plain import JSON, Ints, Row
+from fedquilt.errors import FedquiltError
 from fedquilt.metrics.energy import in_words
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
+from fedquilt.results.clusters import clusters_in
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.storage.finished import in_messages, modes_line, validated
 from fedquilt.storage.mending import missing_of
@@ -100,14 +101,17 @@ def _labels(tested: bool) -> Iterator[tuple[Metric, str, str]]:
 
 def _told(folder: Path) -> None:
     """The clusters of a run that made any, and what should be known of them."""
-    try:
-        text = json.loads((folder / "clusters.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if not (folder / "clusters.json").exists():
         return
-    used = len({label for _, label in text["labels"]})
-    placed = f", {len(text['labels'])} of {text['of']} clients placed" if text.get("of") else ""
-    say(f"{used} clusters ({text['criterion']}){placed}; see them with: fedquilt clusters {folder}")
-    for warning in text["warnings"]:
+    try:
+        found, text = clusters_in(folder)
+    except FedquiltError as error:
+        say(f"note: {error}")
+        return
+    used = len(set(found.labels.values()))
+    placed = f", {len(found.labels)} of {text['of']} clients placed" if text.get("of") else ""
+    say(f"{used} clusters ({found.criterion}){placed}; see them with: fedquilt clusters {folder}")
+    for warning in found.warnings:
         say(f"warning: {warning}")
 
 

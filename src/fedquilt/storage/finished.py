@@ -18,9 +18,9 @@ def result_of(folder: Path) -> Row | None:
     """What a finished run wrote about itself, or None if it is not finished."""
     try:
         found: Row = json.loads((folder / "result.json").read_text())
-    except (OSError, ValueError):  # missing or damaged: the last snapshot can tell it again
+    except (OSError, ValueError, RecursionError):  # missing or damaged: the last snapshot can tell it again
         return None
-    return found
+    return found if isinstance(found, dict) else None
 
 
 def in_messages(found: Mapping[str, JSON]) -> str:

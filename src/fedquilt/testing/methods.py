@@ -212,11 +212,11 @@ def refuses_spoilt_fields(trial: Trial, step: int = 7) -> Problems:
     honest = Spoiling(None, {})
     trial.run(engine=honest, score=None)
     place = count(trial.offset)
-    for exchange, fields in honest.seen.items():
-        lost = trial.run(engine=Spoiling(Spoil(trial.suspect, exchange), honest.memo), score=None).digest
+    for exchange, liar, fields in honest.targets(trial.suspect):
+        lost = trial.run(engine=Spoiling(Spoil(liar, exchange), honest.memo), score=None).digest
         for path, kind in product(sorted(fields, key=repr), KINDS):
             if next(place) % step == 0:
-                yield from _spoilt(trial, honest, Spoil(trial.suspect, exchange, path, kind), lost)
+                yield from _spoilt(trial, honest, Spoil(liar, exchange, path, kind), lost)
 
 
 def _spoilt(trial: Trial, honest: Spoiling, spoil: Spoil, lost: str) -> Problems:
@@ -231,8 +231,8 @@ def _spoilt(trial: Trial, honest: Spoiling, spoil: Spoil, lost: str) -> Problems
     declared = spoil.kind == "none" and (spoil.exchange, spoil.path) in honest.optional
     if not engine.hit:
         return
-    if out - {trial.suspect}:
-        yield f"{spoil}: honest clients were left out: {out - {trial.suspect}}."
+    if out - {spoil.client}:
+        yield f"{spoil}: honest clients were left out: {out - {spoil.client}}."
     elif out and found.digest != lost:
         yield f"{spoil}: refused, but the run is not that without the upload."
     elif not out and spoil.kind in ALWAYS and not declared:

@@ -139,9 +139,16 @@ class Spoiling(Local):
     def __init__(self, spoil: Spoil | None, memo: dict[bytes, Outcome]) -> None:
         super().__init__()
         self.spoil, self.memo = spoil, memo
-        self.seen: dict[str, dict[Path, bool]] = {}
+        self._seen: dict[str, dict[ClientId, dict[Path, bool]]] = {}
         self.optional: set[tuple[str, Path]] = set()
         self.hit = 0
+
+    def targets(self, liked: ClientId) -> Iterator[tuple[str, ClientId, dict[Path, bool]]]:
+        """What an honest run has to spoil: each exchange, a client that was asked in it (the ``liked`` one, if it was),
+        and every field of that client's uploads."""
+        for exchange, asked in self._seen.items():
+            client = liked if liked in asked else next(iter(asked))
+            yield exchange, client, asked[client]
 
     def updates(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Updates:
         """One after another."""
@@ -158,7 +165,7 @@ class Spoiling(Local):
         if spoil is None:
             wire = unpack(found.upload)
             fields = dict(paths(wire))
-            self.seen.setdefault(task.exchange, {}).update(fields)
+            self._seen.setdefault(task.exchange, {}).setdefault(task.client, {}).update(fields)
             self.optional |= {(task.exchange, path) for path in fields if may_be_none(wire, path)}
         elif (task.client, task.exchange) == (spoil.client, spoil.exchange):
             if spoil.kind is None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedquilt.errors import FrameError, InputError
 from fedquilt.records.compact import MAGIC
-from fedquilt.records.limits import DEPTH, Limits, upload_limits
+from fedquilt.records.limits import DEPTH, SIDES, Limits, upload_limits
 from fedquilt.records.record import pack, record, tensors_in, unpack
 from helpers.frames import resealed, sealed
 
@@ -143,6 +143,10 @@ def test_values_names_and_depth_are_limited(compact):
     for many in ([0] * 1001, {f"t{n}": torch.zeros(0) for n in range(501)}, dict.fromkeys(range(501))):
         with pytest.raises(FrameError, match="more than 1,000 values, names and tensors"):
             unpack(pack(many, compact), limits=few)
+    if compact:  # safetensors frames come from files of one's own
+        sides = [torch.zeros([1] * SIDES) for _ in range(20)]
+        with pytest.raises(FrameError, match="more than 1,000 values, names and tensors"):
+            unpack(pack(sides, compact), limits=few)
     deep: Any = 0
     for _ in range(DEPTH):
         deep = [deep]

@@ -30,6 +30,7 @@ from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.methods.personalised.fedper_finetune import FedPerFineTune
 from fedquilt.methods.personalised.fedrep import FedRep
 from fedquilt.methods.personalised.hgls import HGLS
+from fedquilt.methods.personalised.hgls_records import GradientTally
 from fedquilt.methods.personalised.own_heads import BIAS, WEIGHT
 from fedquilt.models.registry import make
 from fedquilt.pieces.codecs import half, hgc, on
@@ -302,6 +303,17 @@ def test_the_search_tells_its_numbers():
     tally = run.state.tally
     told = {"search_candidates": 16, "search_aligned": tally.aligned, "search_taken": tally.taken}
     assert run.method.reported(run.state) == told
+
+
+def test_a_tally_that_cannot_be_is_refused():
+    """Nobody is given more gradients than there are, and nobody takes others than those: the run's numbers are sums."""
+    run = played(HGLS(base=fedavg()), 1)
+    check = run.exchanges["search"].check
+    for tally in (GradientTally(4, 4, 4), GradientTally(4, 2, 0), GradientTally()):
+        check(run.state, tally)
+    for tally in (GradientTally(5, 0, 0), GradientTally(4, 1, 2), GradientTally(1, 2, 0), GradientTally(10**12, 0, 0)):
+        with pytest.raises(InputError, match="of at most 4 gradients"):
+            check(run.state, tally)
 
 
 def test_with_only_its_own_gradient_nothing_of_it_travels():

@@ -31,7 +31,7 @@ from fedquilt.runs.outputs import _used_model
 from fedquilt.runs.runner import Run, run
 from fedquilt.storage.folder import RunFolder
 from helpers.clustered import Halves
-from helpers.command import fedquilt, lines, small, untimed
+from helpers.command import SMALL, fedquilt, lines, small, untimed
 from helpers.toy import fedavg, linear, points
 
 DELTAS = [[1, 0.1, 0], [2, 0, 0.2], [0, 1, 0.1], [0.1, 3, 0], [0, 0.1, 1], [0.2, 0, 4]]
@@ -133,9 +133,24 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
     (tmp_path / "clusters.safetensors").write_bytes(arrays[:-1] + b"\x01")
     with pytest.raises(StorageError, match="fedquilt resume"):
         load_clusters(tmp_path)
-    (tmp_path / "clusters.json").write_text("{")
-    with pytest.raises(StorageError, match="damaged"):
-        load_clusters(tmp_path)
+    (tmp_path / "clusters.safetensors").write_bytes(arrays)
+    whole = json.loads((tmp_path / "clusters.json").read_text())
+    for wrong in ("{", "null", "[1]", "{}", "[" * 100_000, json.dumps({**whole, "labels": 5})):
+        (tmp_path / "clusters.json").write_text(wrong)
+        with pytest.raises(StorageError, match="damaged"):
+            load_clusters(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["null", "{}", "[" * 100_000])
+def test_damaged_clusters_end_neither_a_resume_nor_a_look(tmp_path: Path, wrong: str) -> None:
+    recipe = small(tmp_path, SMALL + '[method]\nkind = "ifca"\nn_clusters = 2\n')
+    folder = Path(fedquilt("run", recipe, "--json").json["folder"])
+    (folder / "clusters.json").write_text(wrong)
+    for command in ("resume", "report"):
+        said = fedquilt(command, folder)
+        assert said.code == 0, said.err
+    looked = fedquilt("clusters", folder)
+    assert (looked.code, "is damaged" in looked.err) == (4, True), looked
 
 
 # Pictures

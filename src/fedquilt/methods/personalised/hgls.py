@@ -235,6 +235,7 @@ class HGLS(OnBase):
             self.note,
             cohort=train.cohort,
             download=down,
+            check=self.check_tally,
             upload=GradientTally,
             uncoded=self.uncoded,
         )
@@ -291,6 +292,13 @@ class HGLS(OnBase):
         elif upload.gradient is not None:
             raise InputError("upload.gradient should not be there: every client has only its own.")
         self._train.check(state.base, upload.base)
+
+    def check_tally(self, state: SearchServer, upload: GradientTally) -> None:
+        """No client was given more gradients than there are (or its own), and it took no others."""
+        most = max(1, len(state.peers))
+        if not upload.taken <= upload.aligned <= upload.candidates <= most:
+            told = f"{upload.candidates} candidates, {upload.aligned} aligned, {upload.taken} taken"
+            raise InputError(f"upload: {told} cannot be, of at most {most} gradients.")
 
     def up(self, state: SearchServer, replies: Iterable[Reply[HeadUpload]], context: Context) -> SearchServer:
         """As the base; the gradients are kept for the search, in an order that tells nothing."""
