@@ -122,8 +122,8 @@ def _scalar(kind: _Type, raw: bytes) -> Any:
 
 
 class _Contents:
-    """What was noted, as plain values. A pickle may name one list a thousand times, and in a thousand places there are a
-    thousand: what they take together is counted on the way."""
+    """What was noted, as plain values. A pickle may name one list a thousand times, which makes a thousand lists: what
+    they take together is counted on the way."""
 
     def __init__(self, where: str) -> None:
         self._where, self._arrays, self._values, self._widest = where, 0, 0, 8
