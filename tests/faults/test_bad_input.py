@@ -263,6 +263,7 @@ def test_a_folder_that_cannot_be_made(recipe: Path) -> None:
     said = fedquilt("run", recipe, f"output.folder={recipe.parent}/file/runs")
     refused(4, said, "Cannot write below", "Not a directory")
     assert "resume" not in said.err  # there is nothing to go on with
+    refused(4, fedquilt("run", recipe, f"output.folder={'x' * 300}"), "Cannot write below", "File name too long")
     with patch.object(Path, "mkdir", side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS))):
         refused(4, fedquilt("run", recipe), "Read-only file system", "choose another output.folder")
     with patch.object(Path, "mkdir", side_effect=PermissionError(errno.EACCES, os.strerror(errno.EACCES))):

@@ -80,6 +80,7 @@ def frame_case() -> Callable[[random.Random], str]:
     import fuzz_frames
 
     seeds = fuzz_frames.seedlings()
+    fuzz_frames.warm()
 
     def play(draw: random.Random) -> str:
         return fuzz_frames.tried(*next(fuzz_frames.mutants(draw, seeds)))

@@ -14,6 +14,7 @@ from fedquilt.config.config import dump, load, parse
 from fedquilt.config.data import federation_of
 from fedquilt.config.options import _schema
 from fedquilt.config.settings import Config
+from fedquilt.data.sources.sources import read
 from fedquilt.errors import InputError
 from fedquilt.models.registry import MODELS, net
 from fedquilt.registry import entries
@@ -140,8 +141,9 @@ class Seeds:
 
 
 def warm() -> None:
-    """Make a network once: torch imports much when one without memory is made for the first time."""
+    """Make a network and read data once: torch and scikit-learn import much when that is done for the first time."""
     net("resnet10", (1, 28, 28), 2)
+    read("digits")
 
 
 def mutated(draw: random.Random, seeds: Seeds) -> str:

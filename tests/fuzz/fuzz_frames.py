@@ -137,6 +137,11 @@ def _headers() -> tuple[bytes, ...]:
     return tuple(pack(value, compact) for value in many for compact in (False, True))
 
 
+def warm() -> None:
+    """Write the large headers once, which takes longer than a case may."""
+    _headers()
+
+
 def _large(draw: random.Random, frame: bytearray, frames: list[bytes]) -> bytes:
     return draw.choice(_headers())
 

@@ -2,6 +2,7 @@
 
 The rows of each client go to DIR/train/I.npz and DIR/test/I.npz, as the dict of x and y called data that PFLlib reads;
 DIR/config.json tells the numbers of clients and classes, DIR/data_log how many rows of which class each client has.
+Where the name of DIR has "News" in it, rows are pairs of word ids and their number, as PFLlib wants them there.
 PFLlib itself, ``fedquilt.compat.pfllib`` and ``data.path`` read it.
 """
 
@@ -31,6 +32,7 @@ def write(federation: Federation, folder: Path, settings: Mapping[str, Any] | No
     """
     if (folder / "config.json").exists():
         raise InputError(f"'{folder}' holds a division already. Give another folder, or remove it.")
+    paired = "News" in folder.name
     counts: list[list[list[int]]] = []
     sizes: dict[str, list[int]] = {"train": [], "test": []}
     for number, client in enumerate(federation.ids):
@@ -39,7 +41,7 @@ def write(federation: Federation, folder: Path, settings: Mapping[str, Any] | No
             raise InputError(f"Client {client!r} has no test samples; PFLlib's layout needs some. Set data.test > 0.")
         tables = [site.train] if site.valid is None else [site.train, site.valid]
         parts = {"train": tables, "test": [test]}
-        labels = {part: _saved(folder / part / f"{number}.npz", held) for part, held in parts.items()}
+        labels = {part: _saved(folder / part / f"{number}.npz", held, paired) for part, held in parts.items()}
         values, found = np.unique(np.concatenate(list(labels.values())), return_counts=True)
         counts.append([[int(v), int(n)] for v, n in zip(values, found, strict=True)])
         for part, y in labels.items():
@@ -84,11 +86,11 @@ def partition_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _saved(path: Path, tables: Sequence[Table]) -> Any:
+def _saved(path: Path, tables: Sequence[Table], paired: bool) -> Any:
     batches = [table.whole() for table in tables]
     x, y = (np.concatenate([getattr(b, name).numpy() for b in batches]) for name in ("x", "y"))
     content = io.BytesIO()
-    data: Any = {"x": x, "y": y}
+    data: Any = {"x": [(ids, len(ids)) for ids in x.tolist()] if paired else x, "y": y}
     np.savez_compressed(content, data=data)  # numpy pickles the dict, which is what PFLlib reads
     write_atomic(path, content.getvalue())
     return y

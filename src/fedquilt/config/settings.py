@@ -22,7 +22,7 @@ from fedquilt.registry import lookup
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 Number = Annotated[int, Field(ge=0, lt=2**63)]  # a seed, which travels in 64 bits
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]  # which no path can hold
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -324,7 +324,7 @@ _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left 
 class Config(_Section):
     """All settings of a run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = "run"
     seed: Number = 0
     rounds: Positive = 20
     data: Data = Data()

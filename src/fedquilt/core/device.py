@@ -27,12 +27,12 @@ def has_bfloat16(device: torch.device) -> bool:
     return False
 
 
-def unused(remedy: str) -> str:
+def unused(remedy: str, what: str = "clients train") -> str:
     """That this machine has CUDA devices where work is about to go to the CPU, and what to do; empty if it has none."""
     count = torch.cuda.device_count()  # which, unlike is_available, leaves later forks alone
     if not count:
         return ""
-    return f"This machine has {count} CUDA device{'s' * (count > 1)}, and clients train on the CPU. {remedy}"
+    return f"This machine has {count} CUDA device{'s' * (count > 1)}, and {what} on the CPU. {remedy}"
 
 
 @contextmanager

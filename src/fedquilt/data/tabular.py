@@ -48,10 +48,22 @@ def stored(named: Mapping[str, Array], where: str, categories: Iterable[str] = (
         raise InputError(f"{where}: categories names {odd[0]!r}. The columns are {', '.join(named)}.")
     made, kinds = [], []
     for name, values in named.items():
+        check_cells(values, f"{where}, column {name!r}")
         cells = None if name in wanted else _numbers(values, f"{where}, column {name!r}")
         made.append(_codes(values, f"{where}, column {name!r}") if cells is None else cells)
         kinds.append(Column(name, cells is None))
     return np.stack(made, axis=1), PerColumn(tuple(kinds))
+
+
+def check_cells(values: Array, where: str) -> None:
+    """Refuse cells that hold several values, as parquet and data frames may."""
+    if values.dtype.kind == "O":
+        several = next((v for v in values if isinstance(v, list | tuple | dict | np.ndarray)), None)
+        if several is not None:
+            raise InputError(
+                f"{where} holds cells of type {type(several).__name__}; a cell is one number or name. Use other "
+                "columns, or spread this one over several."
+            )
 
 
 def stored_like(named: Mapping[str, Array], where: str, prepare: PerColumn) -> Array:

@@ -73,6 +73,8 @@ class Adam:
         _check(self.lr, self.weight_decay)
         if not all(0 <= b < 1 for b in self.betas):
             raise InputError(f"betas must be in [0, 1), got {self.betas}.")
+        if self.eps < 0:
+            raise InputError(f"eps must be >= 0, got {self.eps}.")
 
     def init(self, weights: list[Tensor]) -> Memory:
         """Two running means per weight."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedquilt.analysis.pretrain import Pretraining, pretrain
 from fedquilt.analysis.pretrain_card import PICTURE, TEXT
 from fedquilt.config.config import Config
+from fedquilt.core.device import unused
 from fedquilt.core.plain import Row
 from fedquilt.errors import Stopped
 from fedquilt.metrics.energy import Meter, in_words
@@ -23,6 +24,8 @@ def shown(config: Config, out: Path, how: Pretraining, fresh: bool, quiet: bool)
 
         def step(done: int, total: int, loss: float) -> None:
             if not bars:
+                if devices := unused("It knows no other place yet.", "pretraining runs"):
+                    progress.note(devices)
                 bars.append(progress.bar("pretraining", total))
             bars[0].title = f"pretraining, loss {loss:.4f}"
             bars[0].round(done, {})

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,9 @@ def storage(path: Path) -> Iterator[None]:
             errno.EACCES: "No permission to write there: choose another output.folder",
             errno.EPERM: "No permission to write there: choose another output.folder",
         }.get(error.errno or 0, "Check the folder")
-        begun = (path / "config.toml").exists()
+        begun = False
+        with suppress(OSError):  # for a name that is too long there is no answer either
+            begun = (path / "config.toml").exists()
         hope = f" Snapshots written before are intact; go on with 'fedquilt resume {path}'." if begun else ""
         raise StorageError(f"Cannot write below '{path}': {error.strerror or error}. {advice}.{hope}") from error
 

@@ -128,6 +128,23 @@ def test_folders_are_read_again(tmp_path, capsys):
         write_folder.run([str(recipe), "data.test=0", "--to", str(tmp_path / "none")])
 
 
+def test_pfllib_reads_our_texts(tmp_path, monkeypatch):
+    """As ``process_text`` of the same file, which it takes for folders with "News" in their name."""
+    x, y = np.arange(1, 241, dtype=np.int32).reshape(40, 6), np.arange(40) % 4
+    np.savez(tmp_path / "texts.npz", x=x, y=y)
+    folder = tmp_path / "dataset" / "AGNews"
+    recipe = tmp_path / "texts.toml"
+    recipe.write_text('[data]\npath = "texts.npz"\nclients = 2\npartition = { kind = "iid" }\n')
+    monkeypatch.chdir(tmp_path)
+    write_folder.run([str(recipe), "--to", str(folder)])
+    data = Federation.from_pfllib(folder, valid=0)
+    for client in data.ids:
+        with open(folder / "train" / f"{client}.npz", "rb") as file:
+            ids, lengths = zip(*np.load(file, allow_pickle=True)["data"].tolist()["x"], strict=True)
+        assert torch.equal(torch.Tensor(ids).long(), data.site(client, 0).train.whole().x.long())
+        assert set(lengths) == {6}
+
+
 def read_as_pfllib_does(folder, client, part):
     """As ``read_client_data`` of PFLlib's system/utils/data_utils.py: a dict in an array of objects, then tensors."""
     with open(folder / part / f"{client}.npz", "rb") as file:

@@ -10,10 +10,12 @@ import struct
 import zipfile
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from scipy.io import savemat
 
 from fedquilt.data import Federation, available
+from fedquilt.data.imports.opening import open as opened
 from fedquilt.data.npz import headers, load
 from fedquilt.data.sources.formats import har, idx, leaf, svhn
 from fedquilt.data.sources.formats.pictures import decoded
@@ -117,6 +119,23 @@ def test_csv_cells_that_would_become_something_else(tmp_path, rows, options, wor
     path.write_text("a,label\n" + rows)
     with pytest.raises(InputError, match=words):
         Federation.from_csv(path, clients=1, test=0, valid=0, **options)
+
+
+@pytest.mark.parametrize("place", ["x", "label", "who"])
+@pytest.mark.parametrize("cell", [[0.5, 1.5], [], {"a": 1}], ids=["list", "empty", "record"])
+def test_parquet_cells_that_hold_several_values(tmp_path, cell, place):
+    """Lists ended in numpy's errors; records became names."""
+    columns = {"x": [0.0, 1.0] * 5, "label": [0, 1] * 5, "who": ["a", "b"] * 5, place: [cell] * 10}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "odd.parquet")
+    with pytest.raises(InputError, match=f"column '{place}' holds cells of type .*; a cell is one number or name"):
+        opened(tmp_path / "odd.parquet", user="who")
+
+
+def test_labels_in_half_precision(tmp_path):
+    """Warnings are errors here."""
+    columns = {"x": [0.0, 1.0], "label": np.array([0, 1], np.float16)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "half.parquet")
+    assert opened(tmp_path / "half.parquet").y.tolist() == [0, 1]
 
 
 def test_csv_users_are_not_empty(tmp_path):

@@ -153,6 +153,18 @@ def test_nesting_and_damage():
             unpickled(whole[:length], "a file")
 
 
+@pytest.mark.parametrize("kind", ["lists", "arrays", "texts"])
+def test_what_one_part_is_named_for_many_times_counts_as_often(tmp_path, monkeypatch, kind):
+    """A few hundred bytes that would be gigabytes: a pickle names again what it named before."""
+    monkeypatch.setenv("FEDQUILT_MAX_BYTES", "20M")
+    line = [1.0] * 300
+    x = {"lists": [[line] * 300] * 300, "arrays": [np.zeros(10**5)] * 10**3, "texts": ["x" * 10**4] * 10**4}[kind]
+    folder = write_split(tmp_path / "Cifar10", [{"train": {"x": x, "y": np.zeros(len(x))}, "test": rows(3)}])
+    assert (folder / "train" / "0.npz").stat().st_size < 5000
+    with pytest.raises(InputError, match=r"0\.npz would take .* of memory, and at most 20,971,520 bytes are allowed"):
+        Federation.from_pfllib(folder, valid=0)
+
+
 def test_refusals(tmp_path):
     with pytest.raises(InputError, match=r"has no train/\*.npz. Give the folder that PFLlib wrote"):
         Federation.from_pfllib(tmp_path)

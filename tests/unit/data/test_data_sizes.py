@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 from fedquilt.core.memory import check_bytes, most_bytes
@@ -86,6 +87,14 @@ def test_csv_gz_that_unpacks_to_much_is_refused(tmp_path):
     assert content(small) == b"hello"
 
 
+def test_many_short_cells_take_more_than_their_bytes(tmp_path):
+    path = tmp_path / "many.csv"
+    path.write_text(",".join([*(f"c{i}" for i in range(1000)), "label"]) + "\n" + ("1," * 1000 + "0\n") * 500)
+    assert path.stat().st_size < 2 * 10**6
+    with refused():
+        imports.of_csv(path)
+
+
 def test_one_long_cell_does_not_cost_its_length_in_every_row(tmp_path):
     path = tmp_path / "wide.csv"
     path.write_text("a,label\n" + "x" * 100_000 + ",0\n" + "1,0\n" * 100)
@@ -122,6 +131,7 @@ def png(width: int, height: int) -> bytes:
 def test_an_image_with_too_many_pixels_is_refused_by_its_head(tmp_path, monkeypatch):
     path = tmp_path / "large.png"
     path.write_bytes(png(5000, 4000))
+    Image.preinit()  # modules that are imported for the first time take memory, too
     with refused():
         decoded([path], 8)
     monkeypatch.setenv("FEDQUILT_MAX_BYTES", "100G")

@@ -157,6 +157,13 @@ def test_the_rate_grows_and_falls():
             Pretraining(**wrong)
 
 
+def test_devices_that_pretraining_does_not_use_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    small = ["data.limit=200", "model.width=8", "model.depth=1", "model.heads=2", "--epochs", "2"]
+    said = fedquilt("pretrain-mae", RECIPE, *small, "-o", tmp_path / "mae").out
+    assert said.count("This machine has 1 CUDA device, and pretraining runs on the CPU.") == 1
+
+
 def test_the_command(tmp_path):
     out = tmp_path / "mae"
     small = ["model.width=8", "model.depth=1", "model.decoder_width=8", "data.pretraining=0.1"]

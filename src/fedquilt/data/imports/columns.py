@@ -11,7 +11,7 @@ from fedquilt.core.columns import PerColumn
 from fedquilt.core.plain import Array
 from fedquilt.data.npz import Arrays
 from fedquilt.data.sources.formats.text import encoded, vocabulary
-from fedquilt.data.tabular import stored
+from fedquilt.data.tabular import check_cells, stored
 from fedquilt.errors import InputError
 
 
@@ -56,6 +56,8 @@ def arrays_from(
         )
     if words and features is not None:
         raise InputError(f"{where}: text and features exclude each other; leave one of them out.")
+    for name in (label, *((user,) if user else ()), *(words.columns if words else ())):
+        check_cells(columns[name], f"{where}, column {name!r}")
     x, table = (words(columns), None) if words else _side_by_side(columns, where, label, user, features, categories)
     y, classes = labels(columns[label], f"{where}, column {label!r}")
     people = users(columns[user], f"{where}, column {user!r}") if user else None
@@ -84,7 +86,7 @@ def labels(values: Array, where: str) -> tuple[Array, int | None]:
         names, numbered = np.unique(values.astype(str), return_inverse=True)
         return numbered.astype(np.int64), len(names)
     if found.dtype.kind == "f":
-        odd = found[(found != np.floor(found)) | (np.abs(found) >= 2.0**63)]  # NaN is odd too
+        odd = found[(found != np.floor(found)) | (np.abs(found.astype(np.float64)) >= 2.0**63)]  # NaN is odd too
         if len(odd):
             raise InputError(f"{where} holds {odd[0]:g}, but labels are classes: whole numbers from 0, or names.")
     return found.astype(np.int64), None

@@ -38,7 +38,7 @@ _TYPE = re.compile(r"[biuf][1248]|O8?")
 def unpickled(data: bytes, where: str) -> Any:
     """Dicts, lists, texts, numbers and numeric arrays; anything else is refused by name."""
     try:
-        return _plain(_Restricted(io.BytesIO(data), where).load())
+        return _Contents(where).plain(_Restricted(io.BytesIO(data), where).load())
     except InputError:
         raise
     except Exception as error:  # damaged bytes make the machine fail in any way it can
@@ -103,16 +103,17 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.state = state
 
-    def value(self, depth: int) -> Any:
+    def value(self, contents: _Contents, depth: int) -> Any:
         _, shape, kind, by_columns, raw = self.state
         count = math.prod(shape)
         if kind.code.startswith("O"):
             if not isinstance(raw, list) or len(raw) != count:
                 raise pickle.UnpicklingError("an array of objects without its members")
-            members = [_plain(member, depth) for member in raw]
+            members = contents.plain(raw, depth)
             return members if shape else members[0]
         if min(shape, default=0) < 0 or count * kind.numeric.itemsize != len(raw):
             raise pickle.UnpicklingError(f"an array of {shape!r:.40} with {len(raw)} bytes")
+        contents.count(arrays=len(raw))
         return np.frombuffer(raw, kind.numeric).reshape(shape, order="F" if by_columns else "C")
 
 
@@ -120,16 +121,31 @@ def _scalar(kind: _Type, raw: bytes) -> Any:
     return np.frombuffer(raw, kind.numeric, count=1)[0]
 
 
-def _plain(value: object, depth: int = 0) -> Any:
-    if depth > _DEPTH:
-        raise pickle.UnpicklingError("it is nested too deeply")
-    if isinstance(value, _Array):
-        return value.value(depth + 1)
-    if isinstance(value, dict):
-        return {name: _plain(inner, depth + 1) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner, depth + 1) for inner in value]
-    return value
+class _Contents:
+    """What was noted, as plain values. A pickle may name one list a thousand times, which makes a thousand lists: what
+    they take together is counted on the way."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self._arrays, self._values, self._widest = where, 0, 0, 8
+
+    def count(self, values: int = 0, widest: int = 0, arrays: int = 0) -> None:
+        """So many more values, each with the room of the widest, and so many bytes of arrays."""
+        self._values, self._arrays = self._values + values, self._arrays + arrays
+        self._widest = max(self._widest, widest)
+        check_bytes(self._arrays + self._values * self._widest, self._where)
+
+    def plain(self, value: object, depth: int = 0) -> Any:
+        """Arrays for notes, lists for tuples."""
+        if depth > _DEPTH:
+            raise pickle.UnpicklingError("it is nested too deeply")
+        if isinstance(value, _Array):
+            return value.value(self, depth + 1)
+        if isinstance(value, dict):
+            return {name: self.plain(inner, depth + 1) for name, inner in value.items()}
+        if isinstance(value, list | tuple):
+            self.count(len(value), max((4 * len(v) for v in value if isinstance(v, str | bytes)), default=0))
+            return [self.plain(inner, depth + 1) for inner in value]
+        return value
 
 
 _ADMITTED = {

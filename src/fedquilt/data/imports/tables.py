@@ -9,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
+from fedquilt.core.memory import check_bytes
 from fedquilt.core.plain import Array
 from fedquilt.data.imports.columns import Words, arrays_from
 from fedquilt.data.npz import Arrays
 from fedquilt.data.sizes import check_parquet, check_texts
 from fedquilt.data.sources.formats.files import text
 from fedquilt.errors import InputError
+
+_CELL = 64  # bytes that a short cell takes while a csv file is read
 
 
 def of_csv(
@@ -39,7 +42,9 @@ def _csv_cells(path: Path, delimiter: str = ",") -> dict[str, Array]:
     _check(path)
     if len(delimiter) != 1:
         raise InputError(f"delimiter must be one character, got {delimiter!r}.")
-    rows = csv.reader(io.StringIO(text(path), newline=""), delimiter=delimiter, strict=True)
+    content = text(path)
+    check_bytes(_CELL * content.count(delimiter), f"{path}, cell by cell,")
+    rows = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
     try:
         numbered = [(rows.line_num, row) for row in rows if row]
     except csv.Error as error:
