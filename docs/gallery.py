@@ -13,7 +13,7 @@ from pathlib import Path
 HOME = Path(__file__).parent / "assets" / "gallery"
 RED, BLUE, GREEN, GOLD, ROSE = "#e2702a", "#2f8fd0", "#1fa07c", "#d3941a", "#c76aa6"
 PATCH = (RED, BLUE, GREEN, GOLD)
-GREY, LINE, EMPTY = "#8a939e", "#8a939e", "#8a939e33"
+GREY, LINE, EMPTY = "#76808c", "#8a939e", "#8a939e33"
 
 
 def rect(x: float, y: float, w: float, h: float, fill: str, round: float = 3, more: str = "") -> str:

@@ -1,4 +1,4 @@
-// Formulas are marked by arithmatex as <span class="arithmatex">\(...\)</span> or <div class="arithmatex">\[...\]</div>.
+// arithmatex marks formulas: <span class="arithmatex">\(...\)</span> or <div class="arithmatex">\[...\]</div>.
 document.addEventListener("DOMContentLoaded", () => {
   for (const place of document.querySelectorAll(".arithmatex")) {
     const text = place.textContent.trim();
