@@ -27,6 +27,12 @@ class Snapshot:
         metrics: The numbers of this round; those of an evaluation only when one was due.
         log: Every visit of the round: bytes, time, loss; and what was quarantined.
         exams: Scores per client, when an evaluation was due.
+
+    Example:
+        >>> from fedquilt import run
+        >>> from fedquilt.testing import digits, fedavg
+        >>> for snapshot in run(fedavg(), digits(), rounds=1):  # doctest: +SKIP
+        ...     print(snapshot.round, snapshot.metrics["test_accuracy"], snapshot.digest())
     """
 
     round: int
