@@ -91,7 +91,9 @@ def constructor(found: Class) -> Function:
                     option.name, annotation=option.annotation, kind=kind, default=default_of(option)
                 )
     if around:
-        given.setdefault("base", Parameter("base", kind=key, default="None"))
+        given["objective"] = Parameter("objective", annotation="Objective | Net | None", kind=named, default="None")
+        base = given.setdefault("base", Parameter("base", kind=key))
+        base.default = "None" if base.default is None else base.default
         given["settings"] = Parameter("settings", kind=ParameterKind.var_keyword)
     return Function("__init__", parameters=Parameters(*given.values()), parent=found, returns="None")
 

@@ -20,6 +20,7 @@ from fedquilt.data.partitions.shares import filled_up, owners_of, parts_of, whol
 from fedquilt.errors import InputError
 
 Partition = Callable[[Ints, int, Seed], list[Ints]]
+"""How a data set is divided: ``(labels, clients, seed) -> rows``, the row numbers of each client."""
 
 
 @dataclass(frozen=True)
