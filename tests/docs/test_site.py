@@ -51,7 +51,7 @@ def test_every_entry_is_of_something_that_says_what_it_is() -> None:
     assert not [name for name, it in made.items() if not it.__doc__]
 
 
-@pytest.mark.parametrize("room", ["", ".data", ".methods"])
+@pytest.mark.parametrize("room", ["", ".data", ".models", ".methods", ".testing"])
 def test_every_public_class_has_an_example(room: str) -> None:
     module = importlib.import_module(f"fedquilt{room}")
     assert not [
