@@ -32,8 +32,8 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str = LINE, width: 
 
 def arrow(x1: float, y1: float, x2: float, y2: float, colour: str = LINE, width: float = 1.6) -> str:
     """A line whose end has a head."""
-    turn = math.atan2(y2 - y1, x2 - x1)
-    sides = [(x2 - 7 * math.cos(turn + a), y2 - 7 * math.sin(turn + a)) for a in (0.5, -0.5)]
+    context = math.atan2(y2 - y1, x2 - x1)
+    sides = [(x2 - 7 * math.cos(context + a), y2 - 7 * math.sin(context + a)) for a in (0.5, -0.5)]
     return line(x1, y1, x2, y2, colour, width) + "".join(line(x2, y2, x, y, colour, width) for x, y in sides)
 
 
@@ -84,8 +84,8 @@ def groups() -> str:
     for x, y, colour in kinds:
         made.append(ring(x, y, 48, colour))
         for n in range(5):
-            turn = 2 * math.pi * n / 5 + x
-            made.append(patch(x + 27 * math.cos(turn), y + 27 * math.sin(turn), 17, (colour,) * 4))
+            context = 2 * math.pi * n / 5 + x
+            made.append(patch(x + 27 * math.cos(context), y + 27 * math.sin(context), 17, (colour,) * 4))
         made.append(patch(x, y, 11, (colour,) * 4))
     return "".join(made)
 
