@@ -7,7 +7,15 @@ from collections.abc import Iterable
 
 
 class FedquiltError(Exception):
-    """The root of all errors raised on purpose; ``exit_code`` is what the command returns."""
+    """The root of all errors raised on purpose; ``exit_code`` is what the command returns.
+
+    Example:
+        >>> try:
+        ...     raise InputError("A share must be in (0, 1], got 2.")
+        ... except FedquiltError as error:
+        ...     print(error.exit_code, error)
+        2 A share must be in (0, 1], got 2.
+    """
 
     exit_code = 1
 

@@ -42,6 +42,10 @@ class Context:
         client: None on the server.
         seed: For all randomness of this piece of work.
         clients: On the server, how many clients the federation has; 0 at a client, which need not know.
+
+    Example:
+        >>> Turn(round=0, client=3, seed=Seed(0)).client
+        3
     """
 
     round: int
@@ -52,7 +56,12 @@ class Context:
 
 @dataclass(frozen=True)
 class Reply(Generic[R]):
-    """What one client answered. ``examples`` is how much data stands behind it."""
+    """What one client answered. ``examples`` is how much data stands behind it.
+
+    Example:
+        >>> Reply(client="oslo", examples=42, upload=None).examples
+        42
+    """
 
     client: ClientId
     samples: int
@@ -103,7 +112,12 @@ def everyone(state: object, ids: Sequence[ClientId], seed: Seed) -> Sequence[Cli
 
 @dataclass(frozen=True)
 class fraction:
-    """Ask ``max(1, int(share * N))`` clients, drawn without replacement, anew each round."""
+    """Ask ``max(1, int(share * N))`` clients, drawn without replacement, anew each round.
+
+    Example:
+        >>> len(fraction(0.3)(None, range(10), Seed(0)))
+        3
+    """
 
     share: float
 
@@ -117,7 +131,12 @@ class fraction:
 
 @dataclass(frozen=True)
 class at_random:
-    """Ask ``count`` clients (or all, if there are fewer), drawn without replacement, anew each round."""
+    """Ask ``count`` clients (or all, if there are fewer), drawn without replacement, anew each round.
+
+    Example:
+        >>> len(at_random(2)(None, range(10), Seed(0)))
+        2
+    """
 
     count: int
 
@@ -171,6 +190,12 @@ class Exchange(Generic[S, D, C, U]):
             made in rounds after which models are scored, and in the last one.
         uncoded: ``message -> message``: an upload or a download as large as it would be, had the method itself coded
             nothing in it. For the account of bytes only, so tensors may be on the device 'meta'.
+
+    Example:
+        >>> from fedquilt.testing import fedavg
+        >>> (train,) = fedavg().exchanges()
+        >>> train.name
+        'train'
     """
 
     name: str
@@ -217,7 +242,13 @@ class Exchange(Generic[S, D, C, U]):
 
 
 class Method(Protocol[S, C]):
-    """What an engine asks of a method. All answers are pure functions of the arguments."""
+    """What an engine asks of a method. All answers are pure functions of the arguments.
+
+    Example:
+        >>> from fedquilt.testing import fedavg
+        >>> fedavg().plan(state=None, round=0)
+        ('train',)
+    """
 
     def init_server(self, seed: Seed) -> S:
         """The server's state before the first round: a record."""

@@ -19,7 +19,13 @@ _COUNTED = 1e12
 
 @dataclass(frozen=True)
 class under:
-    """The names at or below one of these prefixes: ``under("head")`` holds head.weight, head.bias."""
+    """The names at or below one of these prefixes: ``under("head")`` holds head.weight, head.bias.
+
+    Example:
+        >>> head = under("head")
+        >>> head("head.weight"), head("header.weight")
+        (True, False)
+    """
 
     prefixes: tuple[str, ...]
 
@@ -35,7 +41,13 @@ class under:
 
 @dataclass(frozen=True)
 class everything_but:
-    """All names that another choice does not take; a string is taken as ``under`` it."""
+    """All names that another choice does not take; a string is taken as ``under`` it.
+
+    Example:
+        >>> body = everything_but("head")
+        >>> body("conv.weight"), body("head.weight")
+        (True, False)
+    """
 
     other: Names
 

@@ -66,6 +66,10 @@ class Job:
         rate: Multiplies the learning rate of this client update.
         epochs: Replaces the epochs of the ``Train``, for this client update.
         memory: The optimiser's memory to go on with, from an earlier ``Trained``; None starts afresh.
+
+    Example:
+        >>> Job(params={"head.weight": torch.zeros(2, 3)}, rate=0.5).rate
+        0.5
     """
 
     params: Params
@@ -78,7 +82,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training left behind: the model, the last step's gradient, how many steps, their mean loss, memory."""
+    """What training left behind: the model, the last step's gradient, how many steps, their mean loss, memory.
+
+    Example:
+        >>> from fedquilt.core.train import Memory
+        >>> trained = Trained(params={}, gradient={}, steps=8, loss=0.7, lr=0.1, memory=Memory())
+        >>> trained.steps
+        8
+    """
 
     params: Params
     gradient: Params
@@ -148,6 +159,11 @@ class Train(TrainingWork[D, C, U]):
         clip: Largest Euclidean norm of a step's gradient over all tensors, or None.
         only: Which parameters are trained here; the others stay as they are.
         rows: ``site -> table``, what is trained on.
+
+    Example:
+        >>> from fedquilt.testing import fedavg
+        >>> fedavg(epochs=3).exchanges()[0].work.epochs
+        3
     """
 
     start: Callable[[D, C, Site, Context], Job]

@@ -32,6 +32,11 @@ class Majority:
         personal: The same over all clients' test samples together; NaN without any.
         overall: One label for all, the most frequent of the whole federation, on all clients' test samples.
         global_test: That label on the global test set, or None without one.
+
+    Example:
+        >>> from fedquilt.testing import digits
+        >>> 0 < digits().majority().personal < 1
+        True
     """
 
     clients: Floats

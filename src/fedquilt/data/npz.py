@@ -33,6 +33,15 @@ class Arrays:
         name, licence, source: What it is called, its terms, and where it comes from.
         table: What the columns of a table are, where they have names or are categories.
         ready: Whether rows are as they are published, and meant to be used so; tables of one's own are standardised.
+
+    Example:
+        >>> import numpy as np
+        >>> from fedquilt.data import IID
+        >>> x, y = np.zeros((6, 4), np.float32), np.arange(6) % 2
+        >>> arrays = Arrays(x, y, name="mine")
+        >>> from fedquilt import Federation
+        >>> len(Federation.from_source(arrays, partition=IID(), clients=2).ids)
+        2
     """
 
     x: Array

@@ -29,6 +29,10 @@ class Resize:
     """Images of ``size`` x ``size``, by bilinear sampling; smaller ones average over what they leave out (antialias).
 
     Bytes stay bytes, rounded.
+
+    Example:
+        >>> Resize(4)(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 1, 4, 4])
     """
 
     size: int
@@ -47,7 +51,12 @@ class Resize:
 
 @dataclass(frozen=True)
 class GreyToRGB:
-    """Images of one channel, three times over; images of three stay as they are."""
+    """Images of one channel, three times over; images of three stay as they are.
+
+    Example:
+        >>> GreyToRGB()(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 3, 8, 8])
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
         _check_images("GreyToRGB", x)
@@ -64,6 +73,10 @@ class Normalise:
     Args:
         mean, std: One number, or one per channel. None, for both: those of all clients' training samples; a federation
             made from a recipe fills them in, others use :func:`channel_statistics`.
+
+    Example:
+        >>> Normalise(mean=(2.0,), std=(2.0,))(torch.full((1, 1, 2, 2), 4.0)).mean()
+        tensor(1.)
     """
 
     mean: PerChannel | None = None
@@ -108,7 +121,12 @@ class Normalise:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Each image padded with zeros on all sides, and a window of its old size cut out at a random place."""
+    """Each image padded with zeros on all sides, and a window of its old size cut out at a random place.
+
+    Example:
+        >>> RandomCrop(1)
+        RandomCrop(padding=1)
+    """
 
     padding: int = 4
 
@@ -126,7 +144,12 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomFlip:
-    """Each image mirrored left to right with a probability."""
+    """Each image mirrored left to right with a probability.
+
+    Example:
+        >>> RandomFlip(0.2)
+        RandomFlip(probability=0.2)
+    """
 
     probability: float = 0.5
 

@@ -86,6 +86,10 @@ class FedAvg:
             model, instead of each with its own; see :func:`fedquilt.core.deployed.first_state`.
 
     Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedAvg(Net.of(models.MLP, features=64, classes=10), batch_size=10, epochs=2)
     """
 
     objective: Objective | Net = field(kw_only=False)

@@ -69,6 +69,15 @@ class OnBase:
         objective: The network, or an objective to extend.
         base: What the method is around, instead of an objective and FedAvg's settings.
         options: The fields of the class, and FedAvg's.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True, init=False)
+        ... class Halved(OnBase):
+        ...     share: float = 0.5
+        >>> from fedquilt import Net, models
+        >>> Halved(Net.of(models.MLP, features=64, classes=10), share=0.1).share
+        0.1
     """
 
     base: Any

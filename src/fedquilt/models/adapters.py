@@ -31,6 +31,11 @@ class Adapter(nn.Module):
         width: Numbers in a token.
         size: Numbers in the bottleneck.
         dropout: On what is added.
+
+    Example:
+        >>> import torch
+        >>> Adapter(width=16, size=4)(torch.zeros(2, 5, 16)).shape
+        torch.Size([2, 5, 16])
     """
 
     def __init__(self, width: int, size: int = 64, dropout: float = 0.0) -> None:
@@ -59,6 +64,11 @@ class LowRank(nn.Module):
         rank: Of the change of its weight.
         alpha: Its scale is alpha / rank; by default 1.
         dropout: On what enters.
+
+    Example:
+        >>> import torch
+        >>> LowRank(16, 8, rank=2)(torch.zeros(2, 16)).abs().sum().item()
+        0.0
     """
 
     def __init__(

@@ -26,6 +26,11 @@ class ModelSize:
         flops: Floating-point operations of a forward pass of one row: two for each multiplication and addition in
             convolutions, matrix products and attention. Biases, norms and activations are not counted.
         bytes: Memory of parameters and saved buffers.
+
+    Example:
+        >>> from fedquilt.models import MLP
+        >>> count(MLP(features=4, classes=2, hidden=(3,)), (4,)).parameters
+        23
     """
 
     parameters: int

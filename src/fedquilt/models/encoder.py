@@ -28,6 +28,9 @@ class TextEncoder(Split):
         frozen: The encoder is not trained, not sent, and stays in evaluation mode; only the head learns.
         pad: The id of padding; by default the one in the encoder's settings.
         content: A fingerprint of the folder; other weights are refused.
+
+    Example:
+        >>> model = TextEncoder("folder/of/the/encoder", length=32, classes=4)  # doctest: +SKIP
     """
 
     ids = True

@@ -26,6 +26,11 @@ class ResNet(Split):
             "batch" is BatchNorm.
         stem: "3x3" keeps the size (CIFAR); "7x7" halves it twice (ImageNet).
         width: Maps of the first stage; each further stage has twice as many.
+
+    Example:
+        >>> import torch
+        >>> ResNet(depth=10, width=8)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(

@@ -16,6 +16,11 @@ class SignalCNN(Split):
     Args:
         span: Samples that a convolution sees.
         hidden: Width of the hidden layer.
+
+    Example:
+        >>> import torch
+        >>> SignalCNN()(torch.zeros(2, 9, 128)).shape
+        torch.Size([2, 6])
     """
 
     def __init__(

@@ -12,7 +12,13 @@ from fedquilt.models.split import Flat, Split, check_counts, check_share
 
 
 class LogisticRegression(Flat):
-    """One linear layer: multinomial logistic regression. It has no parameters in ``features``."""
+    """One linear layer: multinomial logistic regression. It has no parameters in ``features``.
+
+    Example:
+        >>> import torch
+        >>> LogisticRegression(features=64, classes=10)(torch.zeros(2, 64)).shape
+        torch.Size([2, 10])
+    """
 
     def __init__(self, features: int, classes: int) -> None:
         check_counts(features=features, classes=classes)
@@ -24,6 +30,11 @@ class MLP(Flat):
 
     Args:
         hidden: Width of each hidden layer.
+
+    Example:
+        >>> import torch
+        >>> MLP(features=64, classes=10, hidden=(32, 16))(torch.zeros(2, 64)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(self, features: int, classes: int, hidden: Sequence[int] = (200,)) -> None:
@@ -42,6 +53,11 @@ class LeNet5(Split):
 
     LeCun, Bottou, Bengio, Haffner 1998. 28x28 images are padded to the 32x32 of the paper. The features hold 60,856
     of the parameters; studies of clustered federations call this split of it SplitLeNet.
+
+    Example:
+        >>> import torch
+        >>> LeNet5()(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(self, classes: int = 10, channels: int = 1, size: int = 28) -> None:
@@ -72,6 +88,11 @@ class FedAvgCNN(Split):
 
     Args:
         hidden: Width of the hidden layer.
+
+    Example:
+        >>> import torch
+        >>> FedAvgCNN(hidden=64)(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(self, classes: int = 10, channels: int = 1, size: int = 28, hidden: int = 512) -> None:
@@ -102,6 +123,11 @@ class CNNMnist(Split):
     Args:
         hidden: Width of the hidden layer.
         dropout: After the second convolution and the hidden layer.
+
+    Example:
+        >>> import torch
+        >>> CNNMnist()(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
@@ -135,6 +161,11 @@ class CNNCifar(Split):
 
     Args:
         hidden: Width of the hidden layer.
+
+    Example:
+        >>> import torch
+        >>> CNNCifar(hidden=64)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(self, classes: int = 10, channels: int = 3, size: int = 32, hidden: int = 512) -> None:

@@ -38,6 +38,11 @@ class TextCNN(Split):
         maps: Of each convolution.
         spans: How many tokens each convolution sees.
         dropout: Before the head.
+
+    Example:
+        >>> import torch
+        >>> TextCNN(length=16, vocab=100)(torch.zeros(2, 16, dtype=torch.long)).shape
+        torch.Size([2, 4])
     """
 
     ids = True
@@ -87,6 +92,11 @@ class CharRNN(Split):
         width: Numbers in a token's vector.
         hidden: Width of the recurrent layers.
         layers: How many recurrent layers there are.
+
+    Example:
+        >>> import torch
+        >>> CharRNN(length=8, hidden=16)(torch.zeros(2, 8, dtype=torch.long)).shape
+        torch.Size([2, 80])
     """
 
     ids = True

@@ -25,6 +25,11 @@ class ViT(Split):
         class_token: The feature vector is that of a token of its own; otherwise the mean over patches.
         zero_head: The head starts at zero, so every class is equally likely before training.
         frozen: All but the head stay as they are, and never travel; for pretrained weights.
+
+    Example:
+        >>> import torch
+        >>> ViT(width=16, depth=1, heads=2, mlp=32)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
@@ -63,7 +68,12 @@ class ViT(Split):
 
 
 class ViTCehgls(ViT):
-    """The six-layer ViT of CEHGLS: width 512, 8 heads, MLP 2048, dropout 0.5, zero head; the patch follows the size."""
+    """The six-layer ViT of CEHGLS: width 512, 8 heads, MLP 2048, dropout 0.5, zero head; the patch follows the size.
+
+    Example:
+        >>> from fedquilt import Net
+        >>> net = Net.of(ViTCehgls, size=28, channels=1)
+    """
 
     def __init__(self, classes: int = 10, channels: int = 3, size: int = 32, dropout: float = 0.5) -> None:
         patch = {28: 4, 32: 8, 64: 16, 224: 16}.get(size)

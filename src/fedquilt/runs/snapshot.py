@@ -28,6 +28,12 @@ class Snapshot:
         metrics: The numbers of this round; those of an evaluation only when one was due.
         log: Every client update of the round: bytes, time, loss; and what was quarantined.
         evaluations: Scores per client, when an evaluation was due.
+
+    Example:
+        >>> from fedquilt import run
+        >>> from fedquilt.testing import digits, fedavg
+        >>> for snapshot in run(fedavg(), digits(), rounds=1):  # doctest: +SKIP
+        ...     print(snapshot.round, snapshot.metrics["test_accuracy"], snapshot.digest())
     """
 
     round: int

@@ -22,6 +22,12 @@ class Check:
     Args:
         name: Of the property.
         look: Gives what is wrong, in words: nothing, if the property holds.
+
+    Example:
+        >>> from fedquilt.testing import checks_of, fedavg
+        >>> check = checks_of(fedavg())[0]
+        >>> check.name
+        'stays_finite'
     """
 
     name: str
@@ -38,7 +44,12 @@ class Check:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """How a check ended; ``words`` are the reason, if it did not pass."""
+    """How a check ended; ``words`` are the reason, if it did not pass.
+
+    Example:
+        >>> CheckResult("learns", "failed", ("It does not.",)).status
+        'failed'
+    """
 
     name: str
     status: Literal["passed", "skipped", "failed"]
@@ -51,7 +62,13 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """How all checks of an object ended, and numbers on the way."""
+    """How all checks of an object ended, and numbers on the way.
+
+    Example:
+        >>> report = CheckReport((CheckResult("learns", "passed"), CheckResult("resumes", "skipped")))
+        >>> report.named("passed")
+        ('learns',)
+    """
 
     results: tuple[CheckResult, ...]
     facts: Mapping[str, JSON] = field(default_factory=dict)

@@ -23,6 +23,10 @@ class Words:
         columns: Their texts are joined by a space, in this order.
         size: Words in the vocabulary, with padding and unknown: the most frequent ones of the whole table.
         length: Words kept of each row, from its beginning.
+
+    Example:
+        >>> Words(("text",), length=4)({"text": np.array(["to be or not", "to be"])}).tolist()
+        [[3, 2, 5, 4], [3, 2, 0, 0]]
     """
 
     columns: tuple[str, ...]

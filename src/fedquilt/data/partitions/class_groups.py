@@ -35,6 +35,13 @@ class ClassGroups:
         overlap: Whether groups may share classes.
         noise_ratio: The share of its rows, int(noise_ratio * rows), that each group gives away at random, dealt
             evenly to the other groups.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> groups = ClassGroups(((0, 1, 2, 3), (4, 5, 6), (7, 8, 9)))
+        >>> clients = Federation.from_source("digits", partition=groups, clients=4)
+        >>> clients.groups
+        {0: 0, 1: 0, 2: 1, 3: 2}
     """
 
     groups: tuple[tuple[int, ...], ...] = ((0, 1, 2, 3), (4, 5, 6), (7, 8, 9))
@@ -136,6 +143,12 @@ class Pathological:
 
     Args:
         classes_per_client: How many classes each client holds.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=Pathological(3), clients=4)
+        >>> [int((row > 0).sum()) for row in clients.label_counts()]
+        [3, 3, 3, 3]
     """
 
     classes_per_client: int = 2

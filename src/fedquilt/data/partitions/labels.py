@@ -20,11 +20,19 @@ from fedquilt.data.partitions.shares import filled_up, owners_of, parts_of, whol
 from fedquilt.errors import InputError
 
 Partition = Callable[[Ints, int, Seed], list[Ints]]
+"""How a data set is divided: ``(labels, clients, seed) -> rows``, the row numbers of each client."""
 
 
 @dataclass(frozen=True)
 class IID:
-    """Every client gets an equal random share (sizes differ by at most one)."""
+    """Every client gets an equal random share (sizes differ by at most one).
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=IID(), clients=4)
+        >>> [clients.size(c) for c in clients.ids]
+        [315, 314, 314, 314]
+    """
 
     by_label: ClassVar[bool] = False
 
@@ -62,6 +70,12 @@ class Dirichlet(Concentrated):
     Args:
         alpha: Small is skewed (0.1), large is even (100).
         minimum: The fewest rows a client may end with.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=Dirichlet(0.3), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
@@ -84,6 +98,12 @@ class DirichletPerClient(Concentrated):
     Args:
         alpha: Small is skewed (0.1), large is even (100).
         minimum: The fewest rows a client may end with.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=DirichletPerClient(0.3), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     def __call__(self, labels: Ints, clients: int, seed: Seed) -> list[Ints]:
@@ -105,6 +125,12 @@ class Shards:
         per_client: Shards for each client.
 
     Reference: McMahan et al. 2017, arXiv:1602.05629 (200 shards of 300 rows, two for each of 100 clients).
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=Shards(2), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     per_client: int = 2

@@ -27,6 +27,12 @@ class DirichletChoice:
     Args:
         alpha: Small is skewed.
         random_state: What the project calls its seed.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=DirichletChoice(0.5), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     alpha: float
@@ -57,6 +63,12 @@ class DirichletCuts:
     Args:
         alpha: Small is skewed; the project uses 0.15 and 0.1.
         random_state: The number that seeds numpy's generator.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=DirichletCuts(0.5), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     alpha: float
@@ -88,6 +100,12 @@ class TruncatedPerClient:
 
     Args:
         alpha: Small is skewed; the scripts use 0.1.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=TruncatedPerClient(0.5), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     alpha: float

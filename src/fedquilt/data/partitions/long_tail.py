@@ -59,6 +59,10 @@ class StepTail:
         factor: Smallest / largest, from above 0 to 1; the reciprocal of what papers often write.
         random_state: None, or the number (0) that seeds the choice of rows as published code does; see
             :func:`kept_rows`.
+
+    Example:
+        >>> StepTail(0.1)(4, 100).tolist()
+        [100, 100, 10, 10]
     """
 
     factor: float
@@ -144,6 +148,12 @@ class OwnTails:
 
     Args:
         tail: The profile of every client; its largest class has a client's samples / classes.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=OwnTails(ExponentialTail(0.1)), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     tail: Profile
@@ -169,7 +179,13 @@ def own_tails(factor: float, profile: Literal["exponential", "step"] = "exponent
 
 @dataclass(frozen=True)
 class ClassTiers:
-    """Classes by how frequent they are. Every class is in one of the three, most frequent first."""
+    """Classes by how frequent they are. Every class is in one of the three, most frequent first.
+
+    Example:
+        >>> tiers = ClassTiers(head=(0, 1), middle=(2,), tail=(3, 4))
+        >>> tiers.tail
+        (3, 4)
+    """
 
     head: tuple[int, ...]
     middle: tuple[int, ...]

@@ -23,6 +23,12 @@ class LogNormal:
     Args:
         sigma: The spread of the logarithm of the sizes.
         minimum: The fewest rows a client may end with.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=LogNormal(1.0), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     by_label: ClassVar[bool] = False
@@ -48,6 +54,12 @@ class PowerLaw:
     Args:
         exponent: How fast sizes fall.
         minimum: The fewest rows a client may end with.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=PowerLaw(1.0), clients=4)
+        >>> [clients.size(c) for c in clients.ids]
+        [604, 302, 201, 151]
     """
 
     by_label: ClassVar[bool] = False
@@ -72,6 +84,12 @@ class DirichletSizes(Concentrated):
     Args:
         alpha: Small is skewed (0.5), large is even (100).
         minimum: The fewest rows a client may end with.
+
+    Example:
+        >>> from fedquilt import Federation
+        >>> clients = Federation.from_source("digits", partition=DirichletSizes(1.0), clients=4)
+        >>> len(clients.ids)
+        4
     """
 
     by_label: ClassVar[bool] = False

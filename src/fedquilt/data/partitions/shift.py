@@ -34,6 +34,11 @@ class Rotation:
     """Images turned counter-clockwise: right angles exactly, others by bilinear sampling with zeros outside.
 
     The rotated groups of IFCA: Ghosh et al. 2020, arXiv:2006.04088.
+
+    Example:
+        >>> from fedquilt.testing import digits
+        >>> Rotation((0, 90))(digits()).groups
+        {0: 0, 1: 1, 2: 0, 3: 1}
     """
 
     angles: tuple[float, ...] = (0, 90, 180, 270)
@@ -57,6 +62,11 @@ class Rotation:
 class Noise:
     """Gaussian noise of its own level at each client: x + level * z. For images stored as bytes levels are on the scale
     0 to 1, and the result is rounded and clipped. Li et al. 2022, arXiv:2102.02079.
+
+    Example:
+        >>> from fedquilt.testing import digits
+        >>> Noise((0.0, 0.5))(digits()).groups
+        {0: 0, 1: 1, 2: 0, 3: 1}
     """
 
     levels: tuple[float, ...]
@@ -84,6 +94,11 @@ class Light:
     Args:
         brightness: What is added; 0 changes nothing.
         contrast: The factor about the mean, one for each brightness; 1 changes nothing, and is the default.
+
+    Example:
+        >>> from fedquilt.testing import digits
+        >>> Light(brightness=(0.0, 0.2))(digits()).groups
+        {0: 0, 1: 1, 2: 0, 3: 1}
     """
 
     brightness: tuple[float, ...]
@@ -123,6 +138,10 @@ class Colour:
 
     Args:
         gains: For each setting a factor for each channel; all 1 changes nothing.
+
+    Example:
+        >>> Colour(((1.0, 0.8, 0.8), (0.8, 0.8, 1.0))).gains[1]
+        (0.8, 0.8, 1.0)
     """
 
     gains: tuple[tuple[float, ...], ...]
@@ -150,6 +169,11 @@ class LabelPermutation:
     Args:
         groups: How many groups; the first keeps its labels, the others draw permutations by the seed.
         permutations: Or the permutations themselves, one for each group.
+
+    Example:
+        >>> from fedquilt.testing import digits
+        >>> LabelPermutation(2)(digits()).groups
+        {0: 0, 1: 1, 2: 0, 3: 1}
     """
 
     groups: int = 2

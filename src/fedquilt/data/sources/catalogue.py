@@ -25,6 +25,10 @@ class File:
         size: Its bytes, or None when not known.
         checksum: ``sha256:...`` or ``md5:...`` as published; empty when not known.
         optional: The data set can be read without it.
+
+    Example:
+        >>> File("train.csv", size=1024, checksum="sha256:0123").optional
+        False
     """
 
     name: str
@@ -77,6 +81,11 @@ class DatasetEntry:
         by_hand: What a person has to do where files cannot simply be downloaded.
         hub: The same on the Hugging Face hub.
         texts: For a data set of texts, the address of ``function(folder)`` that gives them as they are.
+
+    Example:
+        >>> entry = DatasetEntry("mine", licence="CC0", source="my lab", classes=2)
+        >>> entry.name
+        'mine'
     """
 
     name: str

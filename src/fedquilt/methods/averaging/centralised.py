@@ -19,6 +19,10 @@ class Centralised(FedAvg):
     scored client by client. One round is ``epochs`` passes over everything.
 
     Reference: none; it is no federated method.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = Centralised(Net.of(models.MLP, features=64, classes=10))
     """
 
     pools_data = True
@@ -30,6 +34,10 @@ class SingleModel(Centralised):
     passes: the upper frame of merging. In later rounds nobody is asked, and the model stays what it is.
 
     Reference: none; it is no federated method.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = SingleModel(Net.of(models.MLP, features=64, classes=10), epochs_first=5)
     """
 
     def plan(self, state: HasShared, round: int) -> tuple[str, ...]:

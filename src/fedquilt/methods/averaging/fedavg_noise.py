@@ -22,6 +22,10 @@ class FedAvgNoise(FedAvg):
         noise: Multiple of each tensor's own standard deviation, >= 0.
 
     Reference: He et al., Localize-and-Stitch, 2025, a baseline of its project.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedAvgNoise(Net.of(models.MLP, features=64, classes=10), noise=0.05)
     """
 
     noise: float = 0.04

@@ -47,6 +47,10 @@ class FedDyn(OnBase):
         alpha: Strength of the regulariser, > 0.
 
     Reference: Acar et al., Federated Learning Based on Dynamic Regularization, 2021, algorithm 1.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedDyn(Net.of(models.MLP, features=64, classes=10), alpha=0.1)
     """
 
     base: FedAvg

@@ -35,6 +35,10 @@ class FedNova(OnBase):
         base: FedAvg with SGD, with or without momentum.
 
     Reference: Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, 2020.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedNova(Net.of(models.MLP, features=64, classes=10))
     """
 
     base: FedAvg

@@ -74,6 +74,10 @@ class FedAvgM(FedOpt):
         beta: Momentum, in [0, 1).
 
     Reference: Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedAvgM(Net.of(models.MLP, features=64, classes=10), beta=0.5)
     """
 
     server_lr: float = 1.0
@@ -99,6 +103,10 @@ class FedAdam(FedOpt):
         tau: Added to the square root of v, > 0: the larger, the less adaptive.
 
     Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedAdam(Net.of(models.MLP, features=64, classes=10), server_lr=0.01)
     """
 
     server_lr: float = 0.1
@@ -124,6 +132,10 @@ class FedYogi(FedOpt):
         tau: Added to the square root of v, > 0: the larger, the less adaptive.
 
     Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedYogi(Net.of(models.MLP, features=64, classes=10), server_lr=0.01)
     """
 
     server_lr: float = 0.1
@@ -148,6 +160,10 @@ class FedAdagrad(FedOpt):
         tau: Added to the square root of v, > 0: the larger, the less adaptive.
 
     Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedAdagrad(Net.of(models.MLP, features=64, classes=10), server_lr=0.01)
     """
 
     server_lr: float = 0.1

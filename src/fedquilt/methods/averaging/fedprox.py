@@ -17,6 +17,10 @@ class FedProx(FedAvg):
         mu: Strength of the pull, >= 0; 0 is FedAvg.
 
     Reference: Li et al., Federated Optimization in Heterogeneous Networks, 2020.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedProx(Net.of(models.MLP, features=64, classes=10), mu=0.1)
     """
 
     mu: float = 0.01

@@ -15,6 +15,10 @@ class LocalOnly(FedAvg):
     Each client starts from its own random model and goes on training it round after round.
 
     Reference: none; it is no federated method.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = LocalOnly(Net.of(models.MLP, features=64, classes=10))
     """
 
     parts: Parts = Parts(shared=nothing, private=everything)  # noqa: RUF009 - frozen, so it can be shared

@@ -37,6 +37,10 @@ class Moon(OnBase):
         tau: Temperature, > 0.
 
     Reference: Li et al., Model-Contrastive Federated Learning, 2021.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = Moon(Net.of(models.MLP, features=64, classes=10), mu=5.0)
     """
 
     base: FedAvg

@@ -55,6 +55,10 @@ class Scaffold(OnBase):
         server_lr: The server's step, > 0.
 
     Reference: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020, algorithm 1.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = Scaffold(Net.of(models.MLP, features=64, classes=10), server_lr=0.5)
     """
 
     base: FedAvg

@@ -67,6 +67,10 @@ class CFL(Grouped[Groups]):
         gamma: The paper's further limit, or None as in the authors' code.
 
     Reference: Sattler, Müller, Samek, Clustered Federated Learning, 2019.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = CFL(Net.of(models.MLP, features=64, classes=10), eps_1=0.3, eps_2=1.2)
     """
 
     budget: Budget = field(default="cluster", init=False)  # everyone is in the cohort

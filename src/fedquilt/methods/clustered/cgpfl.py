@@ -29,6 +29,10 @@ class CGPFL(Regrouping[PlacedCentres, Client]):
         metric, reseed_after, start_at: See :class:`fedquilt.methods.clustered.by_distance.Nearest`.
 
     Reference: Tang, Guo, Guo, Personalized Federated Learning With Contextualized Generalization, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = CGPFL(Net.of(models.MLP, features=64, classes=10), n_clusters=2)
     """
 
     mu: float = 1.0
@@ -59,6 +63,10 @@ class CGPFLMoreau(Regrouping[PlacedCentres, Owner]):
         metric, reseed_after: See :class:`fedquilt.methods.clustered.by_distance.Nearest`.
 
     Reference: Tang, Guo, Guo, Personalized Federated Learning With Contextualized Generalization, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = CGPFLMoreau(Net.of(models.MLP, features=64, classes=10), n_clusters=2, inner_steps=3)
     """
 
     mu: float = 15.0

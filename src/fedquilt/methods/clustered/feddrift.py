@@ -60,6 +60,10 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         patience: Client updates, >= 1.
 
     Reference: after Jothimurugesan et al., Federated Learning under Distributed Concept Drift, 2023.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedDrift(Net.of(models.MLP, features=64, classes=10), delta=0.3)
     """
 
     n_clusters: int = field(default=1, init=False)  # at first

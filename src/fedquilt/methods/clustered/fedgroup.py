@@ -43,6 +43,10 @@ class FedGroup(Grouped[Groups]):
         mu: Strength of a pull to the round's start (FedGrouProx), >= 0.
 
     Reference: Duan et al., FedGroup, 2021; Flexible Clustered Federated Learning (FlexCFL), 2021.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedGroup(Net.of(models.MLP, features=64, classes=10), n_clusters=2)
     """
 
     n_clusters: int = 3
@@ -123,6 +127,10 @@ class FedGroupParams(DiscoveryOptions, Grouped[Groups]):
         base, budget: See :class:`Grouped`; the other options are those of :class:`DiscoveryOptions`.
 
     Reference: The comparison of the project CFLA 1.0.0.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedGroupParams(Net.of(models.MLP, features=64, classes=10), n_clusters=2)
     """
 
     evidence: Evidence = "weights"

@@ -20,6 +20,10 @@ class FedPerGrouped(DiscoveryOptions, Grouped[Groups]):
 
     Reference: Arivazhagan et al., Federated Learning with Personalization Layers, 2019, inside the clusters of Briggs
     et al., 2020.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedPerGrouped(Net.of(models.MLP, features=64, classes=10), initial_rounds=2)
     """
 
     criterion: Criterion = "auto"

@@ -57,6 +57,10 @@ class FedSoft(Regrouping[Soft, Owner]):
         smoother: What a share of 0 is replaced by, > 0; shares are then scaled to sum to 1.
 
     Reference: Ruan and Joe-Wong, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedSoft(Net.of(models.MLP, features=64, classes=10), n_clusters=2)
     """
 
     lam: float = 0.1

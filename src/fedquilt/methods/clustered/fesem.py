@@ -46,6 +46,10 @@ class FeSEM(Regrouping[Remembering, Client]):
         reseed_after: See :class:`fedquilt.methods.clustered.by_distance.Nearest`.
 
     Reference: Long, Xie et al., Multi-Center Federated Learning: Clients Clustering for Better Personalization, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FeSEM(Net.of(models.MLP, features=64, classes=10), n_clusters=2)
     """
 
     memory: bool = False

@@ -235,6 +235,10 @@ class FLHC(DiscoveryOptions, Grouped[Groups]):
         names: Which names delta is taken over; of these, what is trained and shared.
 
     Reference: Briggs, Fan, Andras, Federated learning with hierarchical clustering of local updates, 2020.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FLHC(Net.of(models.MLP, features=64, classes=10), initial_rounds=2, distance_threshold=0.8)
     """
 
     names: Names = everything

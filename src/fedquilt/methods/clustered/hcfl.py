@@ -79,6 +79,10 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
             that only serves to reproduce published runs.
 
     Reference: HCFL of the project CFLA 1.0.0; not arXiv 2310.05397, which uses the same name.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = HCFL(Net.of(models.MLP, features=64, classes=10), initial_rounds=2, mu=0.5)
     """
 
     criterion: Criterion = "auto"

@@ -23,6 +23,10 @@ class IFCA(Regrouping[Centres, Client]):
         base, n_clusters, starts, heads: See :class:`Regrouping`.
 
     Reference: Ghosh et al., An Efficient Framework for Clustered Federated Learning, 2020, algorithm 1 (option II).
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = IFCA(Net.of(models.MLP, features=64, classes=10), n_clusters=2)
     """
 
     starts: Starts = "seeds"
@@ -40,6 +44,10 @@ class IFCAGradient(Regrouping[Centres, Client]):
         base, n_clusters, starts, heads: See :class:`Regrouping`.
 
     Reference: Ghosh et al., 2020, algorithm 1 (option I).
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = IFCAGradient(Net.of(models.MLP, features=64, classes=10), n_clusters=2)
     """
 
     starts: Starts = "seeds"

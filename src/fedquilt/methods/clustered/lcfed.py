@@ -60,6 +60,10 @@ class LCFed(Regrouping[Projected, Client]):
             start that only serves to reproduce published runs.
 
     Reference: Zhang et al., LCFed: An Efficient Clustered Federated Learning Framework for Heterogeneous Data, 2025.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = LCFed(Net.of(models.MLP, features=64, classes=10), n_clusters=2)
     """
 
     starts: Starts = field(default="updates", init=False)

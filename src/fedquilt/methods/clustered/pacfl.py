@@ -72,6 +72,10 @@ class PACFL(Grouped[Groups]):
 
     Reference: Vahidian et al., Efficient Distribution Similarity Identification in Clustered Federated Learning via
     Principal Angles Between Client Data Subspaces, 2023.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = PACFL(Net.of(models.MLP, features=64, classes=10), threshold_degrees=10.0)
     """
 
     directions: int = 3

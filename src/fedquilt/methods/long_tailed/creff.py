@@ -54,6 +54,10 @@ class CReFF(WithGradients[Retrained, WithHead]):
 
     Reference: Shang et al., Federated Learning on Heterogeneous and Long-Tailed Data via Classifier Re-Training with
     Federated Features, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = CReFF(Net.of(models.MLP, features=64, classes=10), features=50)
     """
 
     features: int = 100

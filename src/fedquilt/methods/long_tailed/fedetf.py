@@ -58,6 +58,10 @@ class FedETF(FedAvgBalanced):
         scale: The temperature b at first, > 0.
 
     Reference: Li et al., No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning, 2023.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedETF(Net.of(models.MLP, features=64, classes=10))
     """
 
     scale: float = 1.0

@@ -165,6 +165,10 @@ class FedLoGe(OnBase):
         by_class: Average the global head class by class, clients weighing n_k c_kc: their class counts then travel.
 
     Reference: Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, 2024.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedLoGe(Net.of(models.MLP, features=64, classes=10), sparsity=0.5)
     """
 
     newcomer_head: ClassVar[tuple[str, ...]] = ("head",)

@@ -32,6 +32,10 @@ class FedAvgBalanced(FedAvg):
     These counts never leave the client.
 
     Reference: Ren et al., Balanced Meta-Softmax for Long-Tailed Visual Recognition, 2020.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedAvgBalanced(Net.of(models.MLP, features=64, classes=10))
     """
 
     @property
@@ -54,6 +58,10 @@ class FedLC(FedAvg):
         tau: Strength of the calibration, >= 0; 0 is FedAvg.
 
     Reference: Zhang et al., Federated Learning with Label Distribution Skew via Logits Calibration, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedLC(Net.of(models.MLP, features=64, classes=10), tau=0.5)
     """
 
     tau: float = 1.0

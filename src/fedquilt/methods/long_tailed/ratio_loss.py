@@ -60,6 +60,10 @@ class RatioLoss(WithGradients[Weighed, Weighed]):
         beta: How much the ratio adds, >= 0; alpha 1 and beta 0 is FedAvg.
 
     Reference: Wang et al., Addressing Class Imbalance in Federated Learning, 2021.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = RatioLoss(Net.of(models.MLP, features=64, classes=10), beta=0.2)
     """
 
     alpha: float = 1.0

@@ -68,6 +68,11 @@ class LocalizeStitch(OnBase):
         mask_l1: And of the penalty for what is kept.
 
     Reference: He et al., Localize-and-Stitch, 2025; several rounds and K_t are of the project localize-stitch-modified.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> net = Net.of(models.MLP, features=64, classes=10)
+        >>> method = LocalizeStitch(net, keep=0.25, error_feedback=True, values="sign")
     """
 
     base: Any
@@ -290,6 +295,10 @@ class StitchOnce(LocalizeStitch):
         keep: K, in (0, 1].
 
     Reference: He et al., Localize-and-Stitch, 2025.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = StitchOnce(Net.of(models.MLP, features=64, classes=10), keep=0.05)
     """
 
     keep: float | None = 0.05

@@ -68,6 +68,10 @@ class APFL(OnBase):
         alpha_rate: Multiplies the learning rate of alpha; 0 keeps it.
 
     Reference: Deng et al., Adaptive Personalized Federated Learning, 2020, algorithm 1.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = APFL(Net.of(models.MLP, features=64, classes=10), alpha=0.25)
     """
 
     base: FedAvg

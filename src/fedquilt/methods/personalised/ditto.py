@@ -28,6 +28,10 @@ class Ditto(OnBase):
         own_epochs: Passes for v_k; None for as much work as the base does.
 
     Reference: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, 2021, algorithm 1.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = Ditto(Net.of(models.MLP, features=64, classes=10), lam=0.5)
     """
 
     base: FedAvg

@@ -49,6 +49,10 @@ class FedALA(OnBase):
         most_epochs: The first time, stop at the latest after so many.
 
     Reference: Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, 2023.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedALA(Net.of(models.MLP, features=64, classes=10), top=1)
     """
 
     base: FedAvg

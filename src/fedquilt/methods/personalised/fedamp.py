@@ -42,6 +42,10 @@ class FedAMP(OnBase):
         lam: Strength of the pull, >= 0.
 
     Reference: Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, 2021.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedAMP(Net.of(models.MLP, features=64, classes=10), sigma=50.0)
     """
 
     base: FedAvg

@@ -26,6 +26,10 @@ class FedBABU(FineTune):
             good.
 
     Reference: Oh et al., FedBABU: Towards Enhanced Representation for Federated Image Classification, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedBABU(Net.of(models.MLP, features=64, classes=10), tune="head")
     """
 
     head: tuple[str, ...] = ("head",)

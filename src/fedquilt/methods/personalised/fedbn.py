@@ -14,6 +14,10 @@ class FedBN(FedAvg):
     """FedAvg in which weights, biases and running statistics of all BatchNorm layers are private.
 
     Reference: Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, 2021.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedBN(Net.of(models.ResNet, depth=10, width=8, norm="batch"))
     """
 
     def __post_init__(self) -> None:

@@ -16,6 +16,12 @@ class FedPer(FedAvg):
         head: The parts of the network that stay home.
 
     Reference: Arivazhagan et al., Federated Learning with Personalization Layers, 2019.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedPer(Net.of(models.MLP, features=64, classes=10))
+        >>> [name for name in method.net.names if method.parts.private(name)]
+        ['head.weight', 'head.bias']
     """
 
     head: tuple[str, ...] = ("head",)

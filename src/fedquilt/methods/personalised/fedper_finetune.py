@@ -27,6 +27,10 @@ class FedPerFineTune(OnBase):
         tune_epochs: Passes over a client's samples on that second exchange, >= 1.
 
     Reference: none; a control for methods that do more for heads.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedPerFineTune(Net.of(models.MLP, features=64, classes=10), tune_epochs=1)
     """
 
     base: FedAvg

@@ -60,6 +60,10 @@ class FedProto(OnBase):
         lam: Weight of the distance, >= 0.
 
     Reference: Tan et al., FedProto: Federated Prototype Learning across Heterogeneous Clients, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedProto(Net.of(models.MLP, features=64, classes=10), lam=0.5)
     """
 
     base: FedAvg

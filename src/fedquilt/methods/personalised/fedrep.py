@@ -28,6 +28,10 @@ class FedRep(OnBase):
         head_epochs: Passes over the client's samples that train the head, >= 1.
 
     Reference: Collins et al., Exploiting Shared Representations for Personalized Federated Learning, 2021.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedRep(Net.of(models.MLP, features=64, classes=10), head_epochs=5)
     """
 
     base: FedAvg

@@ -64,6 +64,10 @@ class FedRoD(FedAvg):
     G + P, a new client G.
 
     Reference: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedRoD(Net.of(models.MLP, features=64, classes=10))
     """
 
     parts: Parts = at_home(under("own"))  # noqa: RUF009 - frozen, so it can be shared
@@ -126,6 +130,10 @@ class FedRoDHyper(FedRoD):
     """As FedRoD, with P = H a: H is averaged with the body, and only the client's class shares a are private.
 
     Reference: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, 2022.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedRoDHyper(Net.of(models.MLP, features=64, classes=10))
     """
 
     parts: Parts = at_home(under("shares"))  # noqa: RUF009 - frozen, so it can be shared

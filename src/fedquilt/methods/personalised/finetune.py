@@ -73,6 +73,10 @@ class FedAvgFineTune(FineTune):
         tune_objective: For tuning; the base's if None.
 
     Reference: none; what everybody does with a global model.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = FedAvgFineTune(Net.of(models.MLP, features=64, classes=10), tune_epochs=2)
     """
 
     tune_epochs: int = 1

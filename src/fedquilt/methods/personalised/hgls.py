@@ -81,6 +81,10 @@ class HGLS(OnBase):
             home ("personal").
 
     Reference: CEHGLS, the project's README and code.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = HGLS(Net.of(models.MLP, features=64, classes=10), base="fedper", search="joint")
     """
 
     base: Annotated[Any, Base] = "fedavg"

@@ -92,6 +92,10 @@ class PerFedAvg(FineTune):
         tune_steps: How many such steps a client makes before it uses the model.
 
     Reference: Fallah et al., Personalized Federated Learning with Theoretical Guarantees, 2020, algorithm 1.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = PerFedAvg(Net.of(models.MLP, features=64, classes=10), alpha=0.05)
     """
 
     alpha: float = 0.01
@@ -129,6 +133,10 @@ class PerFedAvgHF(PerFedAvg):
         delta: How far apart the two gradients are taken, > 0.
 
     Reference: Fallah et al., Personalized Federated Learning with Theoretical Guarantees, 2020, algorithm 1.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = PerFedAvgHF(Net.of(models.MLP, features=64, classes=10), alpha=0.05)
     """
 
     delta: float = 1e-3

@@ -85,6 +85,10 @@ class PFedMe(OnBase):
         beta: The server's step, > 0.
 
     Reference: Dinh et al., Personalized Federated Learning with Moreau Envelopes, 2020, algorithm 1.
+
+    Example:
+        >>> from fedquilt import Net, models
+        >>> method = PFedMe(Net.of(models.MLP, features=64, classes=10), lam=10.0)
     """
 
     base: FedAvg

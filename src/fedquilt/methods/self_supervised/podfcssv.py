@@ -345,6 +345,11 @@ class PODFCSSV(Adapters):
         secret_noise: Draw the noise from the system's randomness: nobody can subtract it, and no run can be repeated.
 
     Reference: the project PODFCSSV 0.1.0; see the method's card for where this departs from its code.
+
+    Example:
+        >>> from fedquilt import models
+        >>> net = models.net("mae", (1, 8, 8), 10, width=16, depth=1, heads=2, patch=2)
+        >>> method = PODFCSSV(net, center=True, lambda_proto=0.1)
     """
 
     lambda_proto: float = 1.0
@@ -445,6 +450,11 @@ class FedMAE(Adapters):
             network is given and not a base.
 
     Reference: none; PODFCSSV without what is new in it.
+
+    Example:
+        >>> from fedquilt import models
+        >>> net = models.net("mae", (1, 8, 8), 10, width=16, depth=1, heads=2, patch=2)
+        >>> method = FedMAE(net, batch_size=64)
     """
 
     weighting: Weighting = "uniform"
@@ -459,6 +469,11 @@ class MAEAlone(Adapters):
     """Every client trains its own adapters on its own stream; nothing is averaged.
 
     Reference: none; the lower frame of PODFCSSV.
+
+    Example:
+        >>> from fedquilt import models
+        >>> net = models.net("mae", (1, 8, 8), 10, width=16, depth=1, heads=2, patch=2)
+        >>> method = MAEAlone(net, batch_size=64)
     """
 
     defaults: ClassVar = {"optimizer": OPTIMIZER, "parts": Parts(shared=nothing, private=everything)}
@@ -469,6 +484,11 @@ class MAEPooled(Adapters):
     """One set of adapters on the pooled rows of all clients; not federated.
 
     Reference: none; the upper frame of PODFCSSV.
+
+    Example:
+        >>> from fedquilt import models
+        >>> net = models.net("mae", (1, 8, 8), 10, width=16, depth=1, heads=2, patch=2)
+        >>> method = MAEPooled(net, batch_size=64)
     """
 
     @property

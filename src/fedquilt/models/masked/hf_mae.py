@@ -28,6 +28,9 @@ class ViTMAE(nn.Module):
         mask_ratio, norm_pixels: By default those of the settings.
         channels, size: Of the images it is wanted for; a model for others is refused.
         content: A fingerprint of the folder; other weights are refused.
+
+    Example:
+        >>> model = ViTMAE("folder/of/the/weights")  # doctest: +SKIP
     """
 
     def __init__(

@@ -45,6 +45,12 @@ class MaskedAutoencoder(nn.Module):
         decoder_heads: Attention heads of the decoder.
         mask_ratio: The share of patches that are hidden.
         norm_pixels: The target of each patch is normalised by its own mean and deviation.
+
+    Example:
+        >>> import torch
+        >>> model = MaskedAutoencoder(channels=1, size=8, patch=2, width=16, depth=1, heads=2)
+        >>> model(torch.zeros(3, 1, 8, 8)).embedding.shape
+        torch.Size([3, 16])
     """
 
     def __init__(

@@ -19,6 +19,13 @@ class Reconstruction(NamedTuple):
         embedding: [B, D] float32: the mean of the last layer's tokens of the visible patches, without the class token.
         prediction: [B, P, patch x patch x channels] float32: what the model takes each patch to be.
         mask: [B, P] float32: 1 where a patch was hidden.
+
+    Example:
+        >>> import torch
+        >>> from fedquilt.models import MaskedAutoencoder
+        >>> model = MaskedAutoencoder(channels=1, size=8, patch=2, width=16, depth=1, heads=2)
+        >>> float(model(torch.zeros(3, 1, 8, 8)).mask.mean())
+        0.75
     """
 
     loss: Tensor
@@ -129,7 +136,16 @@ def pooled(tokens: Tensor) -> Tensor:
 
 
 class Pictures(NamedTuple):
-    """Images as they are, with hidden patches grey, and with hidden patches as the model guesses them [B, C, H, H]."""
+    """Images as they are, with hidden patches grey, and with hidden patches as the model guesses them [B, C, H, H].
+
+    Example:
+        >>> import torch
+        >>> from fedquilt.models import MaskedAutoencoder
+        >>> model = MaskedAutoencoder(channels=1, size=8, patch=2, width=16, depth=1, heads=2)
+        >>> images = torch.zeros(3, 1, 8, 8)
+        >>> pictures(model(images), images, patch=2, norm_pixels=True).completed.shape
+        torch.Size([3, 1, 8, 8])
+    """
 
     original: Tensor
     visible: Tensor

@@ -89,6 +89,9 @@ class Loaded:
         missing: Other names that the file does not have.
         unexpected: Names of the file that the module does not have.
         mismatched: Name, shape in the file, shape in the module.
+
+    Example:
+        >>> loaded = load_weights(model, "weights.safetensors")  # doctest: +SKIP
     """
 
     taken: tuple[str, ...]
