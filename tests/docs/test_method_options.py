@@ -72,6 +72,6 @@ def test_form(card: Path) -> None:
     page = card.read_text(encoding="utf-8")
     assert max(map(len, page.splitlines())) <= 120
     assert page.count("$$") % 2 == 0
-    assert page.count(r"\(") == page.count(r"\)")
+    assert all(line.count(r"\(") == line.count(r"\)") for line in page.splitlines())
     for row in re.findall(r"^\|.*\|$", page, re.M):
         assert not any("|" in formula for formula in re.findall(r"\\\(.*?\\\)", row)), row
