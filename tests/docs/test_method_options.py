@@ -43,9 +43,7 @@ def test_every_method_has_its_table_in_one_card(script: Any) -> None:
 def test_recipes_are_right(script: Any, card: Path) -> None:
     """Every recipe in a card can be read and is of a method of that card; every card of a method has one."""
     page = card.read_text(encoding="utf-8")
-    kinds = {
-        parse(tomllib.loads(block)).method.kind for block in re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)
-    }
+    kinds = {parse(tomllib.loads(block)).method.kind for block in re.findall(r"^```toml\n(.*?)^```", page, re.M | re.S)}
     names = script.methods_of(page)
     assert kinds <= set(names)
     assert bool(kinds) == bool(names)
