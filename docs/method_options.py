@@ -26,6 +26,7 @@ TRAIN = (
     "<p>Local training (epochs, batch size, optimizer, learning rate schedule, gradient clipping) is set in "
     "<code>[train]</code>; see <code>fedquilt methods {}</code>.</p>"
 )
+PLAIN = {"true or false", "whole number", "number", "text", "table", "file", "name or table"}
 WIDTH = 116
 
 
@@ -78,7 +79,19 @@ def rows(method: str) -> list[tuple[str, str, str]]:
 def _described(method: str) -> tuple[tuple[str, str, str], ...]:
     from fedquilt.config.described import detail, lines
 
-    return tuple((row["setting"], row["default"], row["meaning"]) for row in lines(detail("method", method)))
+    found = lines(detail("method", method))
+    return tuple(
+        (row["setting"], row["default"], row["meaning"] + _choices(row["type"], row["meaning"])) for row in found
+    )
+
+
+def _choices(kind: str, meaning: str) -> str:
+    """What one can choose from, if the meaning does not say most of it."""
+    words = [word for word in kind.split(" | ") if word != "none"]
+    plain = any(word in PLAIN or word.startswith("list of ") for word in words)
+    if plain or 2 * sum(word in meaning for word in words) > len(words):
+        return ""
+    return f". One of: {', '.join(words)}"
 
 
 def _place(name: str) -> int:
