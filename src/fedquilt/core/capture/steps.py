@@ -49,7 +49,7 @@ class _Known:
     played: int = 0
     refused: bool = False
     tape: Tape | None = None
-    marks: dict[str, Mark] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
+    marks: Mapping[str, Mark] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
 
 
 @dataclass
