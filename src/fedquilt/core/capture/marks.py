@@ -19,8 +19,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_SIMPLE = (type(None), bool, int, str, bytes, range, slice, type(...), type(NotImplemented))
-_SIMPLE += (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_SIMPLE = (
+    type(None),
+    bool,
+    int,
+    str,
+    bytes,
+    range,
+    slice,
+    type(...),
+    type(NotImplemented),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 
 
 class _Pair(NamedTuple):

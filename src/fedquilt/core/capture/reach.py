@@ -293,10 +293,11 @@ class Reach:
             return
         for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._cells[id(cell)] = f"{free} of {name}", cell
-            if free == "__class__":  # for super()
-                self._kind(_content(cell))
+            held = _content(cell)
+            if free == "__class__" and isinstance(held, type):  # for super()
+                self._kind(held)
             else:
-                self._value(f"{free} of {name}", _content(cell))
+                self._value(f"{free} of {name}", held)
         if not of_user:
             return
         beside = {"defaults": function.__defaults__, "defaults by name": function.__kwdefaults__}
@@ -322,7 +323,7 @@ class Reach:
             elif line.opname == "IMPORT_NAME" and (what == "builtins" or what.split(".")[0] not in _KNOWN):
                 self._refuse(f"{name} imports {what}")
             elif line.opname == "IMPORT_FROM":
-                self._attribute(name, (), what)
+                self._attribute(name, [], what)
             elif line.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
                 self._attribute(name, modules, what)
             before = line
