@@ -11,7 +11,6 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fedquilt.core.capture.marks import STANDARD, Mark, Marker, belongs
@@ -139,8 +138,6 @@ class Reach:
         reach = Reach()
         for part in module.modules():
             reach._kind(type(part))
-            if isinstance(part, torch.jit.ScriptModule):
-                reach._refuse(f"{part.original_name} is compiled, and its code is not read")
         held = [
             (f"{type(p).__name__}.{n}", v) for p in module.modules() for n, v in vars(p).items() if n not in STANDARD
         ]
