@@ -12,14 +12,14 @@ from unittest.mock import patch
 
 from torch import Tensor
 
-from fedquilt.core.capture.steps import VisitSteps
+from fedquilt.core.capture.steps import UpdateSteps
 from fedquilt.core.exchange import Method
 from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
-from fedquilt.kernels import Player, Tape
+from fedquilt.kernels import CapturedStep, Player
 from fedquilt.metrics.classify import classify
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.log import Quarantine
@@ -166,10 +166,10 @@ def clients_log(folder: str | Path) -> str:
 def counted_captures() -> Iterator[list[bool]]:
     """Inside, a list grows by one True for every captured step that is played and counts: not by those that are only
     compared with plain ones."""
-    bound, compared = Tape.bound, VisitSteps._compared
+    bound, compared = CapturedStep.bound, UpdateSteps._compared
     count, comparing = list[bool](), list[bool]()
 
-    def counted(self: Tape, stable: Sequence[Tensor]) -> Player:
+    def counted(self: CapturedStep, stable: Sequence[Tensor]) -> Player:
         player = bound(self, stable)
 
         def played(*moving: Tensor) -> tuple[Tensor, ...]:
@@ -179,12 +179,12 @@ def counted_captures() -> Iterator[list[bool]]:
 
         return played
 
-    def aside(self: VisitSteps, *given: Any) -> list[Tensor]:
+    def aside(self: UpdateSteps, *given: Any) -> list[Tensor]:
         comparing.append(True)
         try:
             return compared(self, *given)
         finally:
             comparing.pop()
 
-    with patch.object(Tape, "bound", counted), patch.object(VisitSteps, "_compared", aside):
+    with patch.object(CapturedStep, "bound", counted), patch.object(UpdateSteps, "_compared", aside):
         yield count
