@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from torch import Tensor
 
+from fedquilt.core.capture.steps import UpdateSteps
 from fedquilt.core.exchange import Method
 from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
@@ -37,7 +38,7 @@ class EndedRun:
         snapshot: After the last round.
         digests: Of the run's whole state, after each round.
         left_out: Whoever was left out of a round, and why.
-        captured: For how many client updates captured steps were made ready.
+        captured: How many steps of training were played as captured ones.
     """
 
     snapshot: Snapshot
@@ -163,12 +164,27 @@ def clients_log(folder: str | Path) -> str:
 
 @contextmanager
 def counted_captures() -> Iterator[list[bool]]:
-    """Inside, a list grows by one True for every client update for which captured steps are made ready."""
-    bound, count = CapturedStep.bound, list[bool]()
+    """Inside, a list grows by one True for every captured step that is played and counts: not by those that are only
+    compared with plain ones."""
+    bound, compared = CapturedStep.bound, UpdateSteps._compared
+    count, comparing = list[bool](), list[bool]()
 
     def counted(self: CapturedStep, stable: Sequence[Tensor]) -> Player:
-        count.append(bool(len(stable)))  # first values are captured, too, and depend on no tensor
-        return bound(self, stable)
+        player = bound(self, stable)
 
-    with patch.object(CapturedStep, "bound", counted):
+        def played(*moving: Tensor) -> tuple[Tensor, ...]:
+            if stable and not comparing:  # first values are captured, too, and depend on no tensor
+                count.append(True)
+            return player(*moving)
+
+        return played
+
+    def aside(self: UpdateSteps, *given: Any) -> list[Tensor]:
+        comparing.append(True)
+        try:
+            return compared(self, *given)
+        finally:
+            comparing.pop()
+
+    with patch.object(CapturedStep, "bound", counted), patch.object(UpdateSteps, "_compared", aside):
         yield count

@@ -177,6 +177,43 @@ def test_a_closure_that_changes_later_is_seen():
     assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
 
 
+def scale() -> float:
+    """A function that is put in another's place later."""
+    return 1.0
+
+
+class Scaled(impure.Small):
+    """Calls it, and a method that is."""
+
+    def by(self) -> float:
+        return 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores."""
+        return super().forward(x) * self.by() * scale()
+
+
+@pytest.mark.parametrize("what", ["function", "method", "first of two closures"])
+def test_what_is_put_in_another_place_is_seen(what: str, monkeypatch: pytest.MonkeyPatch):
+    """As in a notebook, where a cell that defines a function is run again; two closures have one name."""
+    found = []
+    for capture in ("auto", False):
+        held = [[1.0], [1.0]]
+        terms = tuple(by(lambda own=own: own[0]) for own in held) if what.startswith("first") else (cross_entropy,)
+        net = Net(Scaled, capture=capture)
+        objective, params = Objective(net, terms), net.init(Seed(0))
+        with monkeypatch.context() as patch:
+            for update in range(4):
+                if update == 2:
+                    held[0][0] = 3.0
+                    place = (Scaled, "by") if what == "method" else (sys.modules[__name__], "scale")
+                    patch.setattr(*place, lambda *_: 3.0)
+                params = trained(objective, params, rows(), batch_size=8, lr=0.1).params
+        found.append(params)
+        assert net.captured_steps.bound == (3 if capture == "auto" else 0)
+    assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
+
+
 @pytest.mark.parametrize("engine", ["local", "workers"])
 def test_what_nobody_can_see_is_found_by_comparing_again(engine: str):
     """The loss changes with its 8th call: 5 plain steps, the recorded one, two compared: the second differs, and the

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import collections
+import csv
+import io
 import itertools
 import logging
 import random
 import time
+import warnings
+from contextvars import ContextVar
 from functools import partial
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import helpers.impure
 from fedquilt.core.capture.marks import Marker
-from fedquilt.core.capture.purity import own
+from fedquilt.core.capture.purity import PurityWatch, own
 from fedquilt.core.capture.reach import Reach
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
@@ -102,9 +107,130 @@ class Called:
         return out.sum()
 
 
+def computes(out: Tensor, *_: Any) -> Tensor:
+    """Writes into what it made itself, and into attributes of locals."""
+    made = torch.zeros_like(out)
+    made[:, 0] = out[:, 0]
+    held = SimpleNamespace()
+    held.out = made
+    return F.relu(held.out).sum() + np.pi * Halved.apply(out).sum()
+
+
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.by = 0.5
+        return x / 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * ctx.by
+
+
+say = print
+
+
+def says_by_another_name(out: Tensor, *_: Any) -> Tensor:
+    say(out.shape)
+    return out.sum()
+
+
+def says_by_default(out: Tensor, *_: Any, to: Any = print) -> Tensor:
+    to(out.shape)
+    return out.sum()
+
+
+class Timer:
+    """Is entered."""
+
+    def __enter__(self) -> None:
+        print("begun")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def enters(out: Tensor, *_: Any) -> Tensor:
+    with Timer():
+        return out.sum()
+
+
+class Begun:
+    """Says so when it is made."""
+
+    def __init__(self) -> None:
+        print("begun")
+
+
+def makes(out: Tensor, *_: Any) -> Tensor:
+    Begun()
+    return out.sum()
+
+
+class Focal(nn.Module):
+    """A loss that is a module, made where it is used."""
+
+    def forward(self, out: Tensor) -> Tensor:
+        """Their sum."""
+        print("called")
+        return out.sum()
+
+
+def through_a_module(out: Tensor, *_: Any) -> Tensor:
+    return Focal()(out)
+
+
+def brings_in(out: Tensor, *_: Any) -> Tensor:
+    from helpers.impure import Small as Hidden
+
+    return out.sum() * len(Hidden.__name__)
+
+
+def dotted(out: Tensor, *_: Any) -> Tensor:
+    return out.sum() * len(str(helpers.impure.Printing.tell(None, 3)))  # type: ignore[arg-type]
+
+
+def draws_afresh(out: Tensor, *_: Any) -> Tensor:
+    return out.sum() * np.random.default_rng().random()
+
+
+def keeps(out: Tensor, *_: Any) -> Tensor:
+    torch.save(out, "somewhere")  # noqa: TID251 - as a user would
+    return out.sum()
+
+
+def imports_by_name(out: Tensor, *_: Any) -> Tensor:
+    return out.sum() * __import__("time").time()
+
+
+class Named:
+    """Calls what it has under a name that it makes up."""
+
+    def __call__(self, out: Tensor, *_: Any) -> Tensor:
+        return getattr(self, "in_" + "print")(out)
+
+    def in_print(self, out: Tensor) -> Tensor:
+        """Their sum."""
+        print("called")
+        return out.sum()
+
+
 @pytest.mark.parametrize(
     ("term", "why"),
     [
+        (says_by_another_name, "says_by_another_name calls print"),
+        (says_by_default, "calls print"),
+        (partial(map, print), "calls print"),
+        (enters, "Timer.__enter__ calls print"),
+        (makes, "Begun.__init__ calls print"),
+        (through_a_module, "Focal.forward calls print"),
+        (brings_in, "brings_in imports helpers.impure"),
+        (dotted, "Printing.tell calls print"),
+        (draws_afresh, "draws_afresh calls default_rng"),
+        (keeps, "keeps calls save"),
+        (imports_by_name, "imports_by_name calls __import__"),
+        (Named(), "Named.in_print calls print"),
+        (partial(computes, helpers), "leads to all of helpers"),
         (counts, "counts sets 'COUNT'"),
         (stops, "stops calls breakpoint"),
         (times, "times uses time"),
@@ -127,32 +253,47 @@ def test_code_that_does_more_than_compute_is_known_by_its_text(term: Any, why: s
     assert why in (reach.refusal or "")
 
 
-def computes(out: Tensor, *_: Any) -> Tensor:
-    """Writes into what it made itself, and into attributes of locals."""
-    made = torch.zeros_like(out)
-    made[:, 0] = out[:, 0]
-    held = SimpleNamespace()
-    held.out = made
-    return F.relu(held.out).sum() + np.pi * Halved.apply(out).sum()
-
-
-class Halved(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.by = 0.5
-        return x / 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * ctx.by
-
-
 def test_code_that_only_computes_is_let_pass():
     reach = Reach.of_loss(Objective(Net.of(nn.Linear, 2, 2), (computes, impure.pure)))
     assert reach.foreign
     assert reach.refusal is None
     for module in (impure.Small(), nn.LSTM(3, 4), nn.TransformerEncoderLayer(8, 2, 16)):
         assert Reach.of_module(module).refusal is None
+
+
+class Settings(NamedTuple):
+    """Of a loss."""
+
+    by: float = 2.0
+
+
+def usual(out: Tensor, *_: Any) -> Tensor:
+    """What users write: settings, modules and named results made where they are used, layers by name."""
+    layers = nn.ModuleDict({"a": nn.Identity()})
+    made = Pure(Settings().by)
+    return made(getattr(layers, "a", layers["a"])(out).contiguous(memory_format=LAYOUT))
+
+
+class Pure(nn.Module):
+    """A loss that is a module."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, out: Tensor) -> Tensor:
+        """Their sum."""
+        return (out.sum() * self.by).mean()
+
+
+LAYOUT = torch.contiguous_format
+
+
+def test_what_users_write_is_let_pass():
+    watch = PurityWatch([], [Reach.of_loss(usual)])
+    assert watch.ended is None
+    watch.look()
+    assert watch.ended is None
 
 
 def test_the_librarys_own_is_known():
@@ -193,6 +334,10 @@ CHANGES: list[tuple[str, Any, Any]] = [
     ("a count", [itertools.count()], lambda v: next(v[0])),
     ("not a number", [float("nan")], lambda v: v.append(float("nan"))),
     ("a module aside", [nn.Linear(2, 2)], lambda v: v[0].weight.data.add_(1)),
+    ("a large array", np.zeros(2**20), lambda v: v.__setitem__(3, 1.0)),
+    ("a method of a list", [].append, lambda v: v(1)),
+    ("a count's next", itertools.count().__next__, lambda v: v()),
+    ("a method of an object", Called().note, lambda v: v(torch.zeros(1))),
     ("a cycle", (lambda loop: loop.append(loop) or loop)([]), lambda v: v.append(1)),
 ]
 
@@ -206,7 +351,7 @@ def test_marks_are_equal_until_something_changes(value: Any, change: Any):
 
 
 def test_what_cannot_be_looked_into_is_noted():
-    for value in (impure.CALLS, memoryview(b"abc")):
+    for value in (ContextVar("of its own"), memoryview(b"abc")):
         marker = Marker()
         marker.mark([value])
         assert marker.opaque
@@ -244,6 +389,17 @@ class Holding(impure.Small):
         self.view = memoryview(b"abc")
 
 
+TABLE = csv.writer(io.StringIO())
+
+
+class Tabled(impure.Small):
+    """Writes with something of its module's file that nobody can look into."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        TABLE.writerow([len(x)])
+        return super().forward(x)
+
+
 class Guided(impure.Small):
     """Its dropout fades with every call."""
 
@@ -257,9 +413,23 @@ class Guided(impure.Small):
         return layer(super().forward(x))
 
 
+def compiled() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(impure.Small(), torch.zeros(1, 64))
+
+
 @pytest.mark.parametrize(
     ("build", "captured"),
-    [(Constant, True), (Stepped, False), (Holding, False), (Guided, False), (lambda: nn.Sequential(Constant()), True)],
+    [
+        (Constant, True),
+        (Stepped, False),
+        (Holding, False),
+        (Tabled, False),
+        (compiled, False),
+        (Guided, False),
+        (lambda: nn.Sequential(Constant()), True),
+    ],
 )
 def test_only_what_stays_as_it_is_is_captured_and_all_give_the_same(build: Any, captured: bool):
     found = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 from unittest import SkipTest
+from unittest.mock import patch
 
 import pytest
 
@@ -116,6 +117,13 @@ def test_a_broken_promise_is_found(name: str, make: Callable[[], Any], told: str
     (check,) = [c for c in checks_of(make(), engine=two_workers) if c.name == name]
     with pytest.raises(AssertionError, match=f"^{name}: .*{told}"):
         check()
+
+
+def test_steps_that_are_never_played_are_not_called_captured() -> None:
+    """A captured step that is thrown away after it was compared, and one that is used."""
+    with patch("fedquilt.core.capture.steps._same", lambda *_: False):
+        assert Trial(fedavg(), digits()).reference.captured == 0
+    assert Trial(fedavg(), digits()).reference.captured > 0
 
 
 def test_captured_steps_are_compared_with_plain_ones() -> None:

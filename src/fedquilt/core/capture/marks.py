@@ -13,22 +13,40 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-_SIMPLE = (type(None), bool, int, str, bytes, torch.dtype, torch.device, range, slice, type(...), type(NotImplemented))
+_SIMPLE = (
+    type(None),
+    bool,
+    int,
+    str,
+    bytes,
+    range,
+    slice,
+    type(...),
+    type(NotImplemented),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+class _Pair(NamedTuple):
+    first: object
+
+
 _NAMED = (  # known by which they are: their code, if it is a user's, is read elsewhere
     type,
     types.ModuleType,
     types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.MethodWrapperType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
+    type(_Pair.first),
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
     staticmethod,
@@ -43,10 +61,11 @@ _NAMED = (  # known by which they are: their code, if it is a user's, is read el
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
+_BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 Mark = object  # equal to that of another time as long as nothing has changed
 _MOST = 20_000  # values that are looked at
-_WHOLE = 2**20  # bytes of an array up to which all of them count; of larger ones a sample does
+_WHOLE = 2**20  # bytes of an array up to which all of them are digested; of larger ones a sample, and the sum of all
 STANDARD = set(vars(nn.Module()))  # what every module has for itself
 
 
@@ -101,6 +120,9 @@ class Marker:
             return value.shape, str(value.dtype), _digest(value) if value.dtype != object else self.mark(value.tolist())
         if isinstance(value, _GENERATORS):
             return _stand(value)
+        if isinstance(value, _BOUND):
+            owner = value.__self__
+            return id(value), None if isinstance(owner, types.ModuleType | type) else self.mark(owner)
         if isinstance(value, functools.partial):
             return self.mark(value.func), self.mark(value.args), self.mark(value.keywords), id(type(value))
         if isinstance(value, Mapping):
@@ -170,6 +192,8 @@ def _tensor(value: Tensor) -> Mark:
 
 
 def _digest(array: object) -> bytes:
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     step = max(1, flat.nbytes // _WHOLE)
-    return hashlib.blake2b(flat[::step].tobytes(), digest_size=16).digest()
+    total = flat[: flat.nbytes // 8 * 8].view(np.uint64).sum() if step > 1 else 0
+    seen = flat[::step].tobytes() + flat[-8:].tobytes() + int(total).to_bytes(8, "big")
+    return hashlib.blake2b(seen, digest_size=16).digest()

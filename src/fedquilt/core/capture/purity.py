@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +100,7 @@ class PurityWatch:
         self.ended = next((r.refusal for r in reaches if r.refusal), None) if strict else None
         self.places = {(id(h), leaf) for r in residents for places in r.slots.values() for h, leaf in places}
 
-    def look(self) -> dict[str, Mark]:
+    def look(self) -> Mapping[str, Mark]:
         """Marks by name. What cannot be looked into, on a module, ends it all."""
         if not self.strict:
             return {}
@@ -110,6 +110,7 @@ class PurityWatch:
             for path, part in resident.module.named_modules()
         ]
         marker = Marker({id(part): path for path, part in parts})
+        found: Mapping[str, Mark]
         try:
             found = self._marks(marker, parts)
         except RecursionError:
@@ -120,16 +121,17 @@ class PurityWatch:
             self.ended = self.ended or "it can reach more than is worth looking at"
         return found
 
-    def _marks(self, marker: Marker, parts: list[tuple[str, nn.Module]]) -> dict[str, Mark]:
-        found: dict[str, Mark] = {}
-        for number, (path, part) in enumerate(parts):
+    def _marks(self, marker: Marker, parts: list[tuple[str, nn.Module]]) -> dict[str, tuple[Mark, ...]]:
+        found: dict[str, tuple[Mark, ...]] = {}
+        for path, part in parts:
             for name, mark in marker.module(part):
-                found[f"{path}.{name}"] = mark
-            found[f"a part of {path} ({number})"] = self._inside(part)
-        if marker.opaque:
-            self.ended = self.ended or f"its module holds {marker.opaque}"
+                _add(found, f"{path}.{name}", mark)
+            _add(found, f"a part of {path}", self._inside(part))
         for reach in self.reaches:
-            found.update(reach.look(marker))
+            for name, mark in reach.look(marker):
+                _add(found, name, mark)
+        if marker.opaque:
+            self.ended = self.ended or f"it can reach {marker.opaque}, which cannot be looked into"
         return found
 
     def _inside(self, part: nn.Module) -> Mark:
@@ -146,6 +148,11 @@ class PurityWatch:
                 if any(holder.get(leaf) is not bound[name] for holder, leaf in places):
                     return name
         return None
+
+
+def _add(found: dict[str, tuple[Mark, ...]], name: str, mark: Mark) -> None:
+    """One more mark; several things may have one name."""
+    found[name] = (*found.get(name, ()), mark)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,22 @@ _KNOWN = (
     "re",
     "einops",
 )
-_ACTS = {"print", "input", "breakpoint", "open", "exec", "eval", "globals", "setattr", "delattr"}
-_ASKS = {"register_hook", "manual_seed", "set_rng_state", "set_state", "seed", "record_function"}  # of any object
+_ACTS = {"print", "input", "breakpoint", "open", "exec", "eval", "globals", "setattr", "delattr", "__import__"}
+_ACTING = {id(vars(builtins)[name]): name for name in _ACTS}  # under whatever name they are called
+_ASKS = {  # of any object
+    "register_hook",
+    "manual_seed",
+    "set_rng_state",
+    "set_state",
+    "seed",
+    "record_function",
+    "default_rng",
+    "RandomState",
+    "save",
+    "savez",
+    "savez_compressed",
+    "savetxt",
+}
 _WORLD = {  # what changes by itself, or is seen outside
     "random",
     "_random",
@@ -72,7 +86,23 @@ _WORLD = {  # what changes by itself, or is seen outside
     "matplotlib",
 }
 _SETS = {"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"}
+_MAKES = ("__init__", "__new__", "__post_init__")
+_ASIDE = {  # called when a class is made, or an object is shown or copied
+    *_MAKES,
+    "__init_subclass__",
+    "__class_getitem__",
+    "__repr__",
+    "__str__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__getstate__",
+    "__setstate__",
+    "__copy__",
+    "__deepcopy__",
+    "__del__",
+}
 _WRAPPED = (types.MethodType, staticmethod, classmethod, property, functools.partial)
+_NAMED_BY_CLASS = (types.FunctionType, staticmethod, classmethod, property)
 _MANY = 1000  # entries of a list or dict whose code is read
 _MOST = 5000  # values and functions that are followed
 
@@ -94,12 +124,13 @@ class Reach:
         self.foreign, self.building = False, building
         self.refusal: str | None = None
         self.nets: list[Any] = []
-        self._asked = {*asked, "__getattr__", "__getitem__", "__setattr__"}
+        self._asked = set(asked)
+        self._by_name = False  # whether attributes are asked for by names that are made up
         self._kinds: dict[type, None] = {}
         self._done: dict[int, object] = {}
-        self._values: dict[str, object] = {}
-        self._cells: dict[str, types.CellType] = {}
-        self._globals: dict[str, tuple[Mapping[str, object], str]] = {}
+        self._values: dict[int, tuple[str, object]] = {}  # two may have one name
+        self._cells: dict[int, tuple[str, types.CellType]] = {}
+        self._globals: dict[tuple[int, str], tuple[str, Mapping[str, object]]] = {}
 
     @staticmethod
     def of_module(module: nn.Module) -> Reach:
@@ -115,7 +146,7 @@ class Reach:
     @staticmethod
     def of_building(build: object, module: nn.Module) -> Reach:
         """What is done when such a network is built."""
-        reach = Reach(("__init__", "__new__", "__post_init__"), building=True)
+        reach = Reach(_MAKES, building=True)
         for part in module.modules():
             reach._kind(type(part))
         return reach._settled([(getattr(build, "__name__", "build"), build)])
@@ -127,11 +158,11 @@ class Reach:
 
     def look(self, marker: Marker) -> Iterator[tuple[str, Mark]]:
         """Every value that was found, with its mark of now."""
-        for name, value in self._values.items():
+        for name, value in self._values.values():
             yield name, marker.mark(value)
-        for name, cell in self._cells.items():
+        for name, cell in self._cells.values():
             yield name, marker.mark(_content(cell))
-        for name, (space, key) in self._globals.items():
+        for (_, key), (name, space) in self._globals.items():
             yield name, marker.mark(space.get(key))
 
     def _settled(self, held: Iterable[tuple[str, object]]) -> Reach:
@@ -140,7 +171,7 @@ class Reach:
         try:
             for name, value in held:
                 self._value(name, value)
-            while todo := {(k, n) for k in self._kinds for n in self._asked} - done:
+            while todo := {(k, n) for k in self._kinds for n in self._names(k)} - done:
                 done |= todo
                 for kind, name in sorted(todo, key=lambda pair: (pair[0].__qualname__, pair[1])):
                     for found in _looked_up(kind, name):
@@ -148,6 +179,12 @@ class Reach:
         except RecursionError:
             self._refuse("it can reach more than is worth looking at")
         return self
+
+    def _names(self, kind: type) -> Iterable[str]:
+        """What may be asked of a class."""
+        if not self._by_name:
+            return self._asked
+        return {*self._asked, *(n for each in kind.__mro__ for n in vars(each) if not n.startswith("__"))}
 
     # Values
 
@@ -164,18 +201,35 @@ class Reach:
         elif isinstance(value, _WRAPPED):
             for part in _unwrapped(value):
                 self._value(name, part)
-        elif isinstance(value, types.BuiltinFunctionType):
-            self._world(name, value if isinstance(value.__self__, types.ModuleType | None) else type(value.__self__))
+        elif isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+            self._builtin(name, value)
         elif isinstance(value, types.ModuleType):
-            self._world(name, value)
+            if value is builtins or not (self._world(name, value) or _top(value) in _KNOWN):
+                self._refuse(f"{name} leads to all of {value.__name__}")
         elif isinstance(value, type):
-            if not self._world(name, value) and not issubclass(value, nn.Module):
-                self._kind(value)
+            if not self._world(name, value):
+                self._made(value)
         elif isinstance(value, Mapping | list | tuple):
             for part in islice(value.values() if isinstance(value, Mapping) else value, _MANY):
                 self._value(name, part)
         else:
             self._object(name, value)
+
+    def _builtin(self, name: str, value: types.BuiltinFunctionType | types.MethodWrapperType) -> None:
+        """A function written in C, with the object whose method it is."""
+        if id(value) in _ACTING:
+            self._refuse(f"{name} calls {_ACTING[id(value)]}")
+        held = value.__self__
+        self._world(name, value if isinstance(held, types.ModuleType | None) else type(held))
+        if not isinstance(held, types.ModuleType | type):
+            self._value(name, held)
+
+    def _made(self, kind: type) -> None:
+        """A class that is named, and may be called."""
+        self._kind(kind)
+        for name in _MAKES:
+            for found in _looked_up(kind, name):
+                self._value(f"{kind.__name__}.{name}", found)
 
     def _object(self, name: str, value: object) -> None:
         kind = type(value)
@@ -194,7 +248,7 @@ class Reach:
             self._value(name, getattr(value, "__wrapped__", None))
         else:
             self._kind(kind)
-            self._values.setdefault(name, value)
+            self._values[id(value)] = name, value
             for key, part in getattr(value, "__dict__", {}).items():
                 self._value(f"{name}.{key}", part)
 
@@ -207,8 +261,11 @@ class Reach:
         for each in kind.__mro__:
             if not belongs(each, *_KNOWN):
                 for name, value in vars(each).items():
-                    if not name.startswith("__") and not callable(value) and not hasattr(value, "__get__"):
-                        self._globals[f"{each.__name__}.{name}"] = vars(each), name
+                    special = name.startswith("__")
+                    if isinstance(value, _NAMED_BY_CLASS) or not (special or hasattr(value, "__get__")):
+                        self._globals[id(each), name] = f"{each.__name__}.{name}", vars(each)
+                    if special and isinstance(value, _NAMED_BY_CLASS) and name not in _ASIDE:
+                        self._asked.add(name)  # by an operator, a with, a for, ...
 
     def _world(self, name: str, thing: object) -> bool:
         """Whether something belongs to what changes by itself, or is seen outside."""
@@ -220,7 +277,7 @@ class Reach:
         return found
 
     def _refuse(self, why: str) -> None:
-        self.refusal = self.refusal or why
+        self.foreign, self.refusal = True, self.refusal or why
 
     # Functions
 
@@ -232,14 +289,18 @@ class Reach:
         if of_user and (belongs(function, *_KNOWN) or self._world(name, function)):
             return
         for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self._cells[f"{free} of {name}"] = cell
-            self._value(f"{free} of {name}", _content(cell))
+            self._cells[id(cell)] = f"{free} of {name}", cell
+            held = _content(cell)
+            if free == "__class__" and isinstance(held, type):  # for super()
+                self._kind(held)
+            else:
+                self._value(f"{free} of {name}", held)
         if not of_user:
             return
         beside = {"defaults": function.__defaults__, "defaults by name": function.__kwdefaults__}
         for kind, given in {**beside, "attributes": vars(function)}.items():
             if given:
-                self._values[f"{kind} of {name}"] = given
+                self._values[id(given)] = f"{kind} of {name}", given
                 self._value(name, given)
         for code in _codes(function.__code__):
             self._read(function, code)
@@ -256,37 +317,48 @@ class Reach:
                     self._refuse(f"{name} sets {what!r}")
             elif line.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 modules.extend(self._global(name, space, what))
-            elif line.opname == "IMPORT_NAME" and what.split(".")[0] in _WORLD:
+            elif line.opname == "IMPORT_NAME" and (what == "builtins" or what.split(".")[0] not in _KNOWN):
                 self._refuse(f"{name} imports {what}")
+            elif line.opname == "IMPORT_FROM":
+                self._attribute(name, [], what)
             elif line.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
                 self._attribute(name, modules, what)
             before = line
 
-    def _attribute(self, name: str, modules: Iterable[types.ModuleType], what: str) -> None:
-        """Something is asked for an attribute, perhaps one of these modules."""
+    def _attribute(self, name: str, modules: list[types.ModuleType], what: str) -> None:
+        """Something is asked for an attribute, perhaps one of these modules, which may lead to another one."""
         self._asked.add(what)
         if what in _ASKS:
             self._refuse(f"{name} calls {what}")
-        for module in modules:
+        for module in tuple(modules):
             if what in vars(module):
-                self._named(name, f"{module.__name__}.{what}", vars(module), what)
+                modules.extend(self._found(name, f"{module.__name__}.{what}", vars(module), what))
 
     def _global(self, name: str, space: Mapping[str, Any], what: str) -> Iterator[types.ModuleType]:
         """Follow a global; modules of the user's own are given back, for what is asked of them."""
-        if what not in space:
-            if what in _ACTS and hasattr(builtins, what):
-                self._refuse(f"{name} calls {what}")
-        elif isinstance(space[what], types.ModuleType) and space[what].__name__.split(".")[0] not in (*_KNOWN, *_WORLD):
-            yield space[what]
-        else:
-            self._named(name, f"{space.get('__name__')}.{what}", space, what)
+        if what in _ASKS:
+            self._refuse(f"{name} calls {what}")
+        if what in space:
+            yield from self._found(name, f"{space.get('__name__')}.{what}", space, what)
+        elif what in _ACTS and hasattr(builtins, what):
+            self._refuse(f"{name} calls {what}")
+        elif what == "getattr":
+            self._by_name = True
 
-    def _named(self, name: str, label: str, space: Mapping[str, object], what: str) -> None:
+    def _found(self, name: str, label: str, space: Mapping[str, object], what: str) -> Iterator[types.ModuleType]:
+        """Follow what a module has under a name, whatever it will be later."""
         value = space[what]
-        plain = not isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type)
-        if plain:
-            self._globals[label] = space, what
-        self._value(label if plain else name, value)
+        self._globals[id(space), what] = label, space
+        if isinstance(value, types.ModuleType) and _top(value) not in (*_KNOWN, *_WORLD):
+            yield value
+        else:
+            code = isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type)
+            self._value(name if code else label, value)
+
+
+def _top(module: types.ModuleType) -> str:
+    """The package of a module."""
+    return module.__name__.split(".")[0]
 
 
 def _unwrapped(value: object) -> Iterator[object]:

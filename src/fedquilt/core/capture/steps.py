@@ -52,7 +52,7 @@ class _Known:
     played: int = 0
     refused: bool = False
     captured: CapturedStep | None = None
-    marks: dict[str, Mark] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
+    marks: Mapping[str, Mark] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
 
 
 @dataclass
