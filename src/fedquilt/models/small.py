@@ -8,23 +8,27 @@ from itertools import pairwise
 from torch import nn
 
 from fedquilt.errors import InputError
-from fedquilt.models.split import Flat, Split, check_counts, check_share
+from fedquilt.models.split import Split, check_counts, check_share
 
 
-class LogisticRegression(Flat):
+class LogisticRegression(Split):
     """One linear layer: multinomial logistic regression. It has no parameters in ``features``."""
+
+    flat = True
 
     def __init__(self, features: int, classes: int) -> None:
         check_counts(features=features, classes=classes)
         super().__init__(nn.Flatten(), nn.Linear(features, classes), (features,))
 
 
-class MLP(Flat):
+class MLP(Split):
     """Linear layers with ReLU between them; the last hidden layer is the feature vector.
 
     Args:
         hidden: Width of each hidden layer.
     """
+
+    flat = True
 
     def __init__(self, features: int, classes: int, hidden: Sequence[int] = (200,)) -> None:
         if not isinstance(hidden, Sequence):
