@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from fedquilt.core.exchange import Exchange, Reply, Turn
 from fedquilt.core.holders import HasDelta
@@ -24,25 +24,19 @@ class Steered:
     memory: Kept
 
 
-@dataclass(frozen=True, init=False)
-class FedOpt(OnBase, ABC):
+@dataclass(frozen=True)
+class FedOpt(OnBase):
     """The base, with x <- x + server step(d) where the base would do x <- x + d; buffers still take d.
 
     Args:
         base: How clients train and how their changes are merged into d.
+        server: The server's optimiser.
 
     Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithms 1 and 2.
     """
 
     base: FedAvg
-
-    def __post_init__(self) -> None:
-        self.server  # noqa: B018 - checks the options
-
-    @property
-    @abstractmethod
-    def server(self) -> ServerOptimizer:
-        """The server's optimiser."""
+    server: ServerOptimizer
 
     def init_server(self, seed: Seed) -> Steered:
         """The base's model, and fresh memory."""
@@ -65,7 +59,7 @@ class FedOpt(OnBase, ABC):
 
 
 @dataclass(frozen=True, init=False)
-class FedAvgM(FedOpt):
+class FedAvgM(OnBase):
     """Server momentum: v <- beta v + d;  x <- x + server_lr v, where d is the clients' mean change.
 
     Args:
@@ -76,17 +70,18 @@ class FedAvgM(FedOpt):
     Reference: Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019.
     """
 
+    base: FedAvg
     server_lr: float = 1.0
     beta: float = 0.9
 
-    @property
-    def server(self) -> Momentum:
+    @cached_property
+    def delegate(self) -> FedOpt:
         """Momentum."""
-        return Momentum(self.server_lr, self.beta)
+        return FedOpt(self.base, Momentum(self.server_lr, self.beta))
 
 
 @dataclass(frozen=True, init=False)
-class FedAdam(FedOpt):
+class FedAdam(OnBase):
     """m <- beta1 m + (1 - beta1) d;  v <- beta2 v + (1 - beta2) d^2;  x <- x + server_lr m / (sqrt(v) + tau).
 
     d is the clients' mean change; see :class:`fedquilt.pieces.server_optimizers.Adaptive` for how m and v begin.
@@ -101,19 +96,20 @@ class FedAdam(FedOpt):
     Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
     """
 
+    base: FedAvg
     server_lr: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
 
-    @property
-    def server(self) -> Adaptive:
+    @cached_property
+    def delegate(self) -> FedOpt:
         """Adam."""
-        return Adaptive(averaged(self.beta2), self.server_lr, self.beta1, self.tau)
+        return FedOpt(self.base, Adaptive(averaged(self.beta2), self.server_lr, self.beta1, self.tau))
 
 
 @dataclass(frozen=True, init=False)
-class FedYogi(FedOpt):
+class FedYogi(OnBase):
     """v <- v - (1 - beta2) d^2 sign(v - d^2); the rest as :class:`FedAdam`.
 
     Args:
@@ -126,19 +122,20 @@ class FedYogi(FedOpt):
     Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
     """
 
+    base: FedAvg
     server_lr: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
 
-    @property
-    def server(self) -> Adaptive:
+    @cached_property
+    def delegate(self) -> FedOpt:
         """Yogi."""
-        return Adaptive(signed(self.beta2), self.server_lr, self.beta1, self.tau)
+        return FedOpt(self.base, Adaptive(signed(self.beta2), self.server_lr, self.beta1, self.tau))
 
 
 @dataclass(frozen=True, init=False)
-class FedAdagrad(FedOpt):
+class FedAdagrad(OnBase):
     """v <- v + d^2; the rest as :class:`FedAdam`, by default without momentum (as in the paper's experiments).
 
     Args:
@@ -150,11 +147,12 @@ class FedAdagrad(FedOpt):
     Reference: Reddi et al., Adaptive Federated Optimization, 2021, algorithm 2.
     """
 
+    base: FedAvg
     server_lr: float = 0.1
     beta1: float = 0.0
     tau: float = 1e-3
 
-    @property
-    def server(self) -> Adaptive:
+    @cached_property
+    def delegate(self) -> FedOpt:
         """Adagrad."""
-        return Adaptive(summed, self.server_lr, self.beta1, self.tau)
+        return FedOpt(self.base, Adaptive(summed, self.server_lr, self.beta1, self.tau))

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Exchange, Turn
 from fedquilt.core.holders import HasPrivate
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table
 from fedquilt.errors import InputError
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tailed.with_slopes import WithSlopes
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of, head_slope
 from fedquilt.records.record import record
 
@@ -37,7 +39,7 @@ class WithHead:
 
 
 @dataclass(frozen=True, init=False)
-class CReFF(WithSlopes[Retrained, WithHead]):
+class CReFF(OnBase):
     """FedAvg, whose head is replaced for use (not for training) by one trained on federated features.
 
     A client also sends, for each of its classes, the slope of the cross-entropy along the replacing head. The server
@@ -56,6 +58,7 @@ class CReFF(WithSlopes[Retrained, WithHead]):
     Federated Features, 2022.
     """
 
+    base: FedAvg
     features: int = 100
     match_steps: int = 100
     match_lr: float = 0.1
@@ -80,9 +83,9 @@ class CReFF(WithSlopes[Retrained, WithHead]):
     def _fresh(self, seed: Seed) -> Params:
         return head_of(self.base.net.init(seed.fold("head")))
 
-    def head(self, sent: Retrained | WithHead) -> Params:
-        """The replacing one."""
-        return sent.head
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's trip, with slopes along the replacing head."""
+        return (WithSlopes(self.base, self.down, self.learn, lambda sent: sent.head).exchange(),)
 
     def down(self, state: Retrained, client_id: ClientId) -> WithHead:
         """Both heads; the features stay at the server."""

@@ -15,7 +15,9 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
 from fedquilt.errors import InputError
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tailed.with_slopes import WithSlopes
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of
 from fedquilt.pieces.objectives import class_weighted
 from fedquilt.records.record import record
@@ -48,7 +50,7 @@ def ratios(pushes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, init=False)
-class RatioLoss(WithSlopes[Weighed, Weighed]):
+class RatioLoss(OnBase):
     """Loss of a row: (alpha + beta R_y) times its cross-entropy, R from the round before; in the first round 1 times.
 
     R is made (:func:`ratios`) from the slopes of the clients' own rows at the model they were sent, class by class,
@@ -62,6 +64,7 @@ class RatioLoss(WithSlopes[Weighed, Weighed]):
     Reference: Wang et al., Addressing Class Imbalance in Federated Learning, 2021.
     """
 
+    base: FedAvg
     alpha: float = 1.0
     beta: float = 0.1
 
@@ -76,17 +79,18 @@ class RatioLoss(WithSlopes[Weighed, Weighed]):
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's trip, with slopes and weights."""
-        (train,) = super().exchanges()
-        return (train.training(objective=Objective(self.base.net, (class_weighted,))),)
+        slopes = WithSlopes(self.base, self.down, self.learn)
+
+        def start(download: Weighed, client: HasPrivate, site: Site, turn: Turn) -> Job:
+            job = slopes.start(download, client, site, turn)
+            return replace(job, fixed={**job.fixed, "weights": download.weights})
+
+        objective = Objective(self.base.net, (class_weighted,))
+        return (slopes.exchange().training(start=start, objective=objective),)
 
     def down(self, state: Weighed, client_id: ClientId) -> Weighed:
         """All that the server has."""
         return state
-
-    def start(self, download: Weighed, client: HasPrivate, site: Site, turn: Turn) -> Job:
-        """With the weights."""
-        job = super().start(download, client, site, turn)
-        return replace(job, fixed={**job.fixed, "weights": download.weights})
 
     def learn(self, state: Weighed, shared: Params, classes: ClassSlopes, turn: Turn) -> Weighed:
         """Weigh the classes that were shown, for the next round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -74,6 +74,7 @@ class LocalizeStitch(OnBase):
     k_init: float = 0.95
     mu: float = 0.035
     k_min: float = 0.01
+    rounds: ClassVar[int | None] = None  # in which it merges; None for all
     keep: float | None = None
     values: Values = "fp32"
     error_feedback: bool = False
@@ -152,9 +153,9 @@ class LocalizeStitch(OnBase):
         return tuple(self._trip(t) for t in trips)
 
     def plan(self, state: Stitched, round: int) -> tuple[str, ...]:
-        """As the base."""
+        """As the base, for as many rounds as there are."""
         names: tuple[str, ...] = self.base.plan(state.inner, round)
-        return names
+        return names if self.rounds is None or round < self.rounds else ()
 
     def _trip(self, trip: Exchange) -> Exchange:
         localises = trip.name == "train"
@@ -293,7 +294,4 @@ class StitchOnce(LocalizeStitch):
     """
 
     keep: float | None = 0.05
-
-    def plan(self, state: Stitched, round: int) -> tuple[str, ...]:
-        """As the base in the first round, then nothing."""
-        return super().plan(state, round) if round == 0 else ()
+    rounds: ClassVar[int | None] = 1
