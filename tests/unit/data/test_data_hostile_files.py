@@ -17,7 +17,7 @@ from fedquilt.data import Federation, available
 from fedquilt.data.npz import headers, load
 from fedquilt.data.sources.formats import har, idx, leaf, svhn
 from fedquilt.data.sources.formats.pictures import decoded
-from fedquilt.data.sources.unpack import unpack
+from fedquilt.data.sources.places import unpack
 from fedquilt.errors import InputError
 
 X, Y = np.ones((12, 3), np.float32), np.arange(12) % 3

@@ -15,12 +15,11 @@ from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.flower.delivery import Answered, Delivery, JobFor
+from fedquilt.engines.flower.delivery import Answered, Delivery, Elsewhere, JobFor, facts
 from fedquilt.engines.flower.errand import ExamJob, Given, Here, Marks, Parcel, RunTerms, VisitJob, frame_at
 from fedquilt.engines.flower.post import EXAM, Post, told
 from fedquilt.engines.flower.post import Patience as Patience
 from fedquilt.engines.flower.roster import Roster
-from fedquilt.engines.flower.source import Elsewhere, facts
 from fedquilt.errors import FedquiltError, FrameError, InputError
 from fedquilt.records.record import pack
 from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task

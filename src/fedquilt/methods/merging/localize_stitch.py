@@ -16,18 +16,25 @@ from fedquilt.core.select import marked
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.merging.votes import MaskedVote, Order, Stitched, seen_classes, without_rows
-from fedquilt.methods.merging.wrapping import aggregating, innermost, rewired
+from fedquilt.methods.merging.votes import (
+    MaskedVote,
+    Order,
+    Stitched,
+    aggregating,
+    innermost,
+    rewired,
+    seen_classes,
+    without_rows,
+)
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.codecs.around import error_feedback as feeding_back
 from fedquilt.pieces.codecs.fields import on
-from fedquilt.pieces.codecs.localized import density, localized
+from fedquilt.pieces.codecs.sparse import density, localized
 from fedquilt.pieces.codecs.sparse_values import Values
 from fedquilt.pieces.codecs.sparse_wire import sparse
-from fedquilt.pieces.merging.marked import Divide, stitch_marked
+from fedquilt.pieces.merging.marked import Divide, TrainedMask, stitch_marked
 from fedquilt.pieces.merging.standing import Standing
 from fedquilt.pieces.merging.stitch import Conflicts, Counted
-from fedquilt.pieces.merging.trained import TrainedMask
 from fedquilt.pieces.merging.trim import Density
 
 

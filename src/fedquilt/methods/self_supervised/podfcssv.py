@@ -21,9 +21,18 @@ from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.on_base import OnBase
-from fedquilt.methods.self_supervised.anchoring import NOVEL, OWN, TOLD, Anchoring
 from fedquilt.methods.self_supervised.masked import all_rows, features, reconstruction, width_of
-from fedquilt.methods.self_supervised.podfcssv_records import AdapterUpload, Anchored, Anchors, Keeper, PrototypeUpload
+from fedquilt.methods.self_supervised.podfcssv_records import (
+    NOVEL,
+    OWN,
+    TOLD,
+    AdapterUpload,
+    Anchored,
+    Anchoring,
+    Anchors,
+    Keeper,
+    PrototypeUpload,
+)
 from fedquilt.pieces.aggregators import Aggregator, mean, uniform_mean
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.optimizers import AdamW
