@@ -170,10 +170,9 @@ def place(entry: DatasetEntry) -> DatasetPlace | None:
     if root is None or entry.needs:
         return None
     folder = root / entry.place
-    if entry.npz is not None:
-        for path in (root / f"{entry.name}.npz", folder / f"{entry.name}.npz"):
-            if path.is_file():
-                return DatasetPlace(path)
+    stored = [] if entry.npz is None else [root / f"{entry.name}.npz", folder / f"{entry.name}.npz"]
+    if path := next(filter(Path.is_file, stored), None):
+        return DatasetPlace(path)
     if entry.read is None or not folder.is_dir():
         return None
     for start in (folder, *_unpacked(entry)):
