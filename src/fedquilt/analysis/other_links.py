@@ -31,7 +31,7 @@ def network_of(view: RunView, changes: Sequence[str]) -> Network:
 def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> list[Row]:
     """For each run of a folder: virtual seconds in all, and until the mean test accuracy reaches the target.
 
-    Nothing is written: the visits of the run say what travelled and how long clients worked.
+    Nothing is written: the client updates of the run say what travelled and how long clients worked.
     """
     views = [view for view in views_in(folder) if view.rounds]
     if not views:
@@ -57,12 +57,12 @@ def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> lis
 
 def by_round(clock: VirtualClock, view: RunView) -> dict[int, float]:
     """Virtual seconds since the beginning at the end of each round."""
-    visits, phases = _grouped(view.rows("metrics/visits.jsonl")), _grouped(view.rows(LOG))
+    updates, phases = _grouped(view.rows("metrics/client_updates.jsonl")), _grouped(view.rows(LOG))
     total, found = 0.0, {}
     for row in view.rounds:
         number = row["round"]
         known = [Phase(p["exchange"], p["phase"], p["seconds"]) for p in phases.get(number, []) if "seconds" in p]
-        here = [{**v, "client": _id(v["client"])} for v in visits.get(number, [])]
+        here = [{**v, "client": _id(v["client"])} for v in updates.get(number, [])]
         total += sum(trip.seconds for trip in clock.trips(here, server_seconds(known)))
         found[number] = total
     return found

@@ -96,7 +96,7 @@ def played(
     for number in range(asked.global_rounds + 1):
         began = time.perf_counter()
         if number % asked.eval_gap == 0:
-            found.append(evaluation(rounds.examine(federation.examined, with_global=False)))
+            found.append(evaluation(rounds.evaluate(federation.evaluated, with_global=False)))
             say(f"round {number}: {found[-1].words}")
         if asked.dlg_eval and number % asked.dlg_gap == 0:
             say(attacked(asked, config, method, federation, rounds))

@@ -52,7 +52,7 @@ def placed_words(row: Mapping[str, JSON]) -> str:
 
 def by_cluster(
     state: object,
-    exams: Mapping[ClientId, Mapping[str, JSON]],
+    evaluations: Mapping[ClientId, Mapping[str, JSON]],
     model: Callable[[ClientId], Params],
     net: Net | None,
     majority: Mapping[ClientId, float],
@@ -67,7 +67,7 @@ def by_cluster(
     now = clusters_of(state)
     if now is None:
         return []
-    scores = {c: e["deployed"]["test"] for c, e in exams.items() if "test" in e.get("deployed", {})}
+    scores = {c: e["deployed"]["test"] for c, e in evaluations.items() if "test" in e.get("deployed", {})}
     held = [clients for clients in members(now) if clients]
     models = [model(clients[0]) for clients in held]
     head = set() if net is None else {n for n in net.names if n.split(".")[0] == "head"}

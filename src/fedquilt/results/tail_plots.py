@@ -15,7 +15,8 @@ from fedquilt.results.plots import COLOURS, STYLE, save, subplots
 
 
 def pictures(found: Mapping[str, JSON], to: Path) -> list[Path]:
-    """Accuracy by class, and neural collapse: classes are ordered by their training rows, the most frequent first."""
+    """Accuracy by class, and neural collapse: classes are ordered by their training samples, the most frequent
+    first."""
     order = np.argsort(-np.asarray(found["rows"]), kind="stable").tolist()
     made = []
     if found["global"]:
@@ -39,8 +40,8 @@ def _by_rank(
         top.set(ylabel=what, ylim=(0, 1.02), title="Common test set, by class")
         top.legend(loc="lower left")
         bottom.bar(range(len(order)), [rows[c] for c in order], color="#999999")
-        bottom.set(yscale="log", ylabel="training rows", xlabel="class, most frequent first")
-        return save(figure, path, ("class", "training rows", *lines), table(lines, order, rows))
+        bottom.set(yscale="log", ylabel="training samples", xlabel="class, most frequent first")
+        return save(figure, path, ("class", "training samples", *lines), table(lines, order, rows))
 
 
 def collapse_picture(found: Mapping[str, JSON], order: Sequence[int], rows: Sequence[int], path: Path) -> Path:
@@ -61,7 +62,7 @@ def collapse_picture(found: Mapping[str, JSON], order: Sequence[int], rows: Sequ
         for axis in axes:
             axis.set_xlabel("class, most frequent first")
         lines = {**{f"norm of {n}": v for n, v in found["row_norms"].items()}, **means, **angles}
-        return save(figure, path, ("class", "training rows", *lines), table(lines, order, rows))
+        return save(figure, path, ("class", "training samples", *lines), table(lines, order, rows))
 
 
 def draw_lines(axis: Axes, lines: Mapping[str, Sequence[float]], order: Sequence[int]) -> None:

@@ -42,7 +42,10 @@ def environment(method: Method | None = None) -> Row:
 def kernels(net: Net) -> Row:
     """The layers that this library's own kernels compute, and whether steps of training are captured where they can
     be."""
-    return {"fast_kernels": dict(net.fast_layers), "capture": net.tapes.wanted and net.tapes.capture is not False}
+    return {
+        "fast_kernels": dict(net.fast_layers),
+        "capture": net.captured_steps.wanted and net.captured_steps.capture is not False,
+    }
 
 
 def same_kind(one: Row, other: Row) -> bool:

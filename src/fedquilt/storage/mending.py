@@ -16,7 +16,7 @@ from fedquilt.storage.logs import (
     ONE_A_ROUND,
     PHASES,
     ROUNDS,
-    VISITS,
+    UPDATES,
     Extent,
     extent_of,
     fault,
@@ -131,12 +131,12 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, JSON], missing: Missin
     """Write what the other logs tell of rounds without a row; the rounds of which that is so."""
     rows = {row["round"]: row for row in read(folder, ROUNDS)}
     wanted = set(range(1, done + 1)) - rows.keys()
-    told_by = (VISITS, LEDGER, PHASES, CLIENTS)
+    told_by = (UPDATES, LEDGER, PHASES, CLIENTS)
     gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
     made = {r: dict(row) for row in (known.get("best"), known.get("last")) if row and (r := row.get("round")) in wanted}
     others = {name: _by_round(read(folder, name)) for name in told_by}
     for round in wanted - made.keys() - gone:
-        if others[VISITS].get(round) or others[LEDGER].get(round):
+        if others[UPDATES].get(round) or others[LEDGER].get(round):
             made[round] = _row(round, {name: found.get(round, []) for name, found in others.items()})
     if made:
         whole = rows | made
@@ -154,19 +154,19 @@ def _by_round(rows: list[Row]) -> dict[int, list[Row]]:
 
 def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
     """The row of a round, as far as the others tell it."""
-    visits, ledger, phases = logs[VISITS], logs[LEDGER], logs[PHASES]
-    losses = [(v["examples"], v["loss"]) for v in visits if v.get("loss") is not None]
-    examples = sum(n for n, _ in losses)
-    sent = {name: _sum(visits, name) + _sum(ledger, f"bytes_{name.partition('_')[2]}") for name in _SUMS}
+    updates, ledger, phases = logs[UPDATES], logs[LEDGER], logs[PHASES]
+    losses = [(v["samples"], v["loss"]) for v in updates if v.get("loss") is not None]
+    samples = sum(n for n, _ in losses)
+    sent = {name: _sum(updates, name) + _sum(ledger, f"bytes_{name.partition('_')[2]}") for name in _SUMS}
     spent: dict[str, float] = {}
     for phase in phases:
         spent[f"seconds_{phase['phase']}"] = spent.get(f"seconds_{phase['phase']}", 0.0) + (phase.get("seconds") or 0.0)
     whole = sum(spent.values())
     return {
         "round": round,
-        "clients": len({str(v["client"]) for v in visits}),
-        "updates": sum(v.get("steps") is not None for v in visits),
-        "train_loss": sum(n * loss for n, loss in losses) / examples if examples else None,
+        "clients": len({str(v["client"]) for v in updates}),
+        "updates": sum(v.get("steps") is not None for v in updates),
+        "train_loss": sum(n * loss for n, loss in losses) / samples if samples else None,
         **sent,
         "quarantined": len(ledger),
         **_scores(logs[CLIENTS]),

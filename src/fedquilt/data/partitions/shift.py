@@ -180,14 +180,14 @@ class LabelPermutation:
 
 def _check_order(federation: Federation) -> None:
     """A shift comes before pooling, and before labels are taken away."""
-    if federation.examined != federation.ids or federation.exam_valid is not federation.valid:
+    if federation.evaluated != federation.ids or federation.evaluation_valid is not federation.valid:
         raise InputError("A shift belongs to clients: apply it before the federation is pooled.")
     if federation.unlabelled is not None:
         raise InputError("Apply a shift first, and take labels away (without_labels) after it.")
 
 
 def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) -> Federation:
-    """The federation with every client's rows gathered, changed by its setting, and stored as its own."""
+    """The federation with every client's samples gathered, changed by its setting, and stored as its own."""
     _check_order(federation)
     kinds = (federation.train, federation.valid, federation.test)
     pieces: list[Columns] = []
@@ -209,7 +209,7 @@ def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) 
         columns=columns,
         train=train,
         valid=valid,
-        exam_valid=valid,
+        evaluation_valid=valid,
         test=test,
         groups=_planted(federation, settings),
     )

@@ -1,4 +1,5 @@
-"""The clients as their server knows them, and the errands of one exchange: out to the nodes, and answers back."""
+"""The clients as their server knows them, and the batches of jobs of one exchange: out to the nodes, and answers
+back."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from typing import NoReturn
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.engines.flower.errand import HEAD_SECONDS, PROTOCOL, Answer, Errand, Frames, Here, Parcel, Refused, read
+from fedquilt.engines.flower.jobs import HEAD_SECONDS, PROTOCOL, Answer, Frames, Here, JobBatch, Parcel, Refused, read
+from fedquilt.engines.flower.membership import Membership
 from fedquilt.engines.flower.post import PASSING, NoAnswer, Post, plain, told
-from fedquilt.engines.flower.roster import Roster
 from fedquilt.errors import FedquiltError, FrameError, InputError
 from fedquilt.rounds.engine import Lost
 
@@ -31,7 +32,7 @@ class Elsewhere:
     sites: Mapping[int, Here]
     wanted: int | None = None
     ids: tuple[ClientId, ...] = field(init=False)
-    examined: tuple[ClientId, ...] = field(init=False)
+    evaluated: tuple[ClientId, ...] = field(init=False)
 
     prepare: PerColumn | None = None
     groups: None = None
@@ -43,7 +44,7 @@ class Elsewhere:
         self._agree()
         owner: dict[ClientId, int] = {}
         for node, site in self.sites.items():
-            for client in {*site.clients, *site.examined}:
+            for client in {*site.clients, *site.evaluated}:
                 if client in owner:
                     raise InputError(
                         f"Two nodes both say that they are client {client!r}. Give each site a name of its own: "
@@ -51,7 +52,7 @@ class Elsewhere:
                     )
                 owner[client] = node
         object.__setattr__(self, "ids", in_order([c for s in self.sites.values() for c in s.clients]))
-        object.__setattr__(self, "examined", in_order([c for s in self.sites.values() for c in s.examined]))
+        object.__setattr__(self, "evaluated", in_order([c for s in self.sites.values() for c in s.evaluated]))
 
     def _agree(self) -> None:
         first, *others = self.sites.values()
@@ -90,7 +91,7 @@ class Elsewhere:
         return self.wanted if self.wanted is not None else max(known, default=None)
 
     def size(self, client: ClientId) -> int:
-        """How many training rows the client said it has."""
+        """How many training samples the client said it has."""
         return next((s.clients[client] for s in self.sites.values() if client in s.clients), 0)
 
     def fingerprint(self) -> str:
@@ -102,8 +103,8 @@ class Elsewhere:
         """The server has no data."""
         raise InputError(f"The data of client {client!r} are at its own site; the server of a federation has none.")
 
-    def exam(self, client: ClientId, split: str, round: int = 0) -> None:
-        """The server has no held-out rows."""
+    def evaluation(self, client: ClientId, split: str, round: int = 0) -> None:
+        """The server has no held-out samples."""
 
     def pooled(self) -> NoReturn:
         """Pooling would mean moving the data."""
@@ -123,7 +124,7 @@ Answered = Lost | tuple[object, Frames]  # why there is no result, or a result a
 
 @dataclass(eq=False)
 class _Sent:
-    """An errand under way to a node: its messages so far, and the question whether the node is at work on it."""
+    """A batch of jobs under way to a node: its messages so far, and the question whether the node is at work on it."""
 
     node: int
     clients: tuple[ClientId, ...]
@@ -147,7 +148,7 @@ class Delivery:
     """
 
     post: Post
-    roster: Roster
+    membership: Membership
     note: Callable[[str], None]
     kind: str
     begin: bytes
@@ -174,7 +175,7 @@ class Delivery:
             if not self._homeless and not self._under_way:
                 return self.answers
             if time.monotonic() - began > patience.deadline:
-                for site in dict.fromkeys(map(self.roster.site_of, self._homeless)):
+                for site in dict.fromkeys(map(self.membership.site_of, self._homeless)):
                     self.note(f"{site} did not come back in time; its clients are left out of {self.what}")
                 for client in clients:
                     self.answers.setdefault(client, Lost(f"no answer within {patience.deadline:g} seconds"))
@@ -188,9 +189,9 @@ class Delivery:
         by_node: dict[int, list[ClientId]] = {}
         waiting = []
         for client in self._homeless:
-            node = self.roster.node_of(client)
+            node = self.membership.node_of(client)
             if node is None:
-                self.roster.missed(client, self.what, self._until)
+                self.membership.missed(client, self.what, self._until)
                 waiting.append(client)
             else:
                 by_node.setdefault(node, []).append(client)
@@ -198,7 +199,7 @@ class Delivery:
         for node, clients in by_node.items():
             parcel, number = Parcel(), uuid.uuid4().hex
             jobs = [self.job(client, parcel) for client in clients]
-            parcel.head("errand", Errand(number, jobs, self.oldest))
+            parcel.head("jobs", JobBatch(number, jobs, self.oldest))
             sent = _Sent(node, tuple(clients), {"begin": self.begin, **parcel.frames}, number)
             self._under_way.append(sent)
             self._push(sent)
@@ -214,7 +215,7 @@ class Delivery:
     # Back
 
     def _listen(self, sent: _Sent) -> None:
-        """Take what has come for an errand; if nothing has, find out whether the node still works on it."""
+        """Take what has come for a batch of jobs; if nothing has, find out whether the node still works on it."""
         for name in list(sent.messages):
             found = self.post.fetch(name)
             if found is None:
@@ -239,7 +240,9 @@ class Delivery:
         if said is not None:
             sent.question = None
             if _idle(said):
-                self.note(f"{self.roster.called(sent.node)} knows nothing of its work on {self.what}; it is sent again")
+                self.note(
+                    f"{self.membership.called(sent.node)} knows nothing of its work on {self.what}; it is sent again"
+                )
                 self._push(sent)
         elif time.monotonic() - sent.since > sent.patience:
             longest = max(self.post.patience.ask, self.post.patience.deadline / 10)
@@ -247,7 +250,7 @@ class Delivery:
             sent.question = self.post.send(sent.node, "query.busy", Parcel().head("number", sent.number).frames)
 
     def _gone(self, sent: _Sent) -> None:
-        self.roster.missed(sent.clients[0], self.what, self._until)
+        self.membership.missed(sent.clients[0], self.what, self._until)
         self._under_way.remove(sent)
         self._homeless.extend(sent.clients)
 
@@ -265,10 +268,10 @@ class Delivery:
         left = self.post.patience.deadline - (time.monotonic() - self._began)
         answer: Answer = read(frames, "answer", Answer, min(max(left, _LATE), HEAD_SECONDS))
         if answer.number != sent.number:
-            raise FrameError("replayed: an answer to another errand")
+            raise FrameError("replayed: an answer to another batch of jobs")
         if not isinstance(answer.results, list):
             raise FrameError("malformed answer: no list of results")
-        if answer.data != self.roster.fingerprint(sent.clients[0]):
+        if answer.data != self.membership.fingerprint(sent.clients[0]):
             raise FrameError("other data: the site's data are not those it joined with")
         for result in answer.results:
             client = getattr(result, "client", None)
@@ -284,7 +287,7 @@ class Delivery:
             return
         sent.failures += 1
         if sent.failures < 2 and failed.code is not None:
-            self.note(f"{self.roster.called(sent.node)} failed and is asked once more: {failed.reason}")
+            self.note(f"{self.membership.called(sent.node)} failed and is asked once more: {failed.reason}")
             return
         self._lose(sent, failed.reason)
         self._under_way.remove(sent)
@@ -295,7 +298,7 @@ class Delivery:
 
 
 def _idle(said: dict[str, bytes] | NoAnswer) -> bool:
-    """Whether a node says that it does not work on the errand; one that cannot tell is believed to work."""
+    """Whether a node says that it does not work on the batch of jobs; one that cannot tell is believed to work."""
     try:
         return not isinstance(said, NoAnswer) and not read(said, "busy", bool)
     except (FedquiltError, ValueError):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.holders import HasPrivate, HasShared
 from fedquilt.core.objective import Objective
 from fedquilt.core.table import Site
@@ -57,7 +57,7 @@ class FedETF(FedAvg):
     """FedAvg with a simplex classifier and balanced softmax: -log( n_y e^(b v_y z) / sum_c n_c e^(b v_c z) ).
 
     z is the normalised projection of the features, v_c the fixed class vectors, b the temperature, which is trained and
-    averaged like any weight; n_c are the client's rows of class c.
+    averaged like any weight; n_c are the client's samples of class c.
 
     Args:
         scale: The temperature b at first, > 0.
@@ -78,6 +78,6 @@ class FedETF(FedAvg):
         """Balanced softmax of the network with the simplex."""
         return Objective(rebuilt(self.objective, WithSimplex, self.scale), (balanced_softmax,))
 
-    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """As FedAvg, with the counts."""
-        return with_counts(super().start(download, client, site, turn), site)
+        return with_counts(super().start(download, client, site, context), site)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import HasPrivate
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
@@ -16,9 +16,9 @@ from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg
-from fedquilt.methods.long_tailed.with_slopes import WithSlopes
+from fedquilt.methods.long_tailed.with_gradients import WithGradients
 from fedquilt.methods.on_base import OnBase
-from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of
+from fedquilt.pieces.class_gradients import WEIGHT, ClassGradients, head_of
 from fedquilt.pieces.objectives import class_weighted
 from fedquilt.records.record import record
 
@@ -53,8 +53,8 @@ def ratios(pushes: Tensor) -> Tensor:
 class RatioLoss(OnBase):
     """Loss of a row: (alpha + beta R_y) times its cross-entropy, R from the round before; in the first round 1 times.
 
-    R is made (:func:`ratios`) from the slopes of the clients' own rows at the model they were sent, class by class,
-    averaged over clients; a class that nobody shows in a round keeps its weight.
+    R is made (:func:`ratios`) from the gradients of the clients' own samples at the model they were sent, class by
+    class, averaged over clients; a class that nobody shows in a round keeps its weight.
 
     Args:
         base: FedAvg of a network in two parts, features and a linear head.
@@ -78,24 +78,24 @@ class RatioLoss(OnBase):
         return Weighed(shared, torch.ones(len(head_of(shared)[WEIGHT])))
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, with slopes and weights."""
-        slopes = WithSlopes(self.base, self.down, self.learn)
+        """The base's exchange, with gradients and weights."""
+        gradients = WithGradients(self.base, self.down, self.learn)
 
-        def start(download: Weighed, client: HasPrivate, site: Site, turn: Turn) -> Job:
-            job = slopes.start(download, client, site, turn)
+        def start(download: Weighed, client: HasPrivate, site: Site, context: Context) -> Job:
+            job = gradients.start(download, client, site, context)
             return replace(job, fixed={**job.fixed, "weights": download.weights})
 
         objective = Objective(self.base.net, (class_weighted,))
-        return (slopes.exchange().training(start=start, objective=objective),)
+        return (gradients.exchange().training(start=start, objective=objective),)
 
     def down(self, state: Weighed, client_id: ClientId) -> Weighed:
         """All that the server has."""
         return state
 
-    def learn(self, state: Weighed, shared: Params, classes: ClassSlopes, turn: Turn) -> Weighed:
+    def learn(self, state: Weighed, shared: Params, classes: ClassGradients, context: Context) -> Weighed:
         """Weigh the classes that were shown, for the next round."""
         shown = classes.shown.nonzero()[:, 0]
         if len(shown) < 2:
             return Weighed(shared, state.weights)
-        new = self.alpha + self.beta * ratios(-classes.slopes[WEIGHT][shown].double())
+        new = self.alpha + self.beta * ratios(-classes.gradients[WEIGHT][shown].double())
         return Weighed(shared, state.weights.index_copy(0, shown, new.to(state.weights.dtype)))

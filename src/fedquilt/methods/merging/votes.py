@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.params import Names, Params
 from fedquilt.core.table import Site
 from fedquilt.core.train import InTurn, Job, Train, Trained
@@ -54,7 +54,7 @@ class MaskedVote:
 
 
 def seen_classes(site: Site, delta: Params, head: Names) -> Tensor:
-    """Which classes the client has training rows of."""
+    """Which classes the client has training samples of."""
     rows = next(t.shape[0] for n, t in delta.items() if head(n))
     labels = site.train.columns["y"].index_select(0, site.train.all_rows())
     return torch.bincount(labels.long(), minlength=rows)[:rows] > 0
@@ -69,7 +69,7 @@ def without_rows(delta: Params, head: Names, seen: Tensor) -> Params:
 
 
 Unwrap = Callable[[Any], Any]
-Sending = Callable[[Job, Trained, object, Any, Site, Turn, Any], Any]
+Sending = Callable[[Job, Trained, object, Any, Site, Context, Any], Any]
 
 
 def innermost(method: object) -> FedAvg:
@@ -96,17 +96,17 @@ def rewired(work: Any, unwrap: Unwrap, sending: Sending | None) -> Any:
     if not isinstance(work, Train):
         return _Wrapped(work, unwrap, sending)
 
-    def start(download: Any, client: object, site: Site, turn: Turn) -> Job:
-        job = work.start(unwrap(download), client, site, turn)
+    def start(download: Any, client: object, site: Site, context: Context) -> Job:
+        job = work.start(unwrap(download), client, site, context)
         return replace(job, memo=(job.memo, download))
 
-    def finish(job: Job, trained: Trained, client: object, site: Site, turn: Turn) -> tuple[object, object]:
+    def finish(job: Job, trained: Trained, client: object, site: Site, context: Context) -> tuple[object, object]:
         memo, download = job.memo
         own = replace(job, memo=memo)
-        client, upload = work.finish(own, trained, client, site, turn)
+        client, upload = work.finish(own, trained, client, site, context)
         if sending is None or upload is None:
             return client, upload
-        return client, sending(own, trained, client, upload, site, turn, download)
+        return client, sending(own, trained, client, upload, site, context, download)
 
     return replace(work, start=start, finish=finish)
 
@@ -119,6 +119,6 @@ class _Wrapped:
             raise InputError("The work of the exchange 'train' is no local training, so its changes cannot be chosen.")
         self._work, self._unwrap = work, unwrap
 
-    def __call__(self, download: Any, client: object, site: Site, turn: Turn) -> tuple[object, object]:
-        client, upload = self._work(self._unwrap(download), client, site, turn)
+    def __call__(self, download: Any, client: object, site: Site, context: Context) -> tuple[object, object]:
+        client, upload = self._work(self._unwrap(download), client, site, context)
         return client, upload

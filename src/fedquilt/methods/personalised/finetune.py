@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from fedquilt.core.exchange import Exchange, Turn, anything, everyone, plain, unmoved
+from fedquilt.core.exchange import Context, Exchange, anything, everyone, plain, unmoved
 from fedquilt.core.holders import HasShared
 from fedquilt.core.objective import Objective, OnLoss
 from fedquilt.core.params import Names, Params, everything
@@ -21,11 +21,11 @@ from fedquilt.methods.on_base import OnBase
 
 @dataclass(frozen=True)
 class FineTune(OnBase):
-    """The base, and a second trip to everyone: train a copy of the global model and keep it, send nothing.
+    """The base, and a second exchange to everyone: train a copy of the global model and keep it, send nothing.
 
     A client's model is its tuned copy; the global model stays the base's. A model can only be tuned where the data are,
-    so tuning is a visit of its own, from the very model that evaluation sends. Training never sees the copy, so rounds
-    that are not scored do without this trip; the last round always has it.
+    so tuning is a client update of its own, from the very model that evaluation sends. Training never sees the copy, so
+    rounds that are not scored do without this exchange; the last round always has it.
 
     Args:
         base: FedAvg, however set up.
@@ -54,7 +54,7 @@ class FineTune(OnBase):
         train = train if self.objective is None else train.training(objective=self.objective)
         return train, replace(tune, for_scores=True)
 
-    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, None]:
+    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, context: Context) -> tuple[Owner, None]:
         """The tuned copy is the client's own."""
         return replace(client, own=trained.params), None
 
@@ -69,7 +69,7 @@ class FedAvgFineTune(OnBase):
 
     Args:
         base: FedAvg, however set up.
-        tune_epochs: Passes over a client's rows before it uses the model, >= 1.
+        tune_epochs: Passes over a client's samples before it uses the model, >= 1.
         tune_steps: If set, exactly so many steps instead.
         tuned: Which names are tuned.
         tune_optimizer: For tuning; the base's if None.

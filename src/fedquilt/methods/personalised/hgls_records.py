@@ -23,16 +23,17 @@ from fedquilt.records.record import record
 
 @record(name="fedquilt.methods.hgls_records:Peer")
 class Peer:
-    """A client's head slope as it travelled, and the round it is of."""
+    """A client's head gradient as it travelled, and the round it is of."""
 
     client: Any
     round: int
-    slope: Any
+    gradient: Any
 
 
 @record(name="fedquilt.methods.hgls_records:Tally")
-class SlopeTally:
-    """Over the clients that searched: slopes they were given, slopes that pointed their way, slopes they took."""
+class GradientTally:
+    """Over the clients that searched: gradients they were given, gradients that pointed their way, gradients they
+    took."""
 
     candidates: Count = 0
     aligned: Count = 0
@@ -41,10 +42,10 @@ class SlopeTally:
 
 @record(name="fedquilt.methods.hgls_records:SearchServer")
 class SearchServer:
-    """The base's state; the mean head, for those who have none; the slopes; and what was found last.
+    """The base's state; the mean head, for those who have none; the gradients; and what was found last.
 
-    ``chosen``: which slopes a client is sent, if not all; ``met``: who has trained; ``holders``: who has already been
-    brought the newest body.
+    ``chosen``: which gradients a client is sent, if not all; ``met``: who has trained; ``holders``: who has already
+    been brought the newest body.
     """
 
     base: Any
@@ -53,15 +54,16 @@ class SearchServer:
     chosen: dict[Any, tuple[int, ...]]
     met: tuple[Any, ...]
     holders: tuple[Any, ...]
-    tally: SlopeTally
+    tally: GradientTally
 
 
 @record(name="fedquilt.methods.hgls_records:SearchClient")
 class SearchClient:
-    """The base's state at the client, its own slope, a body it will need again, and the memory of the slope's codec."""
+    """The base's state at the client, its own gradient, a body it will need again, and the memory of the gradient's
+    codec."""
 
     base: Any
-    slope: Params
+    gradient: Params
     kept: Any
     memory: Any
 
@@ -76,18 +78,18 @@ class Invite:
 
 @record(name="fedquilt.methods.hgls_records:Others")
 class Others:
-    """What the base will send next (None when the search is made on the client's own body), and slopes, unnamed."""
+    """What the base will send next (None when the search is made on the client's own body), and gradients, unnamed."""
 
     base: Any
-    slopes: tuple[Any, ...]
+    gradients: tuple[Any, ...]
 
 
 @record(name="fedquilt.methods.hgls_records:HeadUpload")
 class HeadUpload:
-    """The head ({} if it stays home), its slope as it travels, and the base's upload."""
+    """The head ({} if it stays home), its gradient as it travels, and the base's upload."""
 
     head: Params
-    slope: Any
+    gradient: Any
     base: Any
 
 
@@ -129,7 +131,7 @@ def with_own_heads(base: Any, method: str) -> Any:
     trips = base.exchanges()
     if len(trips) != 1:
         raise InputError(
-            f"{method} needs a base whose rounds have one trip, but {type(base).__name__} has "
+            f"{method} needs a base whose rounds have one exchange, but {type(base).__name__} has "
             f"{', '.join(e.name for e in trips)}. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
         )
     return _rehomed(base, method)
@@ -143,7 +145,7 @@ def _rehomed(base: Any, method: str) -> Any:
     if not plain or not isinstance(getattr(base, "base", None), OnBase | FedAvg):
         raise InputError(
             f"{method} cannot stand on {type(base).__name__}: its clients do not use the head that they train in its "
-            "trip. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
+            "exchange. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
         )
     return replace(base, base=_rehomed(base.base, method))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.allowance import ask
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Mean, Names, Params, add, is_weight
 from fedquilt.core.seed import Seed
@@ -39,7 +39,7 @@ class stitch_marked:
 
     count: Counted = "mask"
     conflicts: Conflicts = "mean"
-    by_examples: bool = False
+    by_samples: bool = False
     divide: Divide = "votes"
     only: Names = is_weight
 
@@ -49,14 +49,14 @@ class stitch_marked:
         if self.divide == "clients" and self.conflicts != "mean":
             raise InputError(f"conflicts = {self.conflicts!r} divides by votes; divide = 'clients' needs 'mean'.")
 
-    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
         floats = [n for n, t in current.items() if t.is_floating_point()]
         weights = [n for n in floats if self.only(n)]
         others = [n for n in floats if not self.only(n)]
         changes, statistics = _Changes(self, {n: current[n] for n in weights}), Mean()
         for reply in replies:
             delta = reply.upload.delta
-            changes.add({n: delta[n] for n in weights}, float(reply.examples) if self.by_examples else 1.0)
+            changes.add({n: delta[n] for n in weights}, float(reply.samples) if self.by_samples else 1.0)
             statistics.add({n: delta[n] for n in others}, 1)
         if not statistics.weight:
             return current
@@ -96,8 +96,8 @@ class TrainedMask:
     """Find S that makes loss(theta + sigmoid(S) * delta) + l1 |sigmoid(S)| small; the mask is sigmoid(S) > 1/2.
 
     S starts at +5 for the largest ``keep`` of the changes and at -5 elsewhere. A step is
-    S <- S - (lr * slope * delta + l1) * sigmoid'(S): the loss has a learning rate of its own, because slopes times
-    changes are tiny where the penalty's slope is 1.
+    S <- S - (lr * gradient * delta + l1) * sigmoid'(S): the loss has a learning rate of its own, because gradients
+    times changes are tiny where the penalty's gradient is 1.
 
     Args:
         shots: Rows of each class that are used, at most.
@@ -145,9 +145,9 @@ class TrainedMask:
             share = {n: torch.sigmoid(t) for n, t in s.items()}
             whole = {**start, **add({n: start[n] for n in delta}, {n: share[n] * delta[n] for n in delta})}
             weights = [whole[n].requires_grad_() for n in delta]
-            slopes = torch.autograd.grad(loss(whole, batch), weights, materialize_grads=True)
-            for (name, change), slope in zip(delta.items(), slopes, strict=True):
-                s[name] = s[name] - (self.lr * slope * change + self.l1) * share[name] * (1 - share[name])
+            gradients = torch.autograd.grad(loss(whole, batch), weights, materialize_grads=True)
+            for (name, change), gradient in zip(delta.items(), gradients, strict=True):
+                s[name] = s[name] - (self.lr * gradient * change + self.l1) * share[name] * (1 - share[name])
         return {n: t > 0 for n, t in s.items()}
 
 

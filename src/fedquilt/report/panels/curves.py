@@ -63,7 +63,7 @@ def curves(found: Gathered) -> Panel | None:
     note = "Lines are means over seeds at rounds that every seed has."
     if not found.sweep:
         how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))
-        note += f" Curves are of test rows and chose nothing: the table shows the {how}."
+        note += f" Curves are of test samples and chose nothing: the table shows the {how}."
     return Panel("Curves", "curves", "Over rounds, traffic and time", [_lines(found, series)], note)
 
 

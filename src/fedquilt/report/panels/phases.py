@@ -116,7 +116,7 @@ def _virtual(view: RunView, rows: Rows) -> dict[str, float]:
 
 
 def _work(view: RunView, rows: Rows) -> dict[str, float]:
-    return _sums(view.rows("metrics/visits.jsonl"), lambda row: row["exchange"], "seconds")
+    return _sums(view.rows("metrics/client_updates.jsonl"), lambda row: row["exchange"], "seconds")
 
 
 def _sums(rows: Rows, name: Callable[[Mapping[str, JSON]], str], key: str) -> dict[str, float]:

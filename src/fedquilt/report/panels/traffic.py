@@ -27,7 +27,7 @@ def ledger(found: Gathered) -> Panel | None:
         {**row, "method": v.label, "place": found.places[v.label], "seed": v.seed, "client": str(row["client"])}
         for group in found.begun.values()
         for v in group
-        for row in v.rows("ledger.jsonl")
+        for row in v.rows("dropped.jsonl")
     ]
     if not rows:
         return Panel("Ledger", "ledger", "Quarantine", [text("Every reply was taken: none was left out.")])
