@@ -27,7 +27,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.engines.local import Local
 from fedquilt.errors import FedquiltError
 from fedquilt.methods.personalised.hgls import HGLS
-from fedquilt.methods.personalised.own_heads import as_matrix, is_head, rows_of
+from fedquilt.methods.personalised.hgls_records import as_matrix, is_head, rows_of
 from fedquilt.models.registry import net
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.records.record import unpack

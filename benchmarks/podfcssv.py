@@ -20,8 +20,7 @@ import torch
 
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
-from fedquilt.methods.self_supervised.anchoring import NOVEL, OWN, TOLD, Anchoring
-from fedquilt.methods.self_supervised.podfcssv_records import AdapterUpload, Anchored
+from fedquilt.methods.self_supervised.podfcssv_records import NOVEL, OWN, TOLD, AdapterUpload, Anchored, Anchoring
 from fedquilt.models.registry import net as net_called
 from fedquilt.pieces.optimizers import AdamW
 from fedquilt.pieces.prototypes.memory import FollowingPrototypes

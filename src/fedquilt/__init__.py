@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from fedquilt.core.train import Trained as Trained
     from fedquilt.data.federation import Federation as Federation
     from fedquilt.errors import FedquiltError as FedquiltError
-    from fedquilt.methods.averaging.centralised import Centralised as Centralised
-    from fedquilt.methods.averaging.fedavg_noise import FedAvgNoise as FedAvgNoise
-    from fedquilt.methods.averaging.fedprox import FedProx as FedProx
-    from fedquilt.methods.averaging.local_only import LocalOnly as LocalOnly
+    from fedquilt.methods import Centralised as Centralised
+    from fedquilt.methods import FedAvgNoise as FedAvgNoise
+    from fedquilt.methods import FedProx as FedProx
+    from fedquilt.methods import LocalOnly as LocalOnly
     from fedquilt.methods.fedavg import FedAvg as FedAvg
     from fedquilt.methods.on_base import OnBase as OnBase
     from fedquilt.records.record import pack as pack
@@ -54,10 +54,7 @@ _WHERE = {
     "core.train": ("Job", "Train", "Trained"),
     "data.federation": ("Federation",),
     "errors": ("FedquiltError",),
-    "methods.averaging.centralised": ("Centralised",),
-    "methods.averaging.fedavg_noise": ("FedAvgNoise",),
-    "methods.averaging.fedprox": ("FedProx",),
-    "methods.averaging.local_only": ("LocalOnly",),
+    "methods": ("Centralised", "FedAvgNoise", "FedProx", "LocalOnly"),
     "methods.fedavg": ("FedAvg",),
     "methods.on_base": ("OnBase",),
     "records.record": ("pack", "record", "unpack"),

@@ -17,18 +17,18 @@ core > core.capture: marks purity reach steps
 core > kernels: wide_linear winograd
 core > records: compact declared limits record registered
 data > data.partitions: class_groups legacy long_tail measures quantity shares shift
-data > data.sources: cache catalogue download formats hub known places readers unpack
+data > data.sources: cache catalogue download formats hub known places readers
 data > data.streams: clock
 data.formats > data.sources.formats: cifar files folders har idx leaf lists pictures svhn text
-engines > rounds: beside blame engine log phases rounds scale sender slots traffic
+engines > rounds: beside blame engine log phases rounds scale sender traffic
 methods > methods.averaging: centralised fedavg_noise feddyn fednova fedopt fedprox local_only moon scaffold
 methods > methods.clustered: by_distance cfl cgpfl feddrift fedgroup fedper_grouped fedsoft fesem flhc grouped hcfl ifca
 methods > methods.clustered: lcfed pacfl regrouping retest row_losses starts
 methods > methods.long_tailed: creff fedetf fedloge ratio_loss
-methods > methods.merging: localize_stitch votes wrapping
+methods > methods.merging: localize_stitch votes
 methods > methods.personalised: apfl ditto fedala fedamp fedbabu fedbn fedper fedper_finetune fedproto fedrep fedrod
-methods > methods.personalised: finetune hgls hgls_records own_heads perfedavg pfedme
-methods > methods.self_supervised: anchoring masked podfcssv podfcssv_records
+methods > methods.personalised: finetune hgls hgls_records perfedavg pfedme
+methods > methods.self_supervised: masked podfcssv podfcssv_records
 models > models.masked: autoencoders hf_mae mae masking
 models > models.weights: files hub streamed torch_files
 runs > .: report terminal watch
@@ -50,6 +50,9 @@ runs.sweeping > studies: points sweep
 runs.watch > watch: board clients find follow page server tail
 """  # from which folder to which: modules that kept their names
 _RENAMED = {  # modules that did not
+    "data.sources.unpack": "data.sources.places",
+    "data.unpack": "data.sources.places",
+    "engines.flower.source": "engines.flower.delivery",
     "engines.hearing": "rounds.blame",
     "engines.flower.errand": "engines.flower.jobs",
     "engines.flower.roster": "engines.flower.membership",
@@ -58,8 +61,21 @@ _RENAMED = {  # modules that did not
     "methods.with_slopes": "methods.long_tailed.with_gradients",
     "pieces.class_slopes": "pieces.class_gradients",
     "core.tape": "kernels.captured",
+    "engines.slots": "rounds.rounds",
+    "methods.anchoring": "methods.self_supervised.podfcssv_records",
     "methods.hgls_recipe": "methods.personalised.hgls",
+    "methods.own_heads": "methods.personalised.hgls_records",
     "methods.podfcssv_recipe": "methods.self_supervised.podfcssv",
+    "methods.wrapping": "methods.merging.votes",
+    "metrics.collapse": "metrics.tails",
+    "pieces.clustering.decomposed": "methods.clustered.fedgroup",
+    "pieces.clustering.sharing": "methods.clustered.hcfl",
+    "pieces.codecs.adaptive": "pieces.codecs.gaps",
+    "pieces.codecs.sparse_places": "pieces.codecs.sparse_wire",
+    "pieces.codecs.localized": "pieces.codecs.sparse",
+    "pieces.merging.pairs": "pieces.merging.informed",
+    "pieces.merging.trained": "pieces.merging.marked",
+    "pieces.server_optimizers": "methods.averaging.fedopt",
     "runs.check": "testing.methods",
     "runs.ending": "runs.outputs",
     "runs.methods": "config.described",
@@ -80,6 +96,7 @@ _RENAMED = {  # modules that did not
     "data.client_streams": "data.streams.kinds",
     "data.imports.unpickle": "data.imports.pfllib",
     "data.joining": "data.streams.streams",
+    "data.imports.opening": "data.imports",
     "data.known_people": "data.sources.known",
     "data.plugins": "data.sources.sources",
     "data.stream_kinds": "data.streams.kinds",
@@ -171,7 +188,7 @@ NAMES = {  # 'module:name' of 0.1, and what it is now
     "fedquilt.methods.fesem:fesem": "fedquilt.methods.clustered.fesem:FeSEM",
     "fedquilt.methods.finetune:fedavg_finetune": "fedquilt.methods.personalised.finetune:FedAvgFineTune",
     "fedquilt.methods.flhc:flhc": "fedquilt.methods.clustered.flhc:FLHC",
-    "fedquilt.methods.hcfl:fading": "fedquilt.pieces.clustering.sharing:fading",
+    "fedquilt.methods.hcfl:fading": "fedquilt.methods.clustered.hcfl:fading",
     "fedquilt.methods.hcfl:hcfl": "fedquilt.methods.clustered.hcfl:HCFL",
     "fedquilt.methods.hgls_recipe:hgls": "fedquilt.methods.personalised.hgls:HGLS",
     "fedquilt.methods.ifca:ifca": "fedquilt.methods.clustered.ifca:IFCA",

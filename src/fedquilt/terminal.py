@@ -44,7 +44,7 @@ def show_table(table: Table, screen: Console | None = None) -> None:
     to = console if screen is None else screen
     most = [max(map(cell_len, _lines(column))) for column in table.columns]
     least = [
-        wide if column.no_wrap else max(cell_len(word) for line in _lines(column) for word in (line.split() or [""]))
+        wide if column.no_wrap else max(map(cell_len, _words(column)))
         for column, wide in zip(table.columns, most, strict=True)
     ]
     frame = Measurement.get(to, to.options.update(width=_WIDE), table).maximum - sum(most)
@@ -67,6 +67,10 @@ def _share(table: Table, room: int, least: list[int], most: list[int]) -> None:
         given[place] += 1
     for column, width in zip(table.columns, given, strict=True):
         column.width = width
+
+
+def _words(column: Column) -> list[str]:
+    return [word for line in _lines(column) for word in (line.split() or [""])]
 
 
 def _lines(column: Column) -> list[str]:

@@ -15,10 +15,10 @@ from fedquilt.core.exchange import Context
 from fedquilt.core.params import lerp
 from fedquilt.core.seed import Seed
 from fedquilt.methods.clustered.cfl import norms, parting
+from fedquilt.methods.clustered.fedgroup import edc, grouped, madc
+from fedquilt.methods.clustered.hcfl import fading
 from fedquilt.pieces.clustering.agglomerative import agglomerate
-from fedquilt.pieces.clustering.decomposed import edc, grouped, madc
 from fedquilt.pieces.clustering.result import assign
-from fedquilt.pieces.clustering.sharing import fading
 from fedquilt.pieces.clustering.tree import Cut, by_distances, cut_tree
 
 D = [[1, 0.1, 0], [2, 0, 0.2], [0, 1, 0.1], [0.1, 3, 0], [0, 0.1, 1], [0.2, 0, 4]]

@@ -15,7 +15,7 @@ from fedquilt.core.params import cosine
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.pieces.codecs import hgc, hgc_legacy, hgc_rc, lfsr
-from fedquilt.pieces.codecs.hgc import row_norms
+from fedquilt.pieces.codecs.hgc import column_codes, column_scales, row_norms
 
 G = torch.tensor([[0.3, -0.4, 1.2, 0.0], [0.1, 0.1, -0.1, 0.1], [-0.2, 0.4, 0.4, -0.8]])  # row norms 1.3, 0.2, 1.0
 DEAD = torch.tensor([[3.0, 0.0, -4.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.6, 0.0, 0.8, 0.0]])
@@ -142,9 +142,9 @@ def test_dead_columns_and_rows_stay_zero():
 
 def test_hgc_rc():
     codec = hgc_rc(8, column_bits=2)
-    assert codec._column_codes(G, np.ones(4, dtype=np.uint8)).tolist() == [2, 2, 3, 3]
+    assert column_codes(G, np.ones(4, dtype=np.uint8), codec.column_bits).tolist() == [2, 2, 3, 3]
     near(
-        torch.from_numpy(codec._column_scales(np.array([2, 2, 3, 3]), 4)).float(),
+        torch.from_numpy(column_scales(np.array([2, 2, 3, 3]), 4, codec.column_bits)).float(),
         [0.321359, 0.321359, 0.629864, 0.629864],
     )
     found = through(codec, G)

@@ -28,7 +28,7 @@ from fedquilt.methods.merging.localize_stitch import LocalizeStitch, StitchOnce
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
 from fedquilt.pieces.aggregators import uniform_mean
-from fedquilt.pieces.merging.trained import TrainedMask, some_of_each
+from fedquilt.pieces.merging.marked import TrainedMask, some_of_each
 from fedquilt.pieces.merging.trim import Density
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.records.record import pack, tensors_in, unpack

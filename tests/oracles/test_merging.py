@@ -16,8 +16,7 @@ from fedquilt.core.table import Table
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.models import MLP
-from fedquilt.pieces.merging.informed import Fisher, RegMean, fisher_information, gram_matrices
-from fedquilt.pieces.merging.pairs import Slerp, greedy_soup
+from fedquilt.pieces.merging.informed import Fisher, RegMean, Slerp, fisher_information, gram_matrices, greedy_soup
 from fedquilt.pieces.merging.rule import merge, merging
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.ties import Dare, Soup, TaskArithmetic, Ties

@@ -103,7 +103,9 @@ def test_creff_s_server_step():
     clients = [TWO.site(c, 0).train for c in (0, 1)]
     uploads = [class_gradients(LINE, {**state.shared, **state.head}, t, state.head) for t in clients]
     zeros = {n: torch.zeros_like(t) for n, t in state.shared.items()}
-    after = method.up(state, [Reply(i, 4, GradientUpload(zeros, u)) for i, u in enumerate(uploads)], TURN)
+    after = method.exchanges()[0].up(
+        state, [Reply(i, 4, GradientUpload(zeros, u)) for i, u in enumerate(uploads)], TURN
+    )
     per_client = [{c: gradient_by_hand(w, b, X[r][Y[r] == c], c) for c in set(Y[r])} for r in (range(8), range(8, 12))]
     wanted = {c: [np.mean([p[c][i] for p in per_client if c in p], 0) for i in (0, 1)] for c in range(3)}
     fresh = head_of(LINE.init(TURN.seed.fold("head")))
@@ -171,14 +173,15 @@ def test_ratio_loss_begins_as_fedavg_and_then_weighs():
 
 def test_gradients_that_do_not_fit_are_refused():
     method = RatioLoss(LINE, **STEPS)
+    (train,) = method.exchanges()
     state, _, _ = server(method)
     zeros = {n: torch.zeros_like(t) for n, t in state.shared.items()}
     good = {WEIGHT: torch.zeros(4, 4, 3), BIAS: torch.zeros(4, 4)}
-    method.check(state, GradientUpload(zeros, ClassGradients(good, torch.ones(4) > 0)))
+    train.check(state, GradientUpload(zeros, ClassGradients(good, torch.ones(4) > 0)))
     every = torch.ones(4) > 0
     for gradients, shown in (({**good, BIAS: torch.zeros(4)}, every), (good, every[:3]), (good, every.long())):
         with pytest.raises(InputError, match="upload"):
-            method.check(state, GradientUpload(zeros, ClassGradients(gradients, shown)))
+            train.check(state, GradientUpload(zeros, ClassGradients(gradients, shown)))
 
 
 def test_impossible_settings_are_refused():

@@ -22,8 +22,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.models.weights.files import fingerprint
 from fedquilt.models.weights.streamed import CheckpointWriter, StoredModel, compare, finite
 from fedquilt.models.weights.torch_files import is_torch_file
-from fedquilt.pieces.merging.informed import Fisher, RegMean
-from fedquilt.pieces.merging.pairs import Slerp, greedy_soup
+from fedquilt.pieces.merging.informed import Fisher, RegMean, Slerp, greedy_soup
 from fedquilt.pieces.merging.rule import Difference, MergeReport, Rule, Work, check_weights, merged, weights_of
 from fedquilt.pieces.merging.stitch import Stitch
 from fedquilt.pieces.merging.ties import Dare, Soup, TaskArithmetic, Ties

@@ -17,8 +17,7 @@ from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId, Table
 from fedquilt.data import tiers_by_count, tiers_by_share
 from fedquilt.errors import InputError
-from fedquilt.metrics.collapse import collapse
-from fedquilt.metrics.tails import ClassTally, by_group, halves, over_clients, tally
+from fedquilt.metrics.tails import ClassTally, by_group, collapse, halves, over_clients, tally
 from fedquilt.pieces.realign import Head, Heads, Personal, Realign, lengths, local, masked, with_head
 from fedquilt.rounds.client import one_thread
 

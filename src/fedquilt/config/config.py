@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -130,23 +130,7 @@ def _with_kinds(raw: Mapping[str, JSON]) -> Row:
 def _check_choices(raw: Mapping[str, JSON]) -> list[str]:
     """Problems of the sections that are chosen by kind."""
     problems: list[str] = []
-    choices: list[tuple[str, str, JSON]] = [
-        ("method", "method", _inner(raw, "method")),
-        ("optimizer", "train.optimizer", _optimizer(raw)),
-        ("schedule", "train.schedule", _inner(raw, "train", "schedule")),
-        ("partition", "data.partition", _inner(raw, "data", "partition")),
-        ("long_tail", "data.long_tail", _inner(raw, "data", "long_tail")),
-        ("shift", "data.shift", _inner(raw, "data", "shift")),
-        ("stream", "stream", _inner(raw, "stream")),
-        ("shift", "stream.shift", _inner(raw, "stream", "shift")),
-    ]
-    for table, *keys in _LISTS:
-        listed = _inner(raw, *keys)
-        for i, item in enumerate(listed if isinstance(listed, list) else []):
-            choices.append((table, f"{'.'.join(keys)}.{i}", item))
-    for section in ("codec", "download_codec"):
-        choices += _codecs(section, _inner(raw, section))
-    for table, path, asked in choices:
+    for table, path, asked in _choices(raw):
         given = named(asked)
         if isinstance(given, Mapping) and isinstance(given.get("kind"), str):
             apart = _APART.get(table, ())
@@ -155,6 +139,28 @@ def _check_choices(raw: Mapping[str, JSON]) -> list[str]:
     return problems
 
 
+def _choices(raw: Mapping[str, JSON]) -> Iterator[tuple[str, str, JSON]]:
+    """What is chosen by kind: from which table, at which path, and what is asked for."""
+    for table, *keys in _SINGLE:
+        yield table, ".".join(keys), _optimizer(raw) if table == "optimizer" else _inner(raw, *keys)
+    for table, *keys in _LISTS:
+        listed = _inner(raw, *keys)
+        for i, item in enumerate(listed if isinstance(listed, list) else []):
+            yield table, f"{'.'.join(keys)}.{i}", item
+    for section in ("codec", "download_codec"):
+        yield from _codecs(section, _inner(raw, section))
+
+
+_SINGLE = (
+    ("method", "method"),
+    ("optimizer", "train", "optimizer"),
+    ("schedule", "train", "schedule"),
+    ("partition", "data", "partition"),
+    ("long_tail", "data", "long_tail"),
+    ("shift", "data", "shift"),
+    ("stream", "stream"),
+    ("shift", "stream", "shift"),
+)
 _LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
 _APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
 

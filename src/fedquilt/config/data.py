@@ -255,19 +255,22 @@ def prepare_of(data: Data, arrays: Arrays) -> dict[str, Any]:
         raise InputError(f"data.mean and data.std are for images stored as bytes; {name} holds {arrays.x.dtype}.")
     pixels = Pixels(mean, std)
     odd = _no_numbers(arrays)
+    if data.transforms and odd:
+        raise InputError(
+            f"data.transforms takes numbers, and {name} has {odd}. Leave data.transforms out: tables are "
+            "standardised, encoded and filled in without."
+        )
     if data.transforms:
-        if odd:
-            raise InputError(
-                f"data.transforms takes numbers, and {name} has {odd}. Leave data.transforms out: tables are "
-                "standardised, encoded and filled in without."
-            )
-        steps = tuple(made("transform", t, f"data.transforms.{i}") for i, t in enumerate(data.transforms))
-        return {"prepare": Transforms(steps, pixels)}
+        return {"prepare": Transforms(_steps(data), pixels)}
     scope = None if arrays.ready else scope_of(data.standardise)
     if _is_table(arrays) and scope is not None and (scope != "none" or odd):
         kinds = blank_of(arrays.x.shape[1], scope) if arrays.table is None else replace(arrays.table, scope=scope)
         return {"prepare": kinds}  # its numbers come when it is settled who takes part
     return {"prepare": pixels} if images else {"standardise": None}
+
+
+def _steps(data: Data) -> tuple[Any, ...]:
+    return tuple(made("transform", t, f"data.transforms.{i}") for i, t in enumerate(data.transforms))
 
 
 def _is_table(arrays: Arrays) -> bool:

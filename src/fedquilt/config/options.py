@@ -33,16 +33,21 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
             problems += check_options(table, kind, known, path)[1]
         return {}, problems
     given = {name: getattr(made, name) for name in made.model_fields_set}
-    if table == "method" and "aggregate" in given:
-        given["aggregate"], problems = _aggregator(given["aggregate"], f"{path}.aggregate")
-        if problems:
-            return {}, problems
+    if table == "method":
+        return _with_aggregator(given, path)
     try:
-        if table != "method":  # pieces check their own ranges when they are made
-            lookup(table, kind).load()(**given)
+        lookup(table, kind).load()(**given)  # pieces check their own ranges when they are made
     except (InputError, ValueError, TypeError) as error:
         return {}, [f"{path}: {error}"]
     return given, []
+
+
+def _with_aggregator(given: Row, path: str) -> tuple[Row, list[str]]:
+    """A method's options, with the aggregator that they name."""
+    if "aggregate" not in given:
+        return given, []
+    aggregate, problems = _aggregator(given["aggregate"], f"{path}.aggregate")
+    return ({}, problems) if problems else ({**given, "aggregate": aggregate}, [])
 
 
 def _wrong(error: ErrorDetails, kind: str, takes: type[BaseModel], path: str) -> str:

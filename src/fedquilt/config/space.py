@@ -70,7 +70,7 @@ def _range(name: str, value: Mapping[str, JSON]) -> Range:
     if odd or not {"low", "high"} <= set(value):
         raise ValueError(f"{name}: a range has low, high and log, got {', '.join(sorted(value))}")
     low, high, log = value["low"], value["high"], value.get("log", False)
-    if any(isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) for v in (low, high)):
+    if not (_is_finite(low) and _is_finite(high)):
         raise ValueError(f"{name}: low and high must be numbers, got {low!r} and {high!r}")
     if not isinstance(log, bool):
         raise ValueError(f"{name}: log is true or false, got {log!r}")
@@ -79,6 +79,11 @@ def _range(name: str, value: Mapping[str, JSON]) -> Range:
     if log and low <= 0:
         raise ValueError(f"{name}: a range by powers begins above 0, got {low!r}")
     return Range(low, high, log)
+
+
+def _is_finite(value: JSON) -> bool:
+    """Whether this is a number, and no infinite one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def read_set(text: str) -> tuple[str, JSON]:

@@ -46,13 +46,17 @@ def _choice(table: str, value: JSON, method: str) -> Row | None:
         return None
     for name, entry in entries(table).items():
         if is_dataclass(value) and entry.load() is type(value):
-            given = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
-            usual = {f.name: f.default for f in fields(value) if f.default is not MISSING}
-            return {"kind": name, **{k: v for k, v in given.items() if k not in usual or usual[k] != v}}
+            return {"kind": name, **_unusual(value)}
     raise InputError(
         f"The method {method!r} has the default {table} {value!r}, which no recipe could name. Give it a name by the "
         f"entry point group 'fedquilt.{table}s'."
     )
+
+
+def _unusual(piece: JSON) -> Row:
+    """The options of a piece that are not its own defaults."""
+    options = ((f, getattr(piece, f.name)) for f in fields(piece) if f.init)
+    return {f.name: value for f, value in options if f.default is MISSING or f.default != value}
 
 
 def resolved(train: Training, kind: str) -> Training:

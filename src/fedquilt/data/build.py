@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.plain import Ints
@@ -100,10 +101,8 @@ class Extras:
             kinds = blank_for(x, self.table, scope)
             if scope != "none" or has_holes(x, held) or any(c.category for c in kinds.columns):
                 return standardised(made, fit([made], kinds))
-        for columns, where in ((made.columns, "data"), (wide, "global_test")):
-            if columns is not None and columns["x"].is_floating_point():
-                refuse_holes(columns["x"], where)
-        return replace(made, columns=_narrow(made.columns), global_columns=None if wide is None else _narrow(wide))
+        narrow = _narrow(made.columns, "data")
+        return replace(made, columns=narrow, global_columns=None if wide is None else _narrow(wide, "global_test"))
 
     def complete(self, made: Holdings) -> Holdings:
         """Check the whole, add the global test set, the number of classes and the preparation."""
@@ -112,15 +111,21 @@ class Extras:
             prepare = Pixels()
         if isinstance(prepare, Pixels | Transforms):
             prepare.check(x)
-        wide = None if self.global_test is None else pair_columns(*self.global_test, "global_test", self.tabular)
-        if wide is not None:
-            if not len(wide["x"]):
-                raise InputError("The global test set has no rows. Leave it out, or give it at least one.")
-            same_kind(x, wide["x"], "global_test")
+        wide = self._wide(x)
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
         classes = count_classes(labels, self.classes) if labels else self.classes
         whole = replace(made, global_columns=wide, classes=classes, prepare=prepare)
         return self._as_table(_without_empty(whole, self.drop_empty))
+
+    def _wide(self, like: Tensor) -> Columns | None:
+        """The global test set, if there is one, as rows of this kind."""
+        if self.global_test is None:
+            return None
+        wide = pair_columns(*self.global_test, "global_test", self.tabular)
+        if not len(wide["x"]):
+            raise InputError("The global test set has no rows. Leave it out, or give it at least one.")
+        same_kind(like, wide["x"], "global_test")
+        return wide
 
 
 def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Extras) -> Holdings:
@@ -278,10 +283,13 @@ def _opened(given: dict[ClientId, Any], extras: Extras) -> tuple[dict[ClientId, 
     return made, changed
 
 
-def _narrow(columns: Columns) -> Columns:
-    """Floats as float32."""
+def _narrow(columns: Columns, where: str) -> Columns:
+    """Floats as float32; there must be no holes in them."""
     x = columns["x"]
-    return {**columns, "x": x.float()} if x.is_floating_point() else columns
+    if not x.is_floating_point():
+        return columns
+    refuse_holes(x, where)
+    return {**columns, "x": x.float()}
 
 
 def _pieces(client: ClientId, value: object, table: bool) -> Iterator[tuple[str, Columns]]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.columns import LARGEST
+from fedquilt.core.plain import Array
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, in_order
 from fedquilt.errors import InputError
@@ -93,12 +94,17 @@ def _tensor(values: object, name: str, where: str) -> Tensor:
         cure = "np.unique(y, return_inverse=True)[1] numbers text labels" if name == "y" else "give numbers"
         raise InputError(f"{where}: {name} holds {array.dtype}, not numbers; {cure}.")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        if array.size and array.max() > np.iinfo(np.int64).max:
-            raise InputError(f"{where}: {name} has the value {array.max()}, too large for int64. Make it less.")
-        array = array.astype(np.int64)
+        array = _signed(array, f"{where}: {name}")
     if not array.flags.writeable or any(s < 0 for s in array.strides) or not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
     return torch.from_numpy(array)
+
+
+def _signed(array: Array, what: str) -> Array:
+    """Unsigned numbers as int64, if they are not too large for it."""
+    if array.size and array.max() > np.iinfo(np.int64).max:
+        raise InputError(f"{what} has the value {array.max()}, too large for int64. Make it less.")
+    return array.astype(np.int64)
 
 
 def _refuse_infinite(floats: Tensor, where: str) -> None:

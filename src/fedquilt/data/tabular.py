@@ -205,8 +205,10 @@ def standardised(given: D, prepare: PerColumn) -> D:
     x = data.columns["x"]
     stands = x.new_zeros((len(x), prepare.width), dtype=torch.float32)
     kinds = ("train", "valid", "evaluation_valid", "test", "unlabelled")
-    named = (getattr(data, name, None) for name in kinds)
-    held = list({id(rows): rows for rows in named if rows is not None}.values())  # valid is often evaluation_valid, too
+    named = {
+        id(rows): rows for rows in (getattr(data, name, None) for name in kinds)
+    }  # valid is often evaluation_valid, too
+    held = [rows for rows in named.values() if rows is not None]
     index = torch.cat([rows.index for rows in held])
     if len(index.unique()) < len(index):
         raise InputError(
@@ -217,15 +219,15 @@ def standardised(given: D, prepare: PerColumn) -> D:
         mine = own(prepare, sums_of(x[data.train[place]], prepare.columns))
         rows = torch.cat([kind[place] for kind in held])
         stands[rows] = mine({"x": x[rows]})["x"]
-    wide = {name: _alone(getattr(data, name, None), prepare) for name in ("global_columns", "server_columns")}
-    changed = {name: columns for name, columns in wide.items() if columns is not None}
-    made = replace(data, columns={**data.columns, "x": stands}, prepare=None, preparation=prepare, **changed)
+    wide = _alone(data, prepare)
+    made = replace(data, columns={**data.columns, "x": stands}, prepare=None, preparation=prepare, **wide)
     return made  # type: ignore[no-any-return]
 
 
-def _alone(columns: Columns | None, prepare: PerColumn) -> Columns | None:
+def _alone(data: Any, prepare: PerColumn) -> dict[str, Columns]:
     """Rows that belong to no client, by their own numbers."""
-    return None if columns is None else own(prepare, sums_of(columns["x"], prepare.columns))(columns)
+    held = {name: getattr(data, name, None) for name in ("global_columns", "server_columns")}
+    return {n: own(prepare, sums_of(c["x"], prepare.columns))(c) for n, c in held.items() if c is not None}
 
 
 def blank_for(x: Tensor, table: PerColumn | None, scope: str) -> PerColumn:

@@ -259,12 +259,20 @@ def channel_statistics(tables: Sequence[Table]) -> tuple[PerChannel, PerChannel]
     Bytes are counted on the scale 0 to 1. A channel that never changes has the deviation 1, so that dividing is safe.
     The sums are what clients could send: nothing but two numbers and a count per channel leaves each.
     """
-    total = square = torch.zeros(1, dtype=torch.float64)
-    count = 0
-    if any(len(table) and is_table(table.rows(table.all_rows()[:1]).x) for table in tables):
-        rows = [table.whole().x for table in tables if len(table)]
+    filled = [table for table in tables if len(table)]
+    if any(is_table(table.rows(table.all_rows()[:1]).x) for table in filled):
+        rows = [table.whole().x for table in filled]
         columns = fitted(blank_of(rows[0].shape[1], "federation"), (sums_of(x, _numbers_only(x)) for x in rows)).columns
         return tuple(c.mean for c in columns), tuple(c.std for c in columns)
+    mean, spread = _moments(filled)
+    pair = tuple(mean.tolist()), tuple(spread.tolist())
+    return pair if len(mean) > 1 else (pair[0][0], pair[1][0])
+
+
+def _moments(tables: Sequence[Table]) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, 1 where that is nothing."""
+    total = square = torch.zeros(1, dtype=torch.float64)
+    count = 0
     for batch in (batch for table in tables for batch in table.blocks(512)):
         flat = _by_channel(batch.x.double() / (255 if batch.x.dtype == torch.uint8 else 1))
         total, square, count = total + flat.sum(1), square + flat.square().sum(1), count + flat.shape[1]
@@ -272,9 +280,7 @@ def channel_statistics(tables: Sequence[Table]) -> tuple[PerChannel, PerChannel]
         raise InputError("There are no rows to take statistics of.")
     mean = total / count
     spread = (square / count - mean.square()).clamp(min=0).sqrt()
-    spread = torch.where(spread > 1e-8 + 1e-7 * mean.abs(), spread, 1.0)  # less is what rounding leaves
-    pair = tuple(mean.tolist()), tuple(spread.tolist())
-    return pair if len(mean) > 1 else (pair[0][0], pair[1][0])
+    return mean, torch.where(spread > 1e-8 + 1e-7 * mean.abs(), spread, 1.0)  # less is what rounding leaves
 
 
 def _numbers_only(x: Tensor) -> tuple[Column, ...]:

@@ -66,7 +66,7 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     while played.done < min(rounds, last) or (played.done < last and played.exchanges.keys() - engine.uploads.keys()):
         played.play()
     unseen = [name for name in played.exchanges if name not in engine.uploads]
-    scores = played.evaluate(list(source.evaluated)[:1])
+    first: Any = next(iter(played.evaluate(list(source.evaluated)[:1]).values()), {})
     return {
         "introduction": _introduction(source),
         "with each upload": [
@@ -79,7 +79,7 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
         ],
         "exchanges": {name: _contents(*found) for name, found in engine.uploads.items()},
         **({"not seen": {"rounds": played.done, "exchanges": unseen}} if unseen else {}),
-        "scores": next(iter(scores.values()), {}) and _scores(next(iter(scores.values()))),
+        "scores": first and _scores(first),
         "stays here": ["the rows", "clients' states, of which only a sha256 is sent", "traces of failures"],
     }
 

@@ -13,7 +13,7 @@ from fedquilt.core.capture.steps import EAGER
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.core.train import Descent, InTurn, Play, Train, Trained, ClientResult
+from fedquilt.core.train import ClientResult, Descent, InTurn, Play, Train, Trained
 from fedquilt.engines.local import Local
 from fedquilt.engines.stacked import REMEDY, alike, descend
 from fedquilt.errors import InputError

@@ -57,8 +57,8 @@ def _refuse_unknown(cls: type[object], options: Iterable[str], own: Iterable[str
 
 class OnBase:
     """A method around another one, its ``base``: it answers every question of a method by asking the base, unless the
-    class answers itself. ``plan`` is the exception: by default a round makes all of the method's own exchanges, in
-    order.
+    class answers itself. A class may make another method of its base and leave the answers to that: its ``delegate``.
+    ``plan`` is the exception: by default a round makes all of the method's own exchanges, in order.
 
     Subclasses marked ``@dataclass(frozen=True, init=False)`` have their own options as fields, check them in
     ``__post_init__``, and are made around ``base``, or from a network and FedAvg's settings:
@@ -103,6 +103,7 @@ class OnBase:
         _refuse_unknown(cls, options, own, () if base is not None else tuple(_options(FedAvg)))
         object.__setattr__(self, "base", base if objective is None else self.around(objective, **options))
         self.__post_init__()
+        _ = self.delegate  # which checks its own options
 
     def around(self, objective: Objective | Net, **settings: Any) -> Any:
         """What the method is around, from a network and FedAvg's settings; the method's own options are known."""
@@ -114,70 +115,78 @@ class OnBase:
     # The answers of the base
 
     @property
+    def delegate(self) -> Any:
+        """Who answers what the class does not: the base, or another method that the class makes of it."""
+        return self.base
+
+    @property
     def net(self) -> Any:
         """The base's network, so that saved models are whole; None if it has none."""
-        return getattr(self.base, "net", None)
+        return getattr(self.delegate, "net", None)
 
     @property
     def pools_data(self) -> bool:
         """Whether the base trains on pooled data."""
-        return bool(getattr(self.base, "pools_data", False))
+        return bool(getattr(self.delegate, "pools_data", False))
 
     @property
     def shared_start(self) -> bool:
         """Whether the private parts of all clients start with the same values, as the base's do."""
-        return bool(getattr(self.base, "shared_start", False))
+        return bool(getattr(self.delegate, "shared_start", False))
 
     @property
     def reconstructs(self) -> bool:
         """Whether the base's models guess hidden patches instead of classes; ``predict`` then gives their losses."""
-        return bool(getattr(self.base, "reconstructs", False))
+        return bool(getattr(self.delegate, "reconstructs", False))
 
     def reported(self, state: Any) -> Mapping[str, float]:
         """As the base, if it tells anything: numbers of the last round for the metrics."""
-        found: Mapping[str, float] = self.base.reported(state) if hasattr(self.base, "reported") else {}
+        found: Mapping[str, float] = self.delegate.reported(state) if hasattr(self.delegate, "reported") else {}
         return found
 
     def warning(self, state: Any) -> str | None:
         """As the base, if it warns of anything."""
-        found: str | None = self.base.warning(state) if hasattr(self.base, "warning") else None
+        found: str | None = self.delegate.warning(state) if hasattr(self.delegate, "warning") else None
         return found
 
     def init_server(self, seed: Seed) -> Any:
         """As the base."""
-        return self.base.init_server(seed)
+        return self.delegate.init_server(seed)
 
     def init_client(self, seed: Seed) -> Any:
         """As the base."""
-        return self.base.init_client(seed)
+        return self.delegate.init_client(seed)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """As the base."""
-        exchanges: tuple[Exchange, ...] = self.base.exchanges()
+        exchanges: tuple[Exchange, ...] = self.delegate.exchanges()
         return exchanges
 
     def plan(self, state: Any, round: int) -> tuple[str, ...]:
-        """Every exchange, every round."""
+        """As the delegate, if it is not the base itself; otherwise every exchange, every round."""
+        if self.delegate is not self.base:
+            names: tuple[str, ...] = self.delegate.plan(state, round)
+            return names
         return tuple(e.name for e in self.exchanges())
 
     def observe(self, state: Any, metrics: Mapping[str, float]) -> Any:
         """As the base."""
-        return self.base.observe(state, metrics)
+        return self.delegate.observe(state, metrics)
 
     def global_model(self, state: Any) -> Params | None:
         """As the base."""
-        model: Params | None = self.base.global_model(state)
+        model: Params | None = self.delegate.global_model(state)
         return model
 
     def personal_model(self, download: Any, client: Any) -> Params:
         """As the base."""
-        model: Params = self.base.personal_model(download, client)
+        model: Params = self.delegate.personal_model(download, client)
         return model
 
     def select_model(self, download: Any, client: Any, site: Site) -> Params | None:
         """As the base, unless the class has its own answer to what a client uses; see
         :func:`fedquilt.core.deployed.deployed_model`."""
-        select = getattr(self.base, "select_model", None)
+        select = getattr(self.delegate, "select_model", None)
         if select is None or type(self).personal_model is not OnBase.personal_model:
             return None
         model: Params | None = select(download, client, site)
@@ -185,5 +194,5 @@ class OnBase:
 
     def predict(self, params: Params, batch: Batch) -> Tensor:
         """As the base."""
-        scores: Tensor = self.base.predict(params, batch)
+        scores: Tensor = self.delegate.predict(params, batch)
         return scores

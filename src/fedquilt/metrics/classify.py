@@ -37,7 +37,7 @@ class Scores:
         """Raise unless these can be somebody's scores; for those that come from elsewhere."""
         counts = (self.support, self.correct, self.called)
         sound = type(self.rows) is int and 0 < self.rows <= MOST_ROWS and type(self.loss_sum) is float
-        if not sound or not all(isinstance(c, Tensor) and c.dtype == torch.int64 and c.dim() == 1 for c in counts):
+        if not sound or not all(map(_is_count, counts)):
             raise InputError("malformed scores: their kinds of numbers")
         if len({len(c) for c in counts}) != 1 or bool((torch.stack(counts) < 0).any()):
             raise InputError("malformed scores: their counts")
@@ -66,6 +66,10 @@ class Scores:
             _plus(self.correct, other.correct),
             _plus(self.called, other.called),
         )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1
 
 
 @record

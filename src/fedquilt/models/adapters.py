@@ -186,13 +186,12 @@ def _linears(block: nn.Module, layers: tuple[str, ...], path: str) -> list[tuple
     found = [(n, m) for n, m in block.named_modules() if isinstance(m, nn.Linear)]
     chosen = [(n, m) for n, m in found if n.rpartition(".")[2] in layers]
     unseen = [n for n, m in chosen if isinstance(m, nn.modules.linear.NonDynamicallyQuantizableLinear)]
-    if unseen or not chosen:
-        why = f"{unseen[0]} is used by its parent without being called" if unseen else "it has none of these"
-        raise InputError(
-            f"A low-rank change of {path} needs linear layers called {', '.join(layers)}, but {why}. Its linear "
-            f"layers are {', '.join(n for n, _ in found)}."
-        )
-    return chosen
+    if chosen and not unseen:
+        return chosen
+    why = f"{unseen[0]} is used by its parent without being called" if unseen else "it has none of these"
+    named = ", ".join(dict(found))
+    wanted = f"needs linear layers called {', '.join(layers)}, but {why}"
+    raise InputError(f"A low-rank change of {path} {wanted}. Its linear layers are {named}.")
 
 
 def _like(adapter: nn.Module, host: nn.Module) -> nn.Module:

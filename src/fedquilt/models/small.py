@@ -8,10 +8,10 @@ from itertools import pairwise
 from torch import nn
 
 from fedquilt.errors import InputError
-from fedquilt.models.split import Flat, Split, check_counts, check_share
+from fedquilt.models.split import Split, check_counts, check_share
 
 
-class LogisticRegression(Flat):
+class LogisticRegression(Split):
     """One linear layer: multinomial logistic regression. It has no parameters in ``features``.
 
     Example:
@@ -20,12 +20,14 @@ class LogisticRegression(Flat):
         torch.Size([2, 10])
     """
 
+    flat = True
+
     def __init__(self, features: int, classes: int) -> None:
         check_counts(features=features, classes=classes)
         super().__init__(nn.Flatten(), nn.Linear(features, classes), (features,))
 
 
-class MLP(Flat):
+class MLP(Split):
     """Linear layers with ReLU between them; the last hidden layer is the feature vector.
 
     Args:
@@ -36,6 +38,8 @@ class MLP(Flat):
         >>> MLP(features=64, classes=10, hidden=(32, 16))(torch.zeros(2, 64)).shape
         torch.Size([2, 10])
     """
+
+    flat = True
 
     def __init__(self, features: int, classes: int, hidden: Sequence[int] = (200,)) -> None:
         if not isinstance(hidden, Sequence):

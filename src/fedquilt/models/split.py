@@ -19,10 +19,12 @@ class Split(nn.Module):
 
     Attributes:
         ids: Whether rows are token ids (whole numbers) rather than measurements.
+        flat: Whether the network flattens its input first, so that any shape with the right count will do.
         frozen: Prefixes of names that are neither trained nor sent; ``fedquilt.models.net`` hands them to ``Net``.
     """
 
     ids: ClassVar[bool] = False
+    flat: ClassVar[bool] = False
     frozen: tuple[str, ...] = ()
 
     def __init__(self, features: nn.Module, head: nn.Linear, shape: tuple[int, ...]) -> None:
@@ -41,24 +43,16 @@ class Split(nn.Module):
         return scores
 
     def _check_shape(self, x: Tensor) -> None:
-        axes = _AXES if len(self.shape) == 3 else " A single row needs a batch axis, x[None]."
-        raise InputError(f"{type(self).__name__} takes {text_of(self.shape)}, got {text_of(x.shape[1:])}.{axes}")
+        if self.flat and math.prod(x.shape[1:]) == self.shape[0] and x.dim() >= 2:
+            return
+        wanted = text_of(self.shape) + (f" (or any shape with {self.shape[0]} numbers)" if self.flat else "")
+        axes = "" if self.flat else _AXES if len(self.shape) == 3 else " A single row needs a batch axis, x[None]."
+        raise InputError(f"{type(self).__name__} takes {wanted}, got {text_of(x.shape[1:])}.{axes}")
 
     def _check_dtype(self, x: Tensor) -> None:
         wanted = "token ids of type int64 or int32" if self.ids else "floating-point numbers"
         advice = "Tokenise the text first." if self.ids else "Convert them, x.float(), or use a model for token ids."
         raise InputError(f"{type(self).__name__} takes {wanted}, got {str(x.dtype).removeprefix('torch.')}. {advice}")
-
-
-class Flat(Split):
-    """A network that flattens its input first, so any shape with the right count will do."""
-
-    def _check_shape(self, x: Tensor) -> None:
-        if math.prod(x.shape[1:]) != self.shape[0] or x.dim() < 2:
-            raise InputError(
-                f"{type(self).__name__} takes {text_of(self.shape)} (or any shape with {self.shape[0]} numbers), "
-                f"got {text_of(x.shape[1:])}."
-            )
 
 
 _AXES = " Images are channels first; a single one needs a batch axis, x[None]."

@@ -67,7 +67,7 @@ class ViT(Split):
             self.frozen = ("features",)
 
 
-class ViTCehgls(ViT):
+class ViTCehgls(Split):
     """The six-layer ViT of CEHGLS: width 512, 8 heads, MLP 2048, dropout 0.5, zero head; the patch follows the size.
 
     Example:
@@ -79,9 +79,10 @@ class ViTCehgls(ViT):
         patch = {28: 4, 32: 8, 64: 16, 224: 16}.get(size)
         if patch is None:
             raise InputError(f"ViTCehgls takes images of side 28, 32, 64 or 224, got size {size!r}. Use ViT.")
-        super().__init__(
+        made = ViT(
             classes, channels, size, patch=patch, width=512, depth=6, heads=8, mlp=2048, dropout=dropout, zero_head=True
         )
+        super().__init__(made.features, made.head, made.shape)
 
 
 class _Features(nn.Module):

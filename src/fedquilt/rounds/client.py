@@ -18,7 +18,7 @@ from fedquilt.core.exchange import Context, Exchange, Method
 from fedquilt.core.params import Params, finite
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, Source, Table
-from fedquilt.core.train import InTurn, Job, Train, Trained, ClientResult
+from fedquilt.core.train import ClientResult, InTurn, Job, Train, Trained
 from fedquilt.errors import ExchangeError, FedquiltError, FrameError, StageError
 from fedquilt.records.record import Frame, equal, pack, pack_into, record, same, tensors_in, unpack
 from fedquilt.rounds.beside import Beside

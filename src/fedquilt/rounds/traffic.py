@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from fedquilt.records.record import Frame, frame_bytes
-from fedquilt.records.registered import names
 
 FRAME = "(frame)"  # what is neither tensors nor bytes: names, shapes, numbers
 Sizes = dict[str, tuple[int, int]]
@@ -42,16 +41,20 @@ def load_of(
 def _compared(plain: object, coded: object, path: str) -> Iterator[tuple[str, int, int]]:
     if isinstance(plain, Tensor | bytes):
         yield path or "tensor", _weight(plain), _weight(coded)
-    elif is_dataclass(plain) and not isinstance(plain, type) and type(plain) is type(coded):
-        for one in fields(plain):
-            yield from _compared(getattr(plain, one.name), getattr(coded, one.name), _below(path, one.name))
-    elif isinstance(plain, tuple | list) and isinstance(coded, tuple | list) and len(plain) == len(coded):
-        for before, after in zip(plain, coded, strict=True):
-            yield from _compared(before, after, path)
     elif isinstance(plain, dict):
         yield from _compared_dicts(plain, coded, path)
+    elif _alike(plain, coded):
+        for (name, before), (_, after) in zip(_parts(plain), _parts(coded), strict=True):
+            yield from _compared(before, after, _below(path, name))
     elif _weight(plain) or _weight(coded):
         yield path or "record", _weight(plain), _weight(coded)
+
+
+def _alike(plain: object, coded: object) -> bool:
+    """Whether these are records of one type, or lists or tuples of the same length."""
+    if isinstance(plain, tuple | list) and isinstance(coded, tuple | list):
+        return len(plain) == len(coded)
+    return is_dataclass(plain) and not isinstance(plain, type) and type(plain) is type(coded)
 
 
 def _compared_dicts(plain: dict[object, object], coded: object, path: str) -> Iterator[tuple[str, int, int]]:
@@ -69,19 +72,23 @@ def _sizes(value: object, path: str) -> Iterator[tuple[str, int]]:
     """The same for a message that travels as it is."""
     if isinstance(value, Tensor | bytes | bytearray):
         yield path or "tensor", _weight(value)
-    elif isinstance(value, dict):
-        for name, part in value.items():
-            yield from _sizes(part, _below(path, str(name)))
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _sizes(part, path)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for name in names(type(value)):
-            yield from _sizes(getattr(value, name), _below(path, name))
+    for name, part in _parts(value):
+        yield from _sizes(part, _below(path, name))
+
+
+def _parts(value: object) -> list[tuple[str, object]]:
+    """What is in a record, a dict, a tuple or a list; items of the latter two have no names."""
+    if isinstance(value, dict):
+        return [(str(name), part) for name, part in value.items()]
+    if isinstance(value, tuple | list):
+        return [("", part) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(one.name, getattr(value, one.name)) for one in fields(value)]
+    return []
 
 
 def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return f"{path}.{name}" if path and name else path or name
 
 
 def _weight(value: object) -> int:
@@ -90,8 +97,4 @@ def _weight(value: object) -> int:
         return value.numel() * value.element_size()
     if isinstance(value, bytes | bytearray):
         return len(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return sum(_weight(getattr(value, one.name)) for one in fields(value))
-    if isinstance(value, dict):
-        return sum(map(_weight, value.values()))
-    return sum(map(_weight, value)) if isinstance(value, tuple | list) else 0
+    return sum(_weight(part) for _, part in _parts(value))

@@ -13,8 +13,8 @@ from fedquilt.core.exchange import Method, fraction
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.data import Federation
 from fedquilt.errors import ExchangeError
+from fedquilt.methods import IFCA
 from fedquilt.methods.averaging.scaffold import Scaffold
-from fedquilt.methods.clustered.ifca import IFCA
 from fedquilt.methods.compressed import Compressed
 from fedquilt.pieces.codecs import error_feedback, half, on, top_k
 from fedquilt.pieces.optimizers import SGD

@@ -70,14 +70,16 @@ CORRUPTIONS: dict[str, Callable[[object], object]] = {
 # Methods
 
 
+def _plan(method: Wraps, state: object, round: int) -> tuple[str, ...]:
+    """As the base."""
+    return method.base.plan(state, round)
+
+
 class Wraps(OnBase):
     """A method that changes its base's exchanges and nothing else."""
 
     base: Method
-
-    def plan(self, state: object, round: int) -> tuple[str, ...]:
-        """As the base."""
-        return self.base.plan(state, round)
+    plan = _plan
 
 
 @dataclass(frozen=True)

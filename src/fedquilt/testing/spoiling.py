@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -102,13 +103,15 @@ def spoilt(value: object, path: Path, change: Callable[[object], object]) -> obj
     """The upload with another value at one place; the same if it has no such place."""
     if not path:
         return change(value)
-    step, *rest = path
-    if is_dataclass(value) and not isinstance(value, type) and isinstance(step, str) and hasattr(value, step):
-        return replace(value, **{step: spoilt(getattr(value, step), tuple(rest), change)})
-    if isinstance(value, dict) and step in value:
-        return {**value, step: spoilt(value[step], tuple(rest), change)}
-    if isinstance(value, tuple | list) and isinstance(step, int) and step < len(value):
-        return type(value)(spoilt(v, tuple(rest), change) if i == step else v for i, v in enumerate(value))
+    step: Any = path[0]
+    inside = partial(spoilt, path=path[1:], change=change)
+    if is_dataclass(value) and not isinstance(value, type):
+        has = isinstance(step, str) and hasattr(value, step)
+        return replace(value, **{step: inside(getattr(value, step))}) if has else value
+    if isinstance(value, dict):
+        return {**value, step: inside(value[step])} if step in value else value
+    if isinstance(value, tuple | list):
+        return type(value)(inside(v) if i == step else v for i, v in enumerate(value))
     return value
 
 

@@ -12,14 +12,14 @@ import zipfile
 import numpy as np
 import pyarrow.parquet
 import pytest
+from fedquilt.data.imports.opening import open as opened
 from scipy.io import savemat
 
 from fedquilt.data import Federation, available
-from fedquilt.data.imports.opening import open as opened
 from fedquilt.data.npz import headers, load
 from fedquilt.data.sources.formats import har, idx, leaf, svhn
 from fedquilt.data.sources.formats.pictures import decoded
-from fedquilt.data.sources.unpack import unpack
+from fedquilt.data.sources.places import unpack
 from fedquilt.errors import InputError
 
 X, Y = np.ones((12, 3), np.float32), np.arange(12) % 3

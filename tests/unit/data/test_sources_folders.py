@@ -20,7 +20,7 @@ from fedquilt.data import Federation, available, read
 from fedquilt.data.sources import cache, sources
 from fedquilt.data.sources.catalogue import function_of
 from fedquilt.data.sources.known import KNOWN
-from fedquilt.data.sources.unpack import located, unpack
+from fedquilt.data.sources.places import located, unpack
 from fedquilt.errors import InputError
 from helpers.plugged import PICTURES, picture_bytes, pictures
 

@@ -19,12 +19,11 @@ from fedquilt.methods.clustered.fedgroup import FedGroup, FedGroupParams
 from fedquilt.methods.clustered.fedper_grouped import FedPerGrouped
 from fedquilt.methods.clustered.flhc import FLHC
 from fedquilt.methods.clustered.grouped import Groups, Joined, Pools, Welcome
-from fedquilt.methods.clustered.hcfl import HCFL, Blended
+from fedquilt.methods.clustered.hcfl import HCFL, Blended, fading
 from fedquilt.methods.clustered.pacfl import PACFL, angle, basis_of
 from fedquilt.methods.fedavg import FedAvg, Upload
 from fedquilt.models.registry import make as model
 from fedquilt.pieces.clustering.result import from_labels
-from fedquilt.pieces.clustering.sharing import fading
 from fedquilt.pieces.optimizers import SGD
 from helpers.places import LOSS, at, coordinates
 from helpers.toy import last, site_of

@@ -30,8 +30,7 @@ from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.methods.personalised.fedper_finetune import FedPerFineTune
 from fedquilt.methods.personalised.fedrep import FedRep
 from fedquilt.methods.personalised.hgls import HGLS
-from fedquilt.methods.personalised.hgls_records import GradientTally
-from fedquilt.methods.personalised.own_heads import BIAS, WEIGHT
+from fedquilt.methods.personalised.hgls_records import BIAS, WEIGHT, GradientTally
 from fedquilt.models.registry import make
 from fedquilt.pieces.codecs import half, hgc, on
 from fedquilt.pieces.optimizers import SGD

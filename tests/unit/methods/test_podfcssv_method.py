@@ -34,7 +34,7 @@ def update(made: PODFCSSV, source=None, round: int = 0, state=None, client=None)
     state = made.init_server(Seed(0)) if state is None else state
     train = next(e for e in made.exchanges() if e.name == "train")
     client = made.init_client(Seed(1)) if client is None else client
-    return train.work(made.down(state, 0), client, source.site(0, round), Context(round, 0, Seed(2)))
+    return train.work(train.down(state, 0), client, source.site(0, round), Context(round, 0, Seed(2)))
 
 
 def upload(values: Params, rows: int, prototypes: torch.Tensor | None = None) -> AdapterUpload:
@@ -107,7 +107,7 @@ def test_server_ema_and_weights():
             ends = torch.tensor(wanted).repeat_interleave(shape.numel() // 2).view(shape)
             delta = {n: torch.zeros_like(t) for n, t in shared.items()} | {name: ends - shared[name]}
             replies.append(Reply(client, 1, upload(delta, rows)))
-        found = made.up(state, iter(replies), Context(round, None, Seed(0), 2)).shared[name].flatten()
+        found = made.delegate.up(state, iter(replies), Context(round, None, Seed(0), 2)).shared[name].flatten()
         return [float(found[0]), float(found[-1])]
 
     assert one(method(), [0.0, 0.0], 1) == pytest.approx([2.0, 4.0])
@@ -202,7 +202,7 @@ def test_uploads_that_cannot_be_are_refused():
     made = method()
     state = made.init_server(Seed(0))
     zeros = {n: torch.zeros_like(t) for n, t in state.shared.items()}
-    made.check(state, upload(zeros, 3, torch.ones(2, 16)))
+    made.delegate.check(state, upload(zeros, 3, torch.ones(2, 16)))
     for bad, why in (
         (upload(zeros, 3, torch.ones(2, 15)), "width 16"),
         (upload(zeros, 3, torch.zeros(2, 16)), "length zero"),
@@ -210,7 +210,7 @@ def test_uploads_that_cannot_be_are_refused():
         (upload({}, 3, torch.ones(2, 16)), "upload"),
     ):
         with pytest.raises(InputError, match=why):
-            made.check(state, bad)
+            made.delegate.check(state, bad)
 
 
 def test_a_network_that_reconstructs_nothing_is_refused():

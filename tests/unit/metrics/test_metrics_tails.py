@@ -10,9 +10,8 @@ import torch
 from sklearn import metrics as reference
 
 from fedquilt.errors import InputError
-from fedquilt.metrics.collapse import collapse
 from fedquilt.metrics.support import Z
-from fedquilt.metrics.tails import by_group, halves, over_clients, tally
+from fedquilt.metrics.tails import by_group, collapse, halves, over_clients, tally
 from fedquilt.pieces.etf import Frame, simplex
 
 DRAW = torch.Generator().manual_seed(0)

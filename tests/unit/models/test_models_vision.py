@@ -148,7 +148,7 @@ def test_the_zero_head_says_nothing_at_first():
 
 
 def test_the_transformer_of_cehgls():
-    with patch("fedquilt.models.vit.ViT.__init__", autospec=True) as begun:
+    with patch("fedquilt.models.vit.ViT", wraps=ViT) as begun:
         ViTCehgls(classes=3, channels=1, size=28)
     given = begun.call_args.kwargs
     assert given == {"patch": 4, "width": 512, "depth": 6, "heads": 8, "mlp": 2048, "dropout": 0.5, "zero_head": True}

@@ -14,8 +14,8 @@ from sklearn.metrics import silhouette_score
 
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
+from fedquilt.methods.clustered.fedgroup import grouped, madc
 from fedquilt.pieces.clustering.agglomerative import agglomerate
-from fedquilt.pieces.clustering.decomposed import grouped, madc
 from fedquilt.pieces.clustering.private import blocks, sketch
 from fedquilt.pieces.clustering.result import (
     assign,

@@ -51,10 +51,11 @@ def arrays_from(
     """The number columns and categories side by side as x (see :mod:`fedquilt.data.tabular`), or the words of the text
     columns (int32); the label column as y, the user column as user."""
     words = Words((words,)) if isinstance(words, str) else words
-    for name in (label, *((user,) if user else ()), *(features or ()), *(words.columns if words else ())):
-        if name not in columns:
-            raise InputError(f"{where} has no column {name!r}. Its columns are {', '.join(columns)}.")
-    if label in (*(features or ()), *(words.columns if words else ())):
+    inputs = (*(features or ()), *(words.columns if words else ()))
+    lacking = [name for name in (label, *([user] if user else []), *inputs) if name not in columns]
+    if lacking:
+        raise InputError(f"{where} has no column {lacking[0]!r}. Its columns are {', '.join(columns)}.")
+    if label in inputs:
         raise InputError(
             f"{where}: features names {label!r}, the column of labels. Leave it out: it would tell the answer."
         )

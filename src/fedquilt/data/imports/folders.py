@@ -24,22 +24,30 @@ def of_folder(path: Path, size: int = 64) -> Arrays:
     if not path.is_dir():
         raise InputError(f"There is no folder {path}. Check the path; relative ones start at {Path.cwd()}.")
     tops = subfolders(path)
-    if not tops and has_images(path):
-        return unlabelled(loaded([(file, 0) for file in images_in(path)], size)[0], None, str(path))
     if not tops:
-        raise InputError(f"{path} has no folders in it. Lay images out as {_LAYOUTS}.")
-    flat = [top.name for top in tops if has_images(top)]
-    if flat:
-        if len(flat) < len(tops):
-            odd = next(top.name for top in tops if top.name not in flat)
-            raise InputError(f"{path}: {flat[0]} holds images, {odd} does not. Lay images out as {_LAYOUTS}.")
-        return Arrays(*loaded(class_files(path, flat), size), classes=len(flat), name=str(path))
+        return _without_labels(path, size)
+    if flat := [top.name for top in tops if has_images(top)]:
+        return _classes(path, tops, flat, size)
     names = sorted({inner.name for top in tops for inner in subfolders(top)})
     if not names:
         raise InputError(f"{path}: there are no images in its folders. Lay them out as {_LAYOUTS}.")
-    if "train" in (found := {top.name for top in tops}) and found <= {*_TRAIN, _TEST}:
+    parts = {top.name for top in tops}
+    if "train" in parts and parts <= {*_TRAIN, _TEST}:
         return _parts(path, names, size)
     return _clients(path, tops, names, size)
+
+
+def _without_labels(path: Path, size: int) -> Arrays:
+    if not has_images(path):
+        raise InputError(f"{path} has no folders in it. Lay images out as {_LAYOUTS}.")
+    return unlabelled(loaded([(file, 0) for file in images_in(path)], size)[0], None, str(path))
+
+
+def _classes(path: Path, tops: list[Path], flat: list[str], size: int) -> Arrays:
+    if len(flat) < len(tops):
+        odd = next(top.name for top in tops if top.name not in flat)
+        raise InputError(f"{path}: {flat[0]} holds images, {odd} does not. Lay images out as {_LAYOUTS}.")
+    return Arrays(*loaded(class_files(path, flat), size), classes=len(flat), name=str(path))
 
 
 def _parts(path: Path, names: list[str], size: int) -> Arrays:

@@ -55,25 +55,20 @@ def of_flwr(
     undivided it belongs to no client.
     """
     partitioners = dict(getattr(source, "partitioners", {}) or {"train": source})
-    odd = [name for name, made in partitioners.items() if not hasattr(made, "load_partition")]
-    if odd or "train" not in partitioners:
+    if "train" not in partitioners or not all(hasattr(made, "load_partition") for made in partitioners.values()):
         raise InputError(
             f"{type(source).__name__} is no partitioner, or divides no 'train'. Give one of flwr-datasets."
         )
-    own = partitioners.pop("train")
-    pieces = [(*piece, "train") for piece in _partitions(source, own, "train")]
-    wide = []
-    if "test" in partitioners:
-        pieces += [(*piece, "test") for piece in _partitions(source, partitioners["test"], "test")]
-    elif hasattr(source, "load_split"):
-        wide = _test_split(source)
+    divided = [part for part in ("train", "test") if part in partitioners]
+    pieces = [(*piece, part) for part in divided for piece in _partitions(source, partitioners[part], part)]
+    wide = [] if "test" in divided else _test_split(source)
     whole = _arrays([piece[1] for piece in pieces] + wide, x, label, None, size)
     cuts = np.cumsum([len(piece[1]) for piece in pieces])
     rows = list(zip(np.split(whole.x, cuts), np.split(whole.y, cuts), strict=True))
     clients: dict[Any, Any] = {}
     for (client, _, part), pair in zip(pieces, rows[:-1], strict=True):
         clients.setdefault(client, {})[part] = pair
-    if "test" not in partitioners:
+    if "test" not in divided:
         clients = {client: parts["train"] for client, parts in clients.items()}
     return clients, rows[-1] if wide else None, whole.classes
 
@@ -88,6 +83,8 @@ def _partitions(source: Any, partitioner: Any, part: str) -> list[tuple[Any, Any
 
 
 def _test_split(source: Any) -> list[Any]:
+    if not hasattr(source, "load_split"):
+        return []
     try:
         return [source.load_split("test")]
     except ValueError:  # what it raises when there is no such part
@@ -100,19 +97,23 @@ def _arrays(parts: list[Any], x: str | None, label: str | None, user: str | None
         x or _one(kinds, "Image", "x", ()),
         label or _one(kinds, "ClassLabel", "label", ("label", "labels")),
     )
-    for name in (inputs, target, *((user,) if user else ())):
-        if name not in kinds:
-            raise InputError(f"The data set has no column {name!r}. Its columns are {', '.join(kinds)}.")
+    lacking = [name for name in (inputs, target, user) if name and name not in kinds]
+    if lacking:
+        raise InputError(f"The data set has no column {lacking[0]!r}. Its columns are {', '.join(kinds)}.")
     parts = [part for part in parts if len(part)]
     if not parts:
         raise InputError("The data set has no rows. Give at least one.")
     found = np.concatenate([_inputs(part[inputs], inputs, size) for part in parts])
     y, counted = labels(np.concatenate([np.asarray(list(part[target])) for part in parts]), target)
     names = getattr(kinds[target], "names", None)
-    # a test part need not name its users: it belongs to nobody
-    given = [v for part in parts if user in part.features for v in part[user]] if user else None
-    own = None if given is None else users(np.asarray(given), f"Column {user!r}")
+    own = None if user is None else _users(parts, user)
     return Arrays(found, y, user=own, classes=len(names) if names else counted, name="the data set")
+
+
+def _users(parts: list[Any], user: str) -> Array:
+    """Who each row comes from; a test part need not name its users: it belongs to nobody."""
+    given = [v for part in parts if user in part.features for v in part[user]]
+    return users(np.asarray(given), f"Column {user!r}")
 
 
 def _one(kinds: Mapping[str, JSON], kind: str, option: str, usual: tuple[str, ...]) -> str:

@@ -42,13 +42,7 @@ def _csv_cells(path: Path, delimiter: str = ",") -> dict[str, Array]:
     _check(path)
     if len(delimiter) != 1:
         raise InputError(f"delimiter must be one character, got {delimiter!r}.")
-    content = text(path)
-    check_bytes(_CELL * content.count(delimiter), f"{path}, cell by cell,")
-    rows = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
-    try:
-        numbered = [(rows.line_num, row) for row in rows if row]
-    except csv.Error as error:
-        raise InputError(f"{path}, line {rows.line_num}, is not well-formed csv: {error}. Correct it there.") from error
+    numbered = _numbered_rows(path, delimiter)
     if len(numbered) < 2:
         raise InputError(f"{path} has no rows below a header. Give a table whose first line names the columns.")
     (_, header), *body = numbered
@@ -62,6 +56,17 @@ def _csv_cells(path: Path, delimiter: str = ",") -> dict[str, Array]:
     for name, column in cells.items():
         check_texts(max(map(len, column)), len(column), f"{path}, column {name!r},")
     return {name: np.array(column) for name, column in cells.items()}
+
+
+def _numbered_rows(path: Path, delimiter: str) -> list[tuple[int, list[str]]]:
+    """The rows of a file that are not empty, each with the number of its line."""
+    content = text(path)
+    check_bytes(_CELL * content.count(delimiter), f"{path}, cell by cell,")
+    rows = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
+    try:
+        return [(rows.line_num, row) for row in rows if row]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {rows.line_num}, is not well-formed csv: {error}. Correct it there.") from error
 
 
 def of_parquet(

@@ -202,12 +202,17 @@ class LabelPermutation:
         return _shifted(federation, len(tables), permuted, root)
 
 
-def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) -> Federation:
-    """The federation with every client's samples gathered, changed by its setting, and stored as its own."""
+def _check_order(federation: Federation) -> None:
+    """A shift comes before pooling, and before labels are taken away."""
     if federation.evaluated != federation.ids or federation.evaluation_valid is not federation.valid:
         raise InputError("A shift belongs to clients: apply it before the federation is pooled.")
     if federation.unlabelled is not None:
         raise InputError("Apply a shift first, and take labels away (without_labels) after it.")
+
+
+def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) -> Federation:
+    """The federation with every client's samples gathered, changed by its setting, and stored as its own."""
+    _check_order(federation)
     kinds = (federation.train, federation.valid, federation.test)
     pieces: list[Columns] = []
     places: list[list[Ints]] = [[], [], []]

@@ -117,15 +117,7 @@ def _keep(arrays: Arrays, folder: Path, name: str, stamp: str) -> None:
     """Write beside, then rename; older keys of this name go."""
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
     try:
-        facts: Row = {fact: getattr(arrays, fact) for fact in _FACTS}
-        facts["turned"] = [f for f, a in _arrays(arrays).items() if a is not None and _channels_last(a)]
-        facts["bytes"] = {}
-        for field, array in _arrays(arrays).items():
-            if array is not None:
-                whole = np.ascontiguousarray(array.transpose(0, 3, 1, 2) if field in facts["turned"] else array)
-                np.save(part / f"{field}.npy", whole, allow_pickle=False)
-                facts["bytes"][field] = (part / f"{field}.npy").stat().st_size
-        (part / "facts.json").write_text(json.dumps(facts))
+        _write(arrays, part)
         part.chmod(0o755)
         target = folder / f"{name}-{stamp}"
         if _load(target) is None:  # else somebody else was faster
@@ -136,6 +128,19 @@ def _keep(arrays: Arrays, folder: Path, name: str, stamp: str) -> None:
                 shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _write(arrays: Arrays, folder: Path) -> None:
+    """A file for each array, and the facts."""
+    held = {field: array for field, array in _arrays(arrays).items() if array is not None}
+    facts: Row = {fact: getattr(arrays, fact) for fact in _FACTS}
+    facts["turned"] = [field for field, array in held.items() if _channels_last(array)]
+    facts["bytes"] = {}
+    for field, array in held.items():
+        whole = np.ascontiguousarray(array.transpose(0, 3, 1, 2) if field in facts["turned"] else array)
+        np.save(folder / f"{field}.npy", whole, allow_pickle=False)
+        facts["bytes"][field] = (folder / f"{field}.npy").stat().st_size
+    (folder / "facts.json").write_text(json.dumps(facts))
 
 
 def _load(folder: Path) -> Arrays | None:

@@ -15,12 +15,11 @@ from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.engines.flower.delivery import Answered, Delivery, JobFor
+from fedquilt.engines.flower.delivery import Answered, Delivery, Elsewhere, JobFor, facts
 from fedquilt.engines.flower.jobs import EvaluationJob, Given, Here, Marks, Parcel, RunTerms, UpdateJob, frame_at
 from fedquilt.engines.flower.membership import Membership
 from fedquilt.engines.flower.post import EVALUATION, Post, told
 from fedquilt.engines.flower.post import Patience as Patience
-from fedquilt.engines.flower.source import Elsewhere, facts
 from fedquilt.errors import FedquiltError, FrameError, InputError
 from fedquilt.records.record import pack
 from fedquilt.rounds.client import Evaluation, Outcome, Score, Scores, Task

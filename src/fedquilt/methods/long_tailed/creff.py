@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.exchange import Context
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import HasPrivate
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table
 from fedquilt.errors import InputError
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tailed.with_gradients import WithGradients
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.class_gradients import WEIGHT, ClassGradients, head_gradient, head_of
 from fedquilt.records.record import record
 
@@ -37,7 +39,7 @@ class WithHead:
 
 
 @dataclass(frozen=True, init=False)
-class CReFF(WithGradients[Retrained, WithHead]):
+class CReFF(OnBase):
     """FedAvg, whose head is replaced for use (not for training) by one trained on federated features.
 
     A client also sends, for each of its classes, the gradient of the cross-entropy along the replacing head. The server
@@ -60,6 +62,7 @@ class CReFF(WithGradients[Retrained, WithHead]):
         >>> method = CReFF(Net.of(models.MLP, features=64, classes=10), features=50)
     """
 
+    base: FedAvg
     features: int = 100
     match_steps: int = 100
     match_lr: float = 0.1
@@ -84,9 +87,9 @@ class CReFF(WithGradients[Retrained, WithHead]):
     def _fresh(self, seed: Seed) -> Params:
         return head_of(self.base.net.init(seed.fold("head")))
 
-    def head(self, sent: Retrained | WithHead) -> Params:
-        """The replacing one."""
-        return sent.head
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The base's exchange, with gradients along the replacing head."""
+        return (WithGradients(self.base, self.down, self.learn, lambda sent: sent.head).exchange(),)
 
     def down(self, state: Retrained, client_id: ClientId) -> WithHead:
         """Both heads; the features stay at the server."""

@@ -10,9 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedquilt.core.exchange import Context
+from fedquilt.core.holders import HasPrivate, HasShared
 from fedquilt.core.objective import Objective
+from fedquilt.core.table import Site
+from fedquilt.core.train import Job
 from fedquilt.errors import InputError
-from fedquilt.methods.long_tailed.losses import FedAvgBalanced, rebuilt, two_parts
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.long_tailed.losses import rebuilt, two_parts, with_counts
 from fedquilt.pieces.etf import simplex
 from fedquilt.pieces.objectives import balanced_softmax
 
@@ -48,7 +53,7 @@ class WithSimplex(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedETF(FedAvgBalanced):
+class FedETF(FedAvg):
     """FedAvg with a simplex classifier and balanced softmax: -log( n_y e^(b v_y z) / sum_c n_c e^(b v_c z) ).
 
     z is the normalised projection of the features, v_c the fixed class vectors, b the temperature, which is trained and
@@ -76,3 +81,7 @@ class FedETF(FedAvgBalanced):
     def loss(self) -> Objective:
         """Balanced softmax of the network with the simplex."""
         return Objective(rebuilt(self.objective, WithSimplex, self.scale), (balanced_softmax,))
+
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
+        """As FedAvg, with the counts."""
+        return with_counts(super().start(download, client, site, context), site)

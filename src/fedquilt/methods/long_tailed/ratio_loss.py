@@ -15,7 +15,9 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
 from fedquilt.errors import InputError
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.methods.long_tailed.with_gradients import WithGradients
+from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.class_gradients import WEIGHT, ClassGradients, head_of
 from fedquilt.pieces.objectives import class_weighted
 from fedquilt.records.record import record
@@ -48,7 +50,7 @@ def ratios(pushes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, init=False)
-class RatioLoss(WithGradients[Weighed, Weighed]):
+class RatioLoss(OnBase):
     """Loss of a row: (alpha + beta R_y) times its cross-entropy, R from the round before; in the first round 1 times.
 
     R is made (:func:`ratios`) from the gradients of the clients' own samples at the model they were sent, class by
@@ -66,6 +68,7 @@ class RatioLoss(WithGradients[Weighed, Weighed]):
         >>> method = RatioLoss(Net.of(models.MLP, features=64, classes=10), beta=0.2)
     """
 
+    base: FedAvg
     alpha: float = 1.0
     beta: float = 0.1
 
@@ -80,17 +83,18 @@ class RatioLoss(WithGradients[Weighed, Weighed]):
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """The base's exchange, with gradients and weights."""
-        (train,) = super().exchanges()
-        return (train.training(objective=Objective(self.base.net, (class_weighted,))),)
+        gradients = WithGradients(self.base, self.down, self.learn)
+
+        def start(download: Weighed, client: HasPrivate, site: Site, context: Context) -> Job:
+            job = gradients.start(download, client, site, context)
+            return replace(job, fixed={**job.fixed, "weights": download.weights})
+
+        objective = Objective(self.base.net, (class_weighted,))
+        return (gradients.exchange().training(start=start, objective=objective),)
 
     def down(self, state: Weighed, client_id: ClientId) -> Weighed:
         """All that the server has."""
         return state
-
-    def start(self, download: Weighed, client: HasPrivate, site: Site, context: Context) -> Job:
-        """With the weights."""
-        job = super().start(download, client, site, context)
-        return replace(job, fixed={**job.fixed, "weights": download.weights})
 
     def learn(self, state: Weighed, shared: Params, classes: ClassGradients, context: Context) -> Weighed:
         """Weigh the classes that were shown, for the next round."""

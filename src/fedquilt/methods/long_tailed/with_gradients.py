@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.holders import HasPrivate, HasShared
@@ -13,7 +12,6 @@ from fedquilt.core.params import Params
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.methods.fedavg import C, FedAvg, S
-from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.class_gradients import (
     ClassGradients,
     GradientUpload,
@@ -26,32 +24,33 @@ from fedquilt.pieces.class_gradients import (
 D = TypeVar("D", bound=HasShared)
 
 
-@dataclass(frozen=True, init=False)
-class WithGradients(OnBase, ABC, Generic[S, D]):
-    """The base; a client also sends the class gradients of its rows at the model it was sent, before it trains.
+def own_head(sent: HasShared) -> Params:
+    """The model's own, in a state or a download."""
+    return head_of(sent.shared)
 
-    What is sent down must have ``shared``, as the base's does.
+
+@dataclass(frozen=True)
+class WithGradients(Generic[S, D]):
+    """The base's exchange, on which a client also sends the class gradients of its rows at the model it was sent,
+    before it trains.
+
+    Args:
+        base: How models are trained and averaged.
+        down: What a client is sent, with ``shared`` as the base's download.
+        learn: The next state, from the averaged model and the gradients averaged over the clients that have a class.
+        head: The head along which gradients are taken, in a state or a download.
     """
 
     base: FedAvg
+    down: Callable[[S, ClientId], D]
+    learn: Callable[[S, Params, ClassGradients, Context], S]
+    head: Callable[[Any], Params] = own_head
 
-    @abstractmethod
-    def learn(self, state: S, shared: Params, classes: ClassGradients, context: Context) -> S:
-        """The next state, from the averaged model and the gradients averaged over the clients that have a class."""
-
-    def head(self, sent: S | D) -> Params:
-        """The head along which gradients are taken, in a state or a download: the model's own."""
-        return head_of(sent.shared)
-
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's exchange, with gradients."""
+    def exchange(self) -> Exchange:
+        """The exchange."""
         (train,) = self.base.exchanges()
         train = train.training(start=self.start, finish=self.finish)
-        return (replace(train, down=self.down, check=self.check, up=self.up),)
-
-    @abstractmethod
-    def down(self, state: S, client_id: ClientId) -> D:
-        """What a client is sent."""
+        return replace(train, down=self.down, check=self.check, up=self.up)
 
     def start(self, download: D, client: HasPrivate, site: Site, context: Context) -> Job:
         """As the base, remembering the gradients."""

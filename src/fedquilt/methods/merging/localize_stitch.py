@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -16,18 +16,25 @@ from fedquilt.core.select import marked
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.merging.votes import MaskedVote, Order, Stitched, seen_classes, without_rows
-from fedquilt.methods.merging.wrapping import aggregating, innermost, rewired
+from fedquilt.methods.merging.votes import (
+    MaskedVote,
+    Order,
+    Stitched,
+    aggregating,
+    innermost,
+    rewired,
+    seen_classes,
+    without_rows,
+)
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.codecs.around import error_feedback as feeding_back
 from fedquilt.pieces.codecs.fields import on
-from fedquilt.pieces.codecs.localized import density, localized
+from fedquilt.pieces.codecs.sparse import density, localized
 from fedquilt.pieces.codecs.sparse_values import Values
 from fedquilt.pieces.codecs.sparse_wire import sparse
-from fedquilt.pieces.merging.marked import Divide, stitch_marked
+from fedquilt.pieces.merging.marked import Divide, TrainedMask, stitch_marked
 from fedquilt.pieces.merging.standing import Standing
 from fedquilt.pieces.merging.stitch import Conflicts, Counted
-from fedquilt.pieces.merging.trained import TrainedMask
 from fedquilt.pieces.merging.trim import Density
 
 
@@ -79,6 +86,7 @@ class LocalizeStitch(OnBase):
     k_init: float = 0.95
     mu: float = 0.035
     k_min: float = 0.01
+    rounds: ClassVar[int | None] = None  # in which it merges; None for all
     keep: float | None = None
     values: Values = "fp32"
     error_feedback: bool = False
@@ -157,9 +165,9 @@ class LocalizeStitch(OnBase):
         return tuple(self._exchange(t) for t in exchanges)
 
     def plan(self, state: Stitched, round: int) -> tuple[str, ...]:
-        """As the base."""
+        """As the base, for as many rounds as there are."""
         names: tuple[str, ...] = self.base.plan(state.inner, round)
-        return names
+        return names if self.rounds is None or round < self.rounds else ()
 
     def _exchange(self, exchange: Exchange) -> Exchange:
         localises = exchange.name == "train"
@@ -302,7 +310,4 @@ class StitchOnce(LocalizeStitch):
     """
 
     keep: float | None = 0.05
-
-    def plan(self, state: Stitched, round: int) -> tuple[str, ...]:
-        """As the base in the first round, then nothing."""
-        return super().plan(state, round) if round == 0 else ()
+    rounds: ClassVar[int | None] = 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from fedquilt.core.net import Net
@@ -11,11 +11,12 @@ from fedquilt.core.objective import Objective
 from fedquilt.core.params import everything, everything_but
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg, net_of
+from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.personalised.finetune import FineTune
 
 
 @dataclass(frozen=True, init=False)
-class FedBABU(FineTune):
+class FedBABU(OnBase):
     """Clients train only the body and average it; the head keeps the random values all began with, until tuning.
 
     Args:
@@ -32,6 +33,7 @@ class FedBABU(FineTune):
         >>> method = FedBABU(Net.of(models.MLP, features=64, classes=10), tune="head")
     """
 
+    base: FedAvg
     head: tuple[str, ...] = ("head",)
     tune_epochs: int = 1
     tune: Literal["all", "head", "body"] = "all"
@@ -40,11 +42,11 @@ class FedBABU(FineTune):
         """FedAvg of the body."""
         return FedAvg(objective, only=everything_but(net_of(objective).under(*self.head)), **settings)
 
-    @property
-    def tuning(self) -> Mapping[str, Any]:
+    @cached_property
+    def delegate(self) -> FineTune:
         """So many passes over these parts."""
         head = self.base.net.under(*self.head)
         choices = {"all": everything, "head": head, "body": everything_but(head)}
         if self.tune not in choices:
             raise InputError(f"tune must be 'all', 'head' or 'body', got {self.tune!r}.")
-        return {"epochs": self.tune_epochs, "only": choices[self.tune]}
+        return FineTune(self.base, {"epochs": self.tune_epochs, "only": choices[self.tune]})

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fedquilt.core.exchange import Context
 from fedquilt.core.holders import Fixed, HasPrivate, HasShared
+from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, Parts, at_home, under, zeros_like
 from fedquilt.core.seed import Seed
@@ -56,6 +57,11 @@ def generic_loss(out: Both, params: Params, fixed: Fixed, batch: Batch) -> Tenso
     return balanced_softmax(out.generic, params, fixed, batch)
 
 
+def both_losses(objective: Objective | Net, module: Callable[..., nn.Module]) -> Objective:
+    """Those of the network, made one with a second head."""
+    return Objective(rebuilt(objective, module), (generic_loss, cross_entropy))
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedRoD(FedAvg):
     """Loss: balanced_softmax(G(z)) + cross_entropy(G(z) + P(z)), where the second term moves P only.
@@ -72,7 +78,6 @@ class FedRoD(FedAvg):
 
     parts: Parts = at_home(under("own"))  # noqa: RUF009 - frozen, so it can be shared
     newcomer_head: ClassVar[tuple[str, ...]] = ("own",)  # the generic head is not tuned by anyone alone
-    module: ClassVar[Callable[..., nn.Module]] = Twin
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,7 +86,7 @@ class FedRoD(FedAvg):
     @cached_property
     def loss(self) -> Objective:
         """Both losses of the network with a second head."""
-        return Objective(rebuilt(self.objective, type(self).module), (generic_loss, cross_entropy))
+        return both_losses(self.objective, Twin)
 
     def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """As FedAvg, with the counts of the client's classes, which never leave it."""
@@ -89,8 +94,7 @@ class FedRoD(FedAvg):
 
     def global_model(self, state: HasShared) -> Params:
         """The generic model: a private part of zeros changes nothing."""
-        own = self.init_client(Seed(0)).private
-        return {**state.shared, **zeros_like(own)}
+        return {**state.shared, **zeros_like(self.init_client(Seed(0)).private)}
 
     def heads(self, download: HasShared, client: HasPrivate) -> Heads | None:
         """The generic head, and the client's: generic plus own."""
@@ -126,7 +130,7 @@ class Hyper(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedRoDHyper(FedRoD):
+class FedRoDHyper(FedAvg):
     """As FedRoD, with P = H a: H is averaged with the body, and only the client's class shares a are private.
 
     Reference: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, 2022.
@@ -138,15 +142,27 @@ class FedRoDHyper(FedRoD):
 
     parts: Parts = at_home(under("shares"))  # noqa: RUF009 - frozen, so it can be shared
     newcomer_head: ClassVar[tuple[str, ...]] = ("hyper",)
-    module: ClassVar[Callable[..., nn.Module]] = Hyper
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.loss  # noqa: B018 - checks the network
+
+    @cached_property
+    def loss(self) -> Objective:
+        """Both losses of the network with a hypernetwork."""
+        return both_losses(self.objective, Hyper)
 
     def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """As FedRoD, with the client's class shares."""
-        job = super().start(download, client, site, context)
+        job = with_counts(super().start(download, client, site, context), site)
         counts = job.fixed["counts"].float()
         zeros = torch.zeros_like(job.params["shares"])
         shares = zeros.index_copy(0, torch.arange(len(counts)), counts / counts.sum())
         return replace(job, params={**job.params, "shares": shares})
+
+    def global_model(self, state: HasShared) -> Params:
+        """The generic model: shares of zero make no head."""
+        return {**state.shared, **zeros_like(self.init_client(Seed(0)).private)}
 
     def heads(self, download: HasShared, client: HasPrivate) -> None:
         """A client's head is made anew from its class shares; there is none to realign."""

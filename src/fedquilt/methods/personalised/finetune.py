@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from fedquilt.core.exchange import Context, Exchange, anything, everyone, plain, unmoved
 from fedquilt.core.holders import HasShared
-from fedquilt.core.objective import Objective
+from fedquilt.core.objective import Objective, OnLoss
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
@@ -19,25 +19,27 @@ from fedquilt.methods.fedavg import FedAvg, Owner
 from fedquilt.methods.on_base import OnBase
 
 
-@dataclass(frozen=True, init=False)
-class FineTune(OnBase, ABC):
+@dataclass(frozen=True)
+class FineTune(OnBase):
     """The base, and a second exchange to everyone: train a copy of the global model and keep it, send nothing.
 
     A client's model is its tuned copy; the global model stays the base's. A model can only be tuned where the data are,
     so tuning is a client update of its own, from the very model that evaluation sends. Training never sees the copy, so
     rounds that are not scored do without this exchange; the last round always has it.
+
+    Args:
+        base: FedAvg, however set up.
+        tuning: The settings of tuning that are not those of one pass over all names by the base's optimiser.
+        objective: What training minimises; the base's loss if None.
     """
 
     base: FedAvg
+    tuning: Mapping[str, Any] = field(default_factory=dict)
+    objective: Objective | OnLoss | None = None
 
     def __post_init__(self) -> None:
         if self.tuning.get("epochs", 1) < 1:
             raise InputError(f"The number of epochs to tune must be at least 1, got {self.tuning['epochs']}.")
-
-    @property
-    @abstractmethod
-    def tuning(self) -> Mapping[str, Any]:
-        """The settings of tuning that are not those of one pass over all names by the base's optimiser."""
 
     def init_client(self, seed: Seed) -> Owner:
         """No tuned model yet."""
@@ -49,6 +51,7 @@ class FineTune(OnBase, ABC):
         usual = {"objective": self.base.loss, "only": everything, "epochs": 1, "steps": None}
         tune = train.training(**{**usual, "optimizer": self.base.optimizer, **self.tuning}, finish=self.keep)
         tune = replace(tune, name="tune", up=unmoved, codec=plain, cohort=everyone, check=anything, upload=None)
+        train = train if self.objective is None else train.training(objective=self.objective)
         return train, replace(tune, for_scores=True)
 
     def keep(self, job: Job, trained: Trained, client: Owner, site: Site, context: Context) -> tuple[Owner, None]:
@@ -61,7 +64,7 @@ class FineTune(OnBase, ABC):
 
 
 @dataclass(frozen=True, init=False)
-class FedAvgFineTune(FineTune):
+class FedAvgFineTune(OnBase):
     """FedAvg whose clients tune the global model before they use it.
 
     Args:
@@ -79,19 +82,21 @@ class FedAvgFineTune(FineTune):
         >>> method = FedAvgFineTune(Net.of(models.MLP, features=64, classes=10), tune_epochs=2)
     """
 
+    base: FedAvg
     tune_epochs: int = 1
     tune_steps: int | None = None
     tuned: Names = everything
     tune_optimizer: Optimizer | None = None
     tune_objective: Objective | None = None
 
-    @property
-    def tuning(self) -> Mapping[str, Any]:
-        """What the options say."""
-        return {
+    @cached_property
+    def delegate(self) -> FineTune:
+        """Tuning as the options say."""
+        tuning = {
             "epochs": self.tune_epochs,
             "steps": self.tune_steps,
             "only": self.tuned,
             "optimizer": self.tune_optimizer or self.base.optimizer,
             "objective": self.tune_objective or self.base.loss,
         }
+        return FineTune(self.base, tuning)

@@ -24,6 +24,8 @@ from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.methods.personalised.fedrep import FedRep
 from fedquilt.methods.personalised.hgls_records import (
+    BIAS,
+    WEIGHT,
     GradientTally,
     HeadUpload,
     Invite,
@@ -31,9 +33,13 @@ from fedquilt.methods.personalised.hgls_records import (
     Peer,
     SearchClient,
     SearchServer,
+    as_matrix,
+    as_params,
     inside,
+    is_head,
+    rows_of,
+    with_own_heads,
 )
-from fedquilt.methods.personalised.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
 from fedquilt.pieces.codecs import hgc, hgc_legacy, hgc_rc
 from fedquilt.pieces.head_search import FeatureRows, Found, HeadSearch, cosine_step, head_gradient
 from fedquilt.records.record import tensors_in

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange
 from fedquilt.core.holders import Fixed
 from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch
 from fedquilt.errors import InputError
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.personalised.finetune import FineTune
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.optimizers import SGD
@@ -56,13 +57,14 @@ class FirstOrder(OnLoss):
 
 
 @dataclass(frozen=True)
-class HessianFree(FirstOrder):
+class HessianFree(OnLoss):
     """As :class:`FirstOrder`, with gradient grad f(w'; D') - alpha d,
     d = (grad f(w + delta v; D'') - grad f(w - delta v; D'')) / (2 delta) and v = grad f(w'; D').
 
     d stands for the Hessian at w times v. D, D' and D'' are the three thirds of the batch.
     """
 
+    alpha: float
     delta: float = 1e-3
 
     def __call__(self, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
@@ -81,7 +83,7 @@ class HessianFree(FirstOrder):
 
 
 @dataclass(frozen=True, init=False)
-class PerFedAvg(FineTune):
+class PerFedAvg(OnBase):
     """Local steps on F(w) = f(w - alpha grad f(w)); a client uses w - alpha grad f(w), made in a second exchange.
 
     This is Per-FedAvg (FO), without second derivatives: see :class:`FirstOrder`.
@@ -98,32 +100,28 @@ class PerFedAvg(FineTune):
         >>> method = PerFedAvg(Net.of(models.MLP, features=64, classes=10), alpha=0.05)
     """
 
+    base: FedAvg
     alpha: float = 0.01
     tune_steps: int = 1
     defaults: ClassVar = {"aggregate": uniform_mean}
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise InputError(f"Per-FedAvg needs alpha > 0, got {self.alpha}.")
+        _check_alpha(self.alpha)
 
-    @property
-    def meta(self) -> FirstOrder:
-        """F, in one of its approximations."""
-        return FirstOrder(self.base.loss, self.alpha)
+    @cached_property
+    def delegate(self) -> FineTune:
+        """Train on F, without its Hessian; tune on f by steps of learning rate alpha."""
+        tuning = {"steps": self.tune_steps, "optimizer": SGD(self.alpha)}
+        return FineTune(self.base, tuning, FirstOrder(self.base.loss, self.alpha))
 
-    @property
-    def tuning(self) -> Mapping[str, Any]:
-        """Steps of learning rate alpha."""
-        return {"steps": self.tune_steps, "optimizer": SGD(self.alpha)}
 
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """Train on F, tune on f."""
-        train, tune = super().exchanges()
-        return train.training(objective=self.meta), tune
+def _check_alpha(alpha: float) -> None:
+    if not alpha > 0:
+        raise InputError(f"Per-FedAvg needs alpha > 0, got {alpha}.")
 
 
 @dataclass(frozen=True, init=False)
-class PerFedAvgHF(PerFedAvg):
+class PerFedAvgHF(OnBase):
     """Per-FedAvg with second derivatives by differences of gradients: see :class:`HessianFree`.
 
     Args:
@@ -139,14 +137,19 @@ class PerFedAvgHF(PerFedAvg):
         >>> method = PerFedAvgHF(Net.of(models.MLP, features=64, classes=10), alpha=0.05)
     """
 
+    base: FedAvg
+    alpha: float = 0.01
+    tune_steps: int = 1
     delta: float = 1e-3
+    defaults: ClassVar = {"aggregate": uniform_mean}
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        _check_alpha(self.alpha)
         if not self.delta > 0:
             raise InputError(f"Per-FedAvg (HF) needs delta > 0, got {self.delta}.")
 
-    @property
-    def meta(self) -> HessianFree:
-        """F with the Hessian's share."""
-        return HessianFree(self.base.loss, self.alpha, self.delta)
+    @cached_property
+    def delegate(self) -> FineTune:
+        """Train on F with the Hessian's share; tune on f by steps of learning rate alpha."""
+        tuning = {"steps": self.tune_steps, "optimizer": SGD(self.alpha)}
+        return FineTune(self.base, tuning, HessianFree(self.base.loss, self.alpha, self.delta))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
@@ -21,9 +21,18 @@ from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import FedAvg, net_of
 from fedquilt.methods.on_base import OnBase
-from fedquilt.methods.self_supervised.anchoring import NOVEL, OWN, TOLD, Anchoring
 from fedquilt.methods.self_supervised.masked import all_rows, features, reconstruction, width_of
-from fedquilt.methods.self_supervised.podfcssv_records import AdapterUpload, Anchored, Anchors, Keeper, PrototypeUpload
+from fedquilt.methods.self_supervised.podfcssv_records import (
+    NOVEL,
+    OWN,
+    TOLD,
+    AdapterUpload,
+    Anchored,
+    Anchoring,
+    Anchors,
+    Keeper,
+    PrototypeUpload,
+)
 from fedquilt.pieces.aggregators import Aggregator, mean, uniform_mean
 from fedquilt.pieces.clustering.private import Blur
 from fedquilt.pieces.optimizers import AdamW
@@ -103,26 +112,34 @@ def _check_prototypes(rows: Tensor, counts: Tensor, bank: Tensor) -> None:
         raise InputError("upload: a prototype of length zero, or of no rows.")
 
 
-@dataclass(frozen=True, init=False)
-class Adapters(OnBase):
-    """Adapters of a frozen masked autoencoder, which guess hidden patches, without prototypes.
+def over_adapters(objective: Objective | Net, settings: Mapping[str, Any]) -> FedAvg:
+    """FedAvg over the names that the network does not freeze."""
+    net = net_of(objective)
+    for name in ("patches", "width"):
+        net.trait(name)  # says what is missing from a network that is no masked autoencoder
+    return FedAvg(net, **settings)
 
-    Methods with prototypes say how they are made, used and merged.
+
+@dataclass(frozen=True)
+class Adapters(OnBase):
+    """Adapters of a frozen masked autoencoder, which guess hidden patches.
+
+    Args:
+        base: FedAvg over the adapters.
+        loss: The local loss.
+        clustering: How prototypes are made.
+        merge: How the bank takes them in.
+        center, center_keep, server_ema, bootstrap_every: See :class:`PODFCSSV`.
     """
 
     base: FedAvg
-    defaults: ClassVar = {"optimizer": OPTIMIZER}
-    center: bool = field(default=False, init=False)
-    center_keep: float = field(default=0.5, init=False)
-    server_ema: float | None = field(default=None, init=False)
-    bootstrap_every: int | None = field(default=None, init=False)
-
-    def around(self, objective: Objective | Net, **settings: Any) -> FedAvg:
-        """FedAvg over the names that the network does not freeze."""
-        net = net_of(objective)
-        for name in ("patches", "width"):
-            net.trait(name)  # says what is missing from a network that is no masked autoencoder
-        return FedAvg(net, **{**self.defaults, **settings})
+    loss: Anchoring
+    clustering: Clustering = Clustering(k=0)
+    merge: MergeOrAdd = MergeOrAdd()  # noqa: RUF009
+    center: bool = False
+    center_keep: float = 0.5
+    server_ema: float | None = None
+    bootstrap_every: int | None = None
 
     def __post_init__(self) -> None:
         if self.loss.lambda_proto < 0:
@@ -133,22 +150,6 @@ class Adapters(OnBase):
             raise InputError(f"center_keep must be in [0, 1], got {self.center_keep}.")
         if self.bootstrap_every is not None and self.bootstrap_every < 1:
             raise InputError(f"bootstrap_every must be at least 1, got {self.bootstrap_every}.")
-        self.clustering, self.merge  # noqa: B018 - checks their options
-
-    @cached_property
-    def loss(self) -> Anchoring:
-        """The local loss."""
-        return Anchoring(self.base.net, lambda_proto=0.0)
-
-    @cached_property
-    def clustering(self) -> Clustering:
-        """How prototypes are made."""
-        return Clustering(k=0)
-
-    @cached_property
-    def merge(self) -> MergeOrAdd:
-        """How the bank takes them in."""
-        return MergeOrAdd()
 
     reconstructs = True  # models are scored by what they make of hidden patches, not by class
 
@@ -289,7 +290,7 @@ class Adapters(OnBase):
 
 
 @dataclass(frozen=True, init=False)
-class PODFCSSV(Adapters):
+class PODFCSSV(OnBase):
     """Federated continual self-supervised vision.
 
     A round: (A) every client gets the adapters and the bank; (B) it trains the adapters to guess hidden patches,
@@ -352,6 +353,7 @@ class PODFCSSV(Adapters):
         >>> method = PODFCSSV(net, center=True, lambda_proto=0.1)
     """
 
+    base: FedAvg
     lambda_proto: float = 1.0
     k_init_prototypes: int = 5
     merge_threshold: float = 0.85
@@ -388,10 +390,25 @@ class PODFCSSV(Adapters):
     prototype_clip: float = 1.0
     prototype_noise: float = 0.0
     secret_noise: bool = False
+    defaults: ClassVar = {"optimizer": OPTIMIZER}
 
     def around(self, objective: Objective | Net, **settings: Any) -> FedAvg:
         """FedAvg over the adapters, in which clients count as ``weighting`` says."""
-        return super().around(objective, **{"aggregate": weighed(self.weighting), **settings})
+        return over_adapters(objective, {**self.defaults, "aggregate": weighed(self.weighting), **settings})
+
+    @cached_property
+    def delegate(self) -> Adapters:
+        """Adapters with prototypes as the options say."""
+        return Adapters(
+            self.base,
+            self.loss,
+            self.clustering,
+            self.merge,
+            self.center,
+            self.center_keep,
+            self.server_ema,
+            self.bootstrap_every,
+        )
 
     @cached_property
     def loss(self) -> Anchoring:
@@ -440,8 +457,13 @@ class PODFCSSV(Adapters):
         )
 
 
+def without_prototypes(base: FedAvg) -> Adapters:
+    """Adapters that nothing is anchored to."""
+    return Adapters(base, Anchoring(base.net, lambda_proto=0.0))
+
+
 @dataclass(frozen=True, init=False)
-class FedMAE(Adapters):
+class FedMAE(OnBase):
     """Adapters averaged, no prototypes: what PODFCSSV must beat.
 
     Args:
@@ -457,15 +479,22 @@ class FedMAE(Adapters):
         >>> method = FedMAE(net, batch_size=64)
     """
 
+    base: FedAvg
     weighting: Weighting = "uniform"
+    defaults: ClassVar = {"optimizer": OPTIMIZER}
 
     def around(self, objective: Objective | Net, **settings: Any) -> FedAvg:
         """FedAvg over the adapters, in which clients count as ``weighting`` says."""
-        return super().around(objective, **{"aggregate": weighed(self.weighting), **settings})
+        return over_adapters(objective, {**self.defaults, "aggregate": weighed(self.weighting), **settings})
+
+    @cached_property
+    def delegate(self) -> Adapters:
+        """Without prototypes."""
+        return without_prototypes(self.base)
 
 
 @dataclass(frozen=True, init=False)
-class MAEAlone(Adapters):
+class MAEAlone(OnBase):
     """Every client trains its own adapters on its own stream; nothing is averaged.
 
     Reference: none; the lower frame of PODFCSSV.
@@ -476,11 +505,21 @@ class MAEAlone(Adapters):
         >>> method = MAEAlone(net, batch_size=64)
     """
 
+    base: FedAvg
     defaults: ClassVar = {"optimizer": OPTIMIZER, "parts": Parts(shared=nothing, private=everything)}
+
+    def around(self, objective: Objective | Net, **settings: Any) -> FedAvg:
+        """Adapters that nobody shares."""
+        return over_adapters(objective, {**self.defaults, **settings})
+
+    @cached_property
+    def delegate(self) -> Adapters:
+        """Without prototypes."""
+        return without_prototypes(self.base)
 
 
 @dataclass(frozen=True, init=False)
-class MAEPooled(Adapters):
+class MAEPooled(OnBase):
     """One set of adapters on the pooled rows of all clients; not federated.
 
     Reference: none; the upper frame of PODFCSSV.
@@ -490,6 +529,18 @@ class MAEPooled(Adapters):
         >>> net = models.net("mae", (1, 8, 8), 10, width=16, depth=1, heads=2, patch=2)
         >>> method = MAEPooled(net, batch_size=64)
     """
+
+    base: FedAvg
+    defaults: ClassVar = {"optimizer": OPTIMIZER}
+
+    def around(self, objective: Objective | Net, **settings: Any) -> FedAvg:
+        """FedAvg over the adapters."""
+        return over_adapters(objective, {**self.defaults, **settings})
+
+    @cached_property
+    def delegate(self) -> Adapters:
+        """Without prototypes."""
+        return without_prototypes(self.base)
 
     @property
     def pools_data(self) -> bool:

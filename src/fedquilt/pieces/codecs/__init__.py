@@ -8,12 +8,12 @@ from fedquilt.pieces.codecs.hgc import hgc as hgc
 from fedquilt.pieces.codecs.hgc import hgc_rc as hgc_rc
 from fedquilt.pieces.codecs.hgc_legacy import hgc_legacy as hgc_legacy
 from fedquilt.pieces.codecs.lfsr import lfsr as lfsr
-from fedquilt.pieces.codecs.localized import localized as localized
 from fedquilt.pieces.codecs.low_rank import power_sgd as power_sgd
 from fedquilt.pieces.codecs.quantised import half as half
 from fedquilt.pieces.codecs.quantised import qsgd as qsgd
 from fedquilt.pieces.codecs.quantised import sign as sign
 from fedquilt.pieces.codecs.quantised import uniform as uniform
+from fedquilt.pieces.codecs.sparse import localized as localized
 from fedquilt.pieces.codecs.sparse import random_k as random_k
 from fedquilt.pieces.codecs.sparse import top_k as top_k
 from fedquilt.pieces.codecs.sparse_wire import sparse as sparse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -47,6 +47,8 @@ class hgc(Matrixwise):
     representative: Literal["midpoint", "upper", "unbiased"] = "midpoint"
     lossless: Lossless = "none"
     bit_width: int | None = None
+    column_bits: ClassVar[int] = 0  # that tell the scale of a live column
+    may_have: ClassVar[range] = range(1)  # of these
 
     def __post_init__(self) -> None:
         if self.bit_width is not None:
@@ -57,24 +59,14 @@ class hgc(Matrixwise):
             raise InputError(f"representative must be midpoint, upper or unbiased, got {self.representative!r}.")
         if self.lossless not in ALL:
             raise InputError(f"lossless must be one of {', '.join(ALL)}, got {self.lossless!r}.")
+        if self.column_bits not in self.may_have:
+            raise InputError(f"column_bits must be from 1 to {self.may_have[-1]}, got {self.column_bits}.")
 
     def size(self, rows: int, columns: int, live: int | None = None) -> int:
         """Bytes of a matrix of which so many columns are not all zero, before any lossless stage."""
         alive = columns if live is None else live
         fixed = rows * width_of(self.num_bins) + columns
-        return bytes_for(40 + fixed + (rows + self._column_bits) * alive)
-
-    @property
-    def _column_bits(self) -> int:
-        """How many bits tell the scale of a live column."""
-        return 0
-
-    def _column_codes(self, matrix: Tensor, live: Bits) -> Ints:
-        return np.zeros(0, dtype=np.int64)
-
-    def _column_scales(self, codes: Whole, alive: int) -> Floats:
-        """One number for each live column, of length 1 together."""
-        return np.full(alive, 1 / math.sqrt(max(alive, 1)))
+        return bytes_for(40 + fixed + (rows + self.column_bits) * alive)
 
     def code(self, matrix: Tensor, seed: Seed, memory: object = None) -> tuple[object, object]:
         """The bits of a matrix."""
@@ -83,9 +75,12 @@ class hgc(Matrixwise):
         largest = float(np.float32(norms.max(initial=0.0)))
         live = live_columns(matrix)
         sections = Sections(
-            self.indices(norms, largest, seed), live, self._column_codes(matrix, live), sign_bits(matrix, live)
+            self.indices(norms, largest, seed),
+            live,
+            column_codes(matrix, live, self.column_bits),
+            sign_bits(matrix, live),
         )
-        stage, body = write(sections, width_of(self.num_bins), self._column_bits, self.lossless)
+        stage, body = write(sections, width_of(self.num_bins), self.column_bits, self.lossless)
         return to_float(largest) + bytes([stage << 6 | self.num_bins - 1]) + body, None
 
     def restore(self, part: object, rows: int, columns: int) -> Tensor:
@@ -95,10 +90,10 @@ class hgc(Matrixwise):
         if part[4] & 63 != self.num_bins - 1:
             raise FrameError(f"a matrix coded with {(part[4] & 63) + 1} bins; {self.num_bins} are expected.")
         largest = from_float(part[:4], "the largest row norm")
-        found = read(part[4] >> 6, part[5:], rows, columns, width_of(self.num_bins), self._column_bits)
+        found = read(part[4] >> 6, part[5:], rows, columns, width_of(self.num_bins), self.column_bits)
         if rows and found.index.max() >= self.num_bins:
             raise FrameError(f"row index {found.index.max()} of {self.num_bins}.")
-        scales = self._column_scales(found.codes, int(found.live.sum()))
+        scales = column_scales(found.codes, int(found.live.sum()), self.column_bits)
         return spread(found, self.norms(found.index, largest), scales)
 
     def indices(self, norms: Floats, largest: float, seed: Seed) -> Ints:
@@ -133,30 +128,30 @@ class hgc_rc(hgc):
         column_bits: B, from 1 to 8.
     """
 
-    column_bits: int = 2
+    column_bits: int = 2  # type: ignore[misc] # an option here
+    may_have: ClassVar[range] = range(1, 9)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.column_bits <= 8:
-            raise InputError(f"column_bits must be from 1 to 8, got {self.column_bits}.")
 
-    @property
-    def _column_bits(self) -> int:
-        return self.column_bits
+def column_codes(matrix: Tensor, live: Bits, bits: int) -> Ints:
+    """l_j - 1 of every live column."""
+    if not bits:
+        return np.zeros(0, dtype=np.int64)
+    norms = row_norms(matrix.t())[live.astype(bool)]
+    largest = norms.max(initial=0.0)
+    if not 0 < largest < math.inf:
+        return np.zeros(len(norms), dtype=np.int64)
+    levels = 1 << bits
+    steps = np.clip(np.ceil(levels * (np.sqrt(norms / largest) - SLACK)), 1, levels)
+    codes: Ints = (steps - 1).astype(np.int64)
+    return codes
 
-    def _column_codes(self, matrix: Tensor, live: Bits) -> Ints:
-        norms = row_norms(matrix.t())[live.astype(bool)]
-        largest = norms.max(initial=0.0)
-        if not 0 < largest < math.inf:
-            return np.zeros(len(norms), dtype=np.int64)
-        levels = 1 << self.column_bits
-        steps = np.clip(np.ceil(levels * (np.sqrt(norms / largest) - SLACK)), 1, levels)
-        codes: Ints = (steps - 1).astype(np.int64)
-        return codes
 
-    def _column_scales(self, codes: Whole, alive: int) -> Floats:
-        scales = ((codes + 0.5) / (1 << self.column_bits)) ** 2
-        return scales / max(float(np.sqrt((scales**2).sum())), 1e-300)
+def column_scales(codes: Whole, alive: int, bits: int) -> Floats:
+    """One number for each live column, of length 1 together."""
+    if not bits:
+        return np.full(alive, 1 / math.sqrt(max(alive, 1)))
+    scales = ((codes + 0.5) / (1 << bits)) ** 2
+    return scales / max(float(np.sqrt((scales**2).sum())), 1e-300)
 
 
 def row_norms(matrix: Tensor) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TypeGuard
 
@@ -65,15 +65,18 @@ def held(sent: object) -> Iterator[Layout]:
         yield sent
     elif isinstance(sent, Tensor) or is_params(sent):
         yield layout_of(sent)
-    elif is_dataclass(sent) and not isinstance(sent, type):
-        for field in fields(sent):
-            yield from held(getattr(sent, field.name))
-    elif isinstance(sent, tuple | list):
-        for item in sent:
+    else:
+        for item in _inside(sent):
             yield from held(item)
-    elif isinstance(sent, dict):
-        for item in sent.values():
-            yield from held(item)
+
+
+def _inside(value: object) -> Iterable[object]:
+    """What is in a record, a tuple, a list or a dict."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, tuple | list) else ()
 
 
 def written(layout: Layout, sent: object) -> int | bytes:

@@ -14,9 +14,8 @@ from typing import Literal
 import numpy as np
 
 from fedquilt.errors import FrameError
-from fedquilt.pieces.codecs.adaptive import Decoder, Encoder
 from fedquilt.pieces.codecs.bits import Bits, Ints, Whole, bytes_for, from_bits, pack_bits, to_bits, unpack_bits
-from fedquilt.pieces.codecs.gaps import In, Out
+from fedquilt.pieces.codecs.gaps import Decoder, Encoder, In, Out
 
 Lossless = Literal["none", "deflate", "gaps", "adaptive", "smallest"]
 ALL = ("none", "deflate", "gaps", "adaptive", "smallest")

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedquilt.core.seed import Seed
 from fedquilt.errors import FrameError
 from fedquilt.pieces.codecs import hgc, hgc_legacy, hgc_rc, power_sgd, qsgd, random_k, sign, top_k, uniform
-from fedquilt.pieces.codecs.adaptive import Decoder, Encoder
+from fedquilt.pieces.codecs.gaps import Decoder, Encoder
 from fedquilt.pieces.codecs.layout import MOST_TRAVELLING
 from fedquilt.pieces.codecs.matrices import Coded
 from fedquilt.pieces.codecs.quantised import half

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,11 @@ def _part(path: Path) -> tuple[Array, Array]:
         raise InputError(f"{path} cannot be read as a MATLAB file: {error}. {AGAIN}.") from error
     if not {"X", "y"} <= found.keys():
         raise InputError(f"{path} has no X and y. Take the cropped digits (format 2), {path.name}.")
+    return _checked(path, found)
+
+
+def _checked(path: Path, found: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Images with their channels first, and digits."""
     x, y = found["X"], found["y"].reshape(-1)
     if x.dtype != np.uint8 or x.shape[:3] != (32, 32, 3) or x.shape[3:] != y.shape:
         raise InputError(
