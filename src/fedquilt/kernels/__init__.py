@@ -1,9 +1,9 @@
 """The same arithmetic, faster: what a network and its training steps are computed with. It knows nothing else here.
 
 :func:`accelerate` exchanges layers of a module, :class:`CapturedStep` plays a recorded training step, :func:`gradients`
-skips checks of ``torch.autograd.grad``, and :func:`wide` serves several clients at once. ``FEDQUILT_KERNELS=plain`` turns
-all of them off: then PyTorch computes everything as it is written, more slowly and, where ``fast`` kernels were in use,
-with other last digits.
+skips checks of ``torch.autograd.grad``, and :func:`wide` serves several clients at once. ``FEDQUILT_KERNELS=plain``
+turns all of them off: then PyTorch computes everything as it is written, more slowly and, where ``fast`` kernels were
+in use, with other last digits.
 """
 
 from __future__ import annotations

@@ -212,11 +212,11 @@ def refuses_spoilt_fields(trial: Trial, step: int = 7) -> Problems:
     honest = Spoiling(None, {})
     trial.run(engine=honest, score=None)
     place = count(trial.offset)
-    for exchange, liar, fields in honest.targets(trial.suspect):
-        lost = trial.run(engine=Spoiling(Spoil(liar, exchange), honest.memo), score=None).digest
+    for exchange, suspect, fields in honest.targets(trial.suspect):
+        lost = trial.run(engine=Spoiling(Spoil(suspect, exchange), honest.memo), score=None).digest
         for path, kind in product(sorted(fields, key=repr), KINDS):
             if next(place) % step == 0:
-                yield from _spoilt(trial, honest, Spoil(liar, exchange, path, kind), lost)
+                yield from _spoilt(trial, honest, Spoil(suspect, exchange, path, kind), lost)
 
 
 def _spoilt(trial: Trial, honest: Spoiling, spoil: Spoil, lost: str) -> Problems:
