@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedquilt.analysis.continual import Recalled
-from fedquilt.analysis.continual_view import NAMES
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
 from fedquilt.models.masked import masking
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots
 from fedquilt.rounds.client import one_thread
+from fedquilt.show.models import NAMES
 
 ROWS, SHOWN, NEAR = 300, 10, 6  # rows of a task on the map; prototypes shown; images of each
 

@@ -39,7 +39,7 @@ def sweep(
     from fedquilt.config.config import load
     from fedquilt.config.space import read_set
     from fedquilt.show.progress import Progress
-    from fedquilt.show.sweep_view import sweep_table
+    from fedquilt.show.studies import sweep_table
     from fedquilt.studies.sweep import planned
     from fedquilt.studies.sweep import sweep as sweep_all
 
@@ -114,8 +114,8 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
     """
     from fedquilt.config.config import load
-    from fedquilt.show.comparison_view import comparison_table
     from fedquilt.show.progress import Progress
+    from fedquilt.show.studies import comparison_table
     from fedquilt.studies.compare import cells
     from fedquilt.studies.compare import compare as compare_all
 

@@ -1,11 +1,14 @@
-"""Pictures of a comparison: accuracy and loss by round, clients' accuracies at the end, rounds to a target; and the
-table of it all. In pictures a method's seeds are averaged round by round.
+"""Pictures and tables of comparisons and sweeps.
 
-The picture of Localize-and-Stitch beside its baselines: accuracy of the merged model by round.
+Of a comparison: accuracy and loss by round, clients' accuracies at the end, rounds to a target, and the picture of
+Localize-and-Stitch beside its baselines; a method's seeds are averaged round by round. Of a sweep: validation accuracy
+by each setting that was varied.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,8 +21,10 @@ from fedquilt.core.plain import JSON, Floats, Ints, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots, write_csv
+from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.targets import first_reach
 from fedquilt.results.tables import span
+from fedquilt.storage.files import to_json
 
 Rows = Sequence[Mapping[str, JSON]]
 Histories = Mapping[str, Sequence[Rows]]  # for each method, for each seed, the rows of metrics/rounds.jsonl
@@ -251,3 +256,44 @@ def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Pa
         if axis.get_legend_handles_labels()[0]:  # there may be no method to draw
             axis.legend(loc="lower right")
         return save(figure, path, ("method", "round", measure), rows).with_suffix(".svg")
+
+
+COLUMNS = ("valid", "valid_half_95", "seeds", "rounds", "megabytes", "seconds", "best")
+
+
+def as_csv(rows: Rows) -> str:
+    """One line for each point, best first; of test numbers there are none."""
+    text = io.StringIO()
+    names = list(rows[0]["values"]) if rows else []
+    writer = csv.writer(text)
+    writer.writerow(["point", *names, *("valid_accuracy" if c == "valid" else c for c in COLUMNS)])
+    for row in best_first([dict(r) for r in rows]):
+        writer.writerow([row["point"], *(plain(row["values"][n]) for n in names), *(row[c] for c in COLUMNS)])
+    return text.getvalue()
+
+
+def plain(value: JSON) -> JSON:
+    """A value as one cell."""
+    return value if isinstance(value, int | float | str) else to_json(value)
+
+
+def draw(rows: Rows, names: Sequence[str], path: Path) -> Path:
+    """Validation accuracy by each setting that was varied; the best point stands out."""
+    scored = [row for row in rows if row["valid"] is not None]
+    with rc_context(STYLE):
+        figure, axes = subplots(1, len(names), figsize=(1.5 + 3.0 * len(names), 3.4), sharey=True, squeeze=False)
+        for axis, name in zip(axes[0], names, strict=True):
+            values = [row["values"][name] for row in scored]
+            numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            shown = values if numeric else [str(plain(v)) for v in values]
+            axis.scatter(shown, [row["valid"] for row in scored], color=COLOURS[0], s=22, alpha=0.8)
+            for row, value in zip(scored, shown, strict=True):
+                if row["best"]:
+                    axis.scatter([value], [row["valid"]], color=COLOURS[1], s=70, marker="*", zorder=3, label="best")
+            if numeric and min(values) > 0 and max(values) >= 20 * min(values):
+                axis.set_xscale("log")
+            axis.set(xlabel=name)
+        axes[0][0].set(ylabel="validation accuracy")
+        axes[0][-1].legend(loc="best")
+        told = [(row["point"], *(plain(row["values"][n]) for n in names), row["valid"]) for row in scored]
+        return save(figure, path, ("point", *names, "valid_accuracy"), told)

@@ -15,6 +15,7 @@ from fedquilt.core.plain import JSON, Ints, Row
 from fedquilt.metrics.energy import in_words
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
 from fedquilt.results.statistics.targets import MEGABYTE
+from fedquilt.show.progress import span
 from fedquilt.storage.finished import in_messages, modes_line, validated
 from fedquilt.storage.mending import missing_of
 from fedquilt.storage.mending import told as lost_in_words
@@ -22,7 +23,6 @@ from fedquilt.terminal import console as console
 from fedquilt.terminal import say, show_table
 
 if TYPE_CHECKING:
-    from fedquilt.analysis.merging import Request
     from fedquilt.data import Federation, Stream
 
 MAJORITY = (
@@ -222,26 +222,27 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def merged_models(request: Request, quiet: bool) -> Row:
-    """Merge saved models under a progress bar, and tell what happened."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+def watched(lines: Sequence[Row], title: str) -> None:
+    """The runs as a table, and what is missing of them."""
+    listing(_watched_rows(lines), title)
+    for line in lines:
+        if line["missing"]:
+            say(f"note: {line['label']}: {line['missing']}")
 
-    from fedquilt.analysis.merging import card_of, merge_files, part_of
 
-    columns = (TextColumn("merging"), BarColumn(), MofNCompleteColumn(), TextColumn("numbers"), TimeRemainingColumn())
-    with Bars(*columns, console=console, disable=quiet, transient=True) as bars:
-        bar = bars.add_task("merging", total=None)
-        found = merge_files(request, lambda name, numbers: bars.advance(bar, numbers))
-    if not quiet:
-        for place, model in enumerate(found["models"]):
-            say(f"{model['path']}  {part_of(found, place)}".rstrip())
-        if found["base"] is not None:
-            say(
-                f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
-                f"with both signs {100 * found['conflicts']:.2f} %"
-            )
-        say(f"{found['numbers']} weights in {found['tensors']} tensors, {found['seconds']:.1f} s")
-        say(f"model {found['out']}")
-        say(f"card  {card_of(request.out)}")
-    return found
+def _watched_rows(lines: Sequence[Row]) -> list[Row]:
+    """The runs as rows of a table."""
+    return [
+        {
+            "run": line["label"] + (f", seed {line['seed']}" if line["group"] else ""),
+            "state": line["state"],
+            "rounds": f"{line['round']}/{line['rounds'] or '?'}",
+            "left": "" if line["left"] is None else span(line["left"]),
+            "accuracy, %": metric(PRIMARY).written(line["accuracy"], line["accuracy_half"])
+            + (" (validation)" if line["accuracy_on"] == "validation" else ""),
+            "loss": "" if line["loss"] is None else f"{line['loss']:.4f}",
+            "MB": f"{line['up'] + line['down']:.2f}",
+            "left out": line["left_out"] or "",
+        }
+        for line in lines
+    ]

@@ -15,7 +15,7 @@ from fedquilt.metrics.table import PRIMARY, ROWS_HALF
 from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table, text
 from fedquilt.report.gather import Gathered
-from fedquilt.report.panels.curves import thinned
+from fedquilt.report.panels.clients import thinned
 from fedquilt.results.clusters import LOG, clusters_in, history, placed_words
 from fedquilt.results.views import RunView
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fedquilt.core.plain import Row
 from fedquilt.report.blocks import Block, Panel, chart, column, facts, table, text
 from fedquilt.report.gather import Gathered
+from fedquilt.results.comparison_plots import plain
 from fedquilt.results.ranking import best_first, ranking
-from fedquilt.results.sweep_plot import plain
 
 TAB = "Sweep"
 
