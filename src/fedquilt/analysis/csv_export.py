@@ -12,7 +12,7 @@ the method has none). Accuracies are fractions, on test rows; six decimals.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedquilt.core.plain import JSON, Row
@@ -36,7 +36,7 @@ CLUSTER = ("round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambd
 def export_csv(run: str | Path, to: str | Path) -> Row:
     """Write the files of a run below the folder ``to``; tells how many clients and rounds there were."""
     source, top = RunFolder(Path(run)), Path(to)
-    if top.is_dir() and any(top.iterdir()):
+    if any(top.glob("*")):
         raise InputError(f"'{top}' is not empty, and tables of two runs would mix there. Give a new folder.")
     rounds = [r for r in source.rows("metrics/rounds.jsonl") if "test_accuracy" in r]
     if not rounds:
@@ -47,15 +47,24 @@ def export_csv(run: str | Path, to: str | Path) -> Row:
     measured = any(visit.get("joules") is not None for visit in visits.values())
     clients = _by_client(source.rows("metrics/clients.jsonl"), visits, measured)
     for client, rows in clients.items():
-        place = top / f"client_{file_name(client)}"
-        _write(place / "metrics.csv", CLIENT, (row[: len(CLIENT)] for row in rows))
-        _write(place / "deployed.csv", DEPLOYED, ([row[0], *row[len(CLIENT) :]] for row in rows))
-    log = [c | {"round": r["round"]} for r in source.rows(LOG) for c in r.get("clusters", [])]
-    if log:
-        keys = ("round", "cluster", "clients", "accuracy", "embedding_distance", "lambda")
-        _write(top / "cluster_metrics.csv", CLUSTER, _fields(log, keys))
+        _write_client(top / f"client_{file_name(client)}", rows)
+    scored = _write_clusters(top, source.rows(LOG))
     told = "in joules" if measured else _no_joules(source)
-    return {"folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": bool(log), "energy": told}
+    return {"folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": scored, "energy": told}
+
+
+def _write_client(place: Path, rows: Iterable[Sequence[JSON]]) -> None:
+    _write(place / "metrics.csv", CLIENT, (row[: len(CLIENT)] for row in rows))
+    _write(place / "deployed.csv", DEPLOYED, ([row[0], *row[len(CLIENT) :]] for row in rows))
+
+
+def _write_clusters(top: Path, log: Iterable[Row]) -> bool:
+    """The scores of clusters; whether there are any."""
+    rows = [c | {"round": r["round"]} for r in log for c in r.get("clusters", [])]
+    keys = ("round", "cluster", "clients", "accuracy", "embedding_distance", "lambda")
+    if rows:
+        _write(top / "cluster_metrics.csv", CLUSTER, _fields(rows, keys))
+    return bool(rows)
 
 
 def _fields(rows: Iterable[Mapping[str, JSON]], names: Iterable[str]) -> list[list[JSON]]:

@@ -247,12 +247,17 @@ def _labels(path: Path, found: Mapping[str, JSON], classes: int) -> Tensor:
 
 def _rows(path: Path, mode: Mode) -> tuple[tuple[str, ...], Array, Tensor | None]:
     """Names, rows as they are stored, and labels if there are any."""
-    if not path.is_dir():
-        found = load(path)
-        if "x" not in found:
-            raise InputError(f"{path} has the keys {', '.join(sorted(found)) or '(none)'}. It needs x, the rows.")
-        labels = _labels(path, found, mode.about["classes"]) if "y" in found else None
-        return tuple(map(str, range(len(found["x"])))), found["x"], labels
+    if path.is_dir():
+        return *_pictures(path, mode), None
+    found = load(path)
+    if "x" not in found:
+        raise InputError(f"{path} has the keys {', '.join(sorted(found)) or '(none)'}. It needs x, the rows.")
+    labels = _labels(path, found, mode.about["classes"]) if "y" in found else None
+    return tuple(map(str, range(len(found["x"])))), found["x"], labels
+
+
+def _pictures(path: Path, mode: Mode) -> tuple[tuple[str, ...], Array]:
+    """The images of a folder, named and stored as the run's were."""
     stored = mode.about["stored"]
     if mode.about["dtype"] != "torch.uint8" or len(stored) != 3 or stored[1] != stored[2] or stored[0] not in (1, 3):
         raise InputError(
@@ -265,7 +270,7 @@ def _rows(path: Path, mode: Mode) -> tuple[tuple[str, ...], Array, Tensor | None
     images = decoded(files, stored[1])
     if stored[0] == 1:
         images = np.rint(np.tensordot(images, GREY, axes=(1, 0)))[:, None].clip(0, 255).astype(np.uint8)
-    return tuple(str(p.relative_to(path)) for p in files), images, None
+    return tuple(str(p.relative_to(path)) for p in files), images
 
 
 def _table(config: Config, mode: Mode, x: Array) -> Table:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +150,8 @@ def _local(played: Played, examiner: TailExaminer, shared: Heads | None, rule: R
             continue
         views, alone = _client_scores(played, examiner, shared, rule, client, table)
         labels = labels_of(table)
-        for name, scores in views.items():
-            for how, here in (("plain", None), ("masked", counts > 0)):
-                tallies.setdefault(name, {}).setdefault(how, []).append(tally(masked(scores, here), labels))
+        for (name, scores), (how, here) in product(views.items(), (("plain", None), ("masked", counts > 0))):
+            tallies.setdefault(name, {}).setdefault(how, []).append(tally(masked(scores, here), labels))
         for kind, tiers in groups_of(counts).items():
             groupings[kind].append(tiers)
         rows.append(int(counts.sum()))
@@ -187,8 +187,8 @@ def _client_scores(
 def _collapsed(played: Played, examiner: TailExaminer, shared: Heads, rule: Realign) -> Row:
     """Neural collapse of the training rows' features, and norms of the heads' rows."""
     tables = [played.federation.site(c, played.learned.done - 1).train for c in played.clients]
-    features = torch.cat([examiner.features(shared, t) for t in tables])
-    labels = torch.cat([labels_of(t) for t in tables])
+    features = torch.cat([*map(partial(examiner.features, shared), tables)])
+    labels = torch.cat([*map(labels_of, tables)])
     frame = None if shared.fixed is None else shared.fixed.weight
     measures = asdict(collapse(features, labels, played.counts.shape[1], frame))
     norms = {"global": shared.general, "realigned": rule.whole(shared.general)}

@@ -55,6 +55,10 @@ class Gathered:
         """The place of each method, which gives it its colour."""
         return {label: i for i, label in enumerate(self.methods)}
 
+    def named(self, view: RunView) -> Row:
+        """A run's method with its place, and its seed: where a line of a table begins."""
+        return {"method": view.label, "place": self.places[view.label], "seed": view.seed}
+
     @cached_property
     def federation(self) -> Row:
         """Who has which labels; empty if it was not written."""

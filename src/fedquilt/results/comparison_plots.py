@@ -11,10 +11,12 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedquilt.core.plain import JSON, Floats, Ints, Row
@@ -173,30 +175,33 @@ def comparison_table(
         "P10 client acc",
         "P90 client acc",
         "Max client acc",
-        *(f"Final {m.name.replace('accuracy', 'acc')}{half}" for m in others for half in ("", " half 95 %")),
+        *chain.from_iterable(_headings(m.name) for m in others),
         "Majority class acc",
     )
     rows = []
     for label, seeds in histories.items():
-        accuracy = over_seeds(seeds, "test_accuracy")[1]
-        reached = rounds_to(seeds, target)
-        spread = np.array(list(clients.get(label, {}).values()))
-        ends = [float(np.percentile(spread, q)) if len(spread) else math.nan for q in (0, 10, 90, 100)]
-        rows.append(
-            (
-                label,
-                _last(seeds, "test_accuracy"),
-                _last(seeds, "test_accuracy_std"),
-                float(accuracy.max()) if len(accuracy) else math.nan,
-                _last(seeds, "test_loss"),
-                f">{last_round(seeds)}" if reached is None else reached,
-                *ends,
-                *(number for m in others for number in _sure(seeds, f"test_{m.id}")),
-                majority,
-            )
-        )
+        own = list(clients.get(label, {}).values()) or [math.nan]
+        sure = chain.from_iterable(_sure(seeds, f"test_{m.id}") for m in others)
+        rows.append([label, *_ends(seeds, target), *np.percentile(own, (0, 10, 90, 100)).tolist(), *sure, majority])
     write_csv(path, header, [[f"{v:.6f}" if isinstance(v, float) else v for v in row] for row in rows])
     return path
+
+
+def _ends(seeds: Sequence[Rows], target: float) -> tuple[float | str, ...]:
+    """A method's accuracy at its last round and at its best one, its loss, and when it reached the target."""
+    accuracy, reached = over_seeds(seeds, "test_accuracy")[1], rounds_to(seeds, target)
+    return (
+        _last(seeds, "test_accuracy"),
+        _last(seeds, "test_accuracy_std"),
+        float(accuracy.max()) if len(accuracy) else math.nan,
+        _last(seeds, "test_loss"),
+        f">{last_round(seeds)}" if reached is None else reached,
+    )
+
+
+def _headings(metric: str) -> tuple[str, str]:
+    name = f"Final {metric.replace('accuracy', 'acc')}"
+    return name, f"{name} half 95 %"
 
 
 def _last(seeds: Sequence[Rows], name: str) -> float:
@@ -277,22 +282,31 @@ def plain(value: JSON) -> JSON:
     return value if isinstance(value, int | float | str) else to_json(value)
 
 
+def numeric(values: Sequence[JSON]) -> bool:
+    """Whether all of them are numbers."""
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
+def _draw_setting(axis: Axes, scored: Rows, name: str) -> None:
+    """The points by one setting."""
+    values = [row["values"][name] for row in scored]
+    shown = values if numeric(values) else [str(plain(v)) for v in values]
+    axis.scatter(shown, [row["valid"] for row in scored], color=COLOURS[0], s=22, alpha=0.8)
+    for row, value in zip(scored, shown, strict=True):
+        if row["best"]:
+            axis.scatter([value], [row["valid"]], color=COLOURS[1], s=70, marker="*", zorder=3, label="best")
+    if numeric(values) and 0 < 20 * min(values) <= max(values):
+        axis.set_xscale("log")
+    axis.set(xlabel=name)
+
+
 def draw(rows: Rows, names: Sequence[str], path: Path) -> Path:
     """Validation accuracy by each setting that was varied; the best point stands out."""
     scored = [row for row in rows if row["valid"] is not None]
     with rc_context(STYLE):
         figure, axes = subplots(1, len(names), figsize=(1.5 + 3.0 * len(names), 3.4), sharey=True, squeeze=False)
         for axis, name in zip(axes[0], names, strict=True):
-            values = [row["values"][name] for row in scored]
-            numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-            shown = values if numeric else [str(plain(v)) for v in values]
-            axis.scatter(shown, [row["valid"] for row in scored], color=COLOURS[0], s=22, alpha=0.8)
-            for row, value in zip(scored, shown, strict=True):
-                if row["best"]:
-                    axis.scatter([value], [row["valid"]], color=COLOURS[1], s=70, marker="*", zorder=3, label="best")
-            if numeric and min(values) > 0 and max(values) >= 20 * min(values):
-                axis.set_xscale("log")
-            axis.set(xlabel=name)
+            _draw_setting(axis, scored, name)
         axes[0][0].set(ylabel="validation accuracy")
         axes[0][-1].legend(loc="best")
         told = [(row["point"], *(plain(row["values"][n]) for n in names), row["valid"]) for row in scored]

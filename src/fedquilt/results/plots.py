@@ -75,7 +75,7 @@ def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]], majo
 def _series(seeds: Sequence[Sequence[Mapping[str, JSON]]]) -> tuple[Ints, Floats, Floats]:
     """Rounds at which every seed was scored, accuracies [seeds, rounds], and mean traffic so far in MB."""
     scored = [{r["round"]: r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None} for rows in seeds]
-    rounds = np.array(sorted(set.intersection(*(set(s) for s in scored))))
+    rounds = np.array(sorted(set.intersection(*map(set, scored))))
     accuracy = np.array([[s[r] for r in rounds] for s in scored])
     sent = []
     for rows in seeds:  # by the round's number: a log may lack rows

@@ -17,14 +17,12 @@ from torch import Tensor
 from fedquilt.core.plain import JSON, Floats, Row
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.metrics.clusters import churn, tree_distances
-from fedquilt.metrics.table import PRIMARY, metric, metrics
+from fedquilt.metrics.table import PRIMARY, Metric, metric, metrics
 from fedquilt.pieces.clustering.result import ClusterResult, members
-from fedquilt.results.clusters import LOG, clusters_in, history, placed_words
+from fedquilt.results.clusters import LOG, clusters_in, cut_between, history, members_words, placed_words, tree_clusters
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots
 from fedquilt.storage.folder import RunFolder
 from fedquilt.terminal import say, show_table
-
-SHOWN = 20  # clients that a line names
 
 
 def viewed(folder: Path, to: Path | None = None) -> Row:
@@ -74,8 +72,7 @@ def clusters_table(found: Mapping[str, JSON]) -> None:
     """In the terminal."""
     _scores(found)
     for row in found["clusters"]:
-        named = ", ".join(str(c) for c in row["members"][:SHOWN]) + (" ..." if len(row["members"]) > SHOWN else "")
-        say(f"cluster {row['cluster']}: {named or 'nobody'}")
+        say(f"cluster {row['cluster']}: {members_words(row['members']) or 'nobody'}")
     _met(found)
     known = {n: v for n, v in found["measures"].items() if v is not None}
     if known:
@@ -92,26 +89,31 @@ def clusters_table(found: Mapping[str, JSON]) -> None:
 def _scores(found: Mapping[str, JSON]) -> None:
     """The scores of each cluster's clients."""
     title = f"{found['k']} clusters ({found['criterion']}), round {found['round']}; accuracy in %"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     strengths = any(row.get("lambda") is not None for row in found["clusters"])
     first, others = metric(PRIMARY), [m for m in metrics("table") if m.id != PRIMARY]
-    names = ("cluster", "size", "accuracy", "std", "least", *(m.short for m in others), "majority", "far")
-    for name in (*names, "lambda") if strengths else names:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    names = ("cluster", "size", "accuracy", "std", "least", *(m.short for m in others), "majority", "far", "lambda")
+    for name in names if strengths else names[:-1]:
         table.add_column(name, justify="right", no_wrap=True)  # fits 80 columns
     for row in found["clusters"]:
-        numbers = [
-            first.told(row, PRIMARY),
-            *(first.written(row.get(f"{PRIMARY}_{end}")) for end in ("std", "least")),
-            *(m.told(row, m.id) for m in others),
-            first.written(row.get("majority_class")),
-        ]
-        more = [_short(row.get("embedding_distance"))] + ([_short(row.get("lambda"))] if strengths else [])
-        table.add_row(str(row["cluster"]), str(len(row["members"])), *(number or "-" for number in numbers), *more)
+        more = [_short(row.get("embedding_distance")), _short(row.get("lambda"))][: 1 + strengths]
+        table.add_row(str(row["cluster"]), str(len(row["members"])), *_numbers(row, first, others), *more)
     show_table(table)
     say(
         "Means over clients, ± 95 % for the number of test rows; std, least: over clients; far: from the cluster's "
         "embedding to the common one."
     )
+
+
+def _numbers(row: Mapping[str, JSON], first: Metric, others: Sequence[Metric]) -> list[str]:
+    """The scores of a cluster's clients, beside the majority class."""
+    told = [
+        first.told(row, PRIMARY),
+        *(first.written(row.get(f"{PRIMARY}_{end}")) for end in ("std", "least")),
+        *(m.told(row, m.id) for m in others),
+        first.written(row.get("majority_class")),
+    ]
+    return [number or "-" for number in told]
 
 
 def _met(found: Mapping[str, JSON]) -> None:
@@ -144,15 +146,6 @@ def staircase(tree: Tensor) -> list[tuple[float, int]]:
     return [(0.0, len(heights) + 1)] + [(float(h), len(heights) - i) for i, h in enumerate(np.sort(heights))]
 
 
-def cut_between(tree: Tensor, k: int) -> tuple[float, float]:
-    """The heights between which a cut leaves K clusters: the last merge made and the first refused."""
-    heights = np.sort(tree[:, 2].double().numpy())
-    made = len(heights) + 1 - k
-    low = float(heights[made - 1]) if made > 0 else 0.0
-    high = float(heights[made]) if made < len(heights) else float(heights[-1]) * 1.1 if len(heights) else 1.0
-    return low, high
-
-
 def tree_picture(found: ClusterResult, path: Path) -> Path | None:
     """The dendrogram with the cut, and K by threshold; None without a tree."""
     if found.tree is None or not len(found.tree):
@@ -178,13 +171,9 @@ def tree_picture(found: ClusterResult, path: Path) -> Path | None:
 
 def _cut(found: ClusterResult, tree: Tensor) -> float:
     """Where the line goes: at the threshold if one was given and lies there, else half-way between two merges."""
-    low, high = cut_between(tree, _tree_clusters(found))
+    low, high = cut_between(tree, tree_clusters(found))
     given = found.measures.get("threshold")
     return given if given is not None and low < given < high else (low + high) / 2
-
-
-def _tree_clusters(found: ClusterResult) -> int:
-    return len({found.labels[c] for c in found.order if c in found.labels}) or 1
 
 
 def _dendrogram(axis: Axes, tree: Floats, found: ClusterResult, cut: float) -> None:
@@ -202,7 +191,7 @@ def _dendrogram(axis: Axes, tree: Floats, found: ClusterResult, cut: float) -> N
     dendrogram(tree, ax=axis, link_color_func=paint, labels=names, no_labels=leaves > NAMED, leaf_rotation=90)
     axis.axhline(cut, color=COLOURS[1], linestyle="--", linewidth=1.2)
     axis.annotate(
-        f"cut, {_tree_clusters(found)} clusters",
+        f"cut, {tree_clusters(found)} clusters",
         (1, cut),
         xycoords=("axes fraction", "data"),
         ha="right",
@@ -253,7 +242,7 @@ def river_picture(rounds: History, path: Path) -> Path | None:
     if not rounds:
         return None
     shown = _thinned(rounds)
-    clients = in_order(sorted({c for _, labels in shown for c in labels}, key=str))
+    clients = in_order(sorted(set().union(*(labels for _, labels in shown)), key=str))
     with rc_context(STYLE):
         figure, axis = subplots(figsize=(min(16.0, 4 + 0.5 * len(shown)), 4.4))
         for x, (_, labels) in enumerate(shown):
@@ -263,12 +252,16 @@ def river_picture(rounds: History, path: Path) -> Path | None:
             _flow(axis, x, shown[x][1], shown[x + 1][1])
         axis.set_xticks(range(len(shown)), [str(r) for r, _ in shown])
         axis.set(xlabel="round", ylabel="clients", title="Clusters over rounds", ylim=(0, None))
-        for cluster in sorted({k for _, labels in shown for k in labels.values()})[: len(COLOURS)]:
-            axis.plot([], [], color=colour(cluster), linewidth=6, label=f"cluster {cluster}")
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _legend(axis, shown)
         axis.grid(False)
         rows = [(r, c, labels[c]) for r, labels in rounds for c in clients if c in labels]
         return save(figure, path, ("round", "client", "cluster"), rows)
+
+
+def _legend(axis: Axes, shown: History) -> None:
+    for cluster in sorted({k for _, labels in shown for k in labels.values()})[: len(COLOURS)]:
+        axis.plot([], [], color=colour(cluster), linewidth=6, label=f"cluster {cluster}")
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _thinned(rounds: History, most: int = 40) -> History:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from fedquilt.analysis.continual import NAMES, NUMBERS
 from fedquilt.analysis.merging import Request, card_of, merge_files, part_of
 from fedquilt.analysis.pretrain import Pretraining, pretrain
 from fedquilt.analysis.pretrain_card import PICTURE, TEXT
@@ -69,10 +70,10 @@ MEASURES = {
     "macro_f1": "F1",
     "calibration_error": "ECE",
 }
-GROUPS = {
-    "by_share": {"head": "head", "middle": "mid", "tail": "tail"},
-    "by_count": {"head": ">100", "middle": "mid", "tail": "<20"},
-}
+TIERS = (
+    *(("by_share", group, short) for group, short in (("head", "head"), ("middle", "mid"), ("tail", "tail"))),
+    *(("by_count", group, short) for group, short in (("head", ">100"), ("middle", "mid"), ("tail", "<20"))),
+)
 
 
 def tails_tables(found: Mapping[str, JSON]) -> None:
@@ -101,26 +102,15 @@ def _by_mode(title: str, rows: Mapping[str, Mapping[str, JSON]]) -> None:
     first = next(iter(rows.values()))
     share = metric(PRIMARY)
     names = {name: short for name, short in MEASURES.items() if name in first}
-    groups = [(kind, group, short) for kind, tiers in GROUPS.items() for group, short in tiers.items()]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, collapse_padding=True)
     table.add_column("mode", min_width=10)
-    for short in (*names.values(), *(short for _, _, short in groups)):
+    for short in (*names.values(), *(short for _, _, short in TIERS)):
         table.add_column(short, justify="right", min_width=5)
     for mode, row in rows.items():
         told = [share.told(row, name) for name in names]
-        told += [share.written(row[kind][group]) for kind, group, _ in groups]
+        told += [share.written(row[kind][group]) for kind, group, _ in TIERS]
         table.add_row(mode, *(text.replace(" ± ", "\n± ") or "-" for text in told))  # below each other: fits 80 columns
     show_table(table)
-
-
-NAMES = {
-    "probe": "linear probe, own task",
-    "neighbours": "20 neighbours, own task",
-    "probe_all": "linear probe, all tasks",
-    "neighbours_all": "20 neighbours, all tasks",
-    "loss": "reconstruction loss",
-}
-NUMBERS = {"average": "average", "incremental": "increm.", "forgetting": "forgot", "backward": "BWT", "forward": "FWT"}
 
 
 def continual_tables(found: Mapping[str, JSON]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,22 +56,28 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
 def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
     """The scores at the chosen round and at the last, above those of the majority class."""
     best, last = result.get("best") or {}, result.get("last") or {}
+    how = "chosen on validation" if validated(result) else "no validation rows to choose on"
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
-    how = "chosen on validation" if validated(result) else "no validation rows to choose on"
-    table.add_column(f"round {result['best_round']} ({how})", justify="right")
-    table.add_column(f"round {result['rounds']} (last)", justify="right")
+    for title in (f"round {result['best_round']} ({how})", f"round {result['rounds']} (last)"):
+        table.add_column(title, justify="right")
     for m, name, label in _labels("test_accuracy" in last):
         if name in last:
-            table.add_row(label + ", %" * m.share, m.told(best, name) or "-", m.told(last, name) or "-")
-    for name, share, half, where in MAJORITY:
-        if name in last and result.get(share) is not None:
-            least = metric(PRIMARY).written(result[share], result.get(half))
-            table.add_row(f"majority class, {where}, %", least, least, style="dim")
-            break
+            table.add_row(label + ", %" * m.share, *(m.told(row, name) or "-" for row in (best, last)))
+    if majority := _majority(result, last):
+        table.add_row(*majority, style="dim")
     show_table(table)
     if any(name.endswith(ROWS_HALF) for name in last):
         say("± is the 95 % interval that the number of test rows leaves.")
+
+
+def _majority(result: Mapping[str, JSON], last: Mapping[str, JSON]) -> tuple[str, ...]:
+    """The accuracy of the majority class as a line; nothing where it is not known."""
+    for name, share, half, where in MAJORITY:
+        if name in last and result.get(share) is not None:
+            least = metric(PRIMARY).written(result[share], result.get(half))
+            return f"majority class, {where}, %", least, least
+    return ()
 
 
 def _notes(result: Mapping[str, JSON]) -> None:
@@ -201,6 +207,15 @@ def _measured(counts: Ints, federation: Federation) -> None:
     if distance is not None:
         say(f"label distance {distance:.3f} (Jensen-Shannon, mean over pairs of clients; 0 equal, 1 nothing shared)")
     say(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
+
+
+def narrow(title: str | None, first: str, others: Iterable[str]) -> Table:
+    """A table of little width: names on the left, which may be folded, and numbers on the right."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def listing(rows: Sequence[Mapping[str, JSON]], title: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -131,18 +132,22 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, JSON], missing: Missin
     """Write what the other logs tell of rounds without a row; the rounds of which that is so."""
     rows = {row["round"]: row for row in read(folder, ROUNDS)}
     wanted = set(range(1, done + 1)) - rows.keys()
-    told_by = (VISITS, LEDGER, PHASES, CLIENTS)
-    gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
     made = {r: dict(row) for row in (known.get("best"), known.get("last")) if row and (r := row.get("round")) in wanted}
-    others = {name: _by_round(read(folder, name)) for name in told_by}
-    for round in wanted - made.keys() - gone:
-        if others[VISITS].get(round) or others[LEDGER].get(round):
-            made[round] = _row(round, {name: found.get(round, []) for name, found in others.items()})
+    made |= _from_others(folder, wanted - made.keys(), missing)
     if made:
         whole = rows | made
         content = "".join(to_json(whole[round]) + "\n" for round in sorted(whole))
         write_atomic(folder / ROUNDS, content.encode(), folder)
     return set(made)
+
+
+def _from_others(folder: Path, wanted: set[int], missing: Missing) -> dict[int, Row]:
+    """The rows of these rounds that the other logs tell of, if these lack nothing of them."""
+    told_by = (VISITS, LEDGER, PHASES, CLIENTS)
+    gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
+    others = {name: _by_round(read(folder, name)) for name in told_by}
+    told = others[VISITS].keys() | others[LEDGER].keys()
+    return {r: _row(r, {name: found.get(r, []) for name, found in others.items()}) for r in (wanted - gone) & told}
 
 
 def _by_round(rows: list[Row]) -> dict[int, list[Row]]:
@@ -158,9 +163,7 @@ def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
     losses = [(v["examples"], v["loss"]) for v in visits if v.get("loss") is not None]
     examples = sum(n for n, _ in losses)
     sent = {name: _sum(visits, name) + _sum(ledger, f"bytes_{name.partition('_')[2]}") for name in _SUMS}
-    spent: dict[str, float] = {}
-    for phase in phases:
-        spent[f"seconds_{phase['phase']}"] = spent.get(f"seconds_{phase['phase']}", 0.0) + (phase.get("seconds") or 0.0)
+    spent = _seconds(phases)
     whole = sum(spent.values())
     return {
         "round": round,
@@ -175,6 +178,14 @@ def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
         "seconds": whole,
         "rebuilt": True,
     }
+
+
+def _seconds(phases: list[Row]) -> dict[str, float]:
+    """Of each phase, by the name that a round has for it."""
+    spent: dict[str, float] = defaultdict(float)
+    for phase in phases:
+        spent[f"seconds_{phase['phase']}"] += phase.get("seconds") or 0.0
+    return dict(spent)
 
 
 def _sum(rows: list[Row], name: str) -> float:

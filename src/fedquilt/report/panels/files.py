@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedquilt.analysis.continual import FILE
+from fedquilt.analysis.continual import FILE, NAMES, NUMBERS
 from fedquilt.core.plain import Row
 from fedquilt.report.blocks import Block, Panel, chart, column, numbers, picture, table
 from fedquilt.report.gather import Gathered
-from fedquilt.report.panels.clients import MOST, thinned
+from fedquilt.report.panels.clients import MOST, series_of, thinned
 from fedquilt.results.views import RunView, read_json
-from fedquilt.show.models import NAMES, NUMBERS
 
 TAILS = ("tails/tails.json", "modes/scores.json")
 AUDITS = ("audit/audit.json", "audit.json")
@@ -27,29 +26,9 @@ def tails(found: Gathered) -> Panel | None:
     for view in found.views:
         scored = next((s for name in TAILS if (s := read_json(view.folder / name))), {})
         for where, modes in (("common test set", scored.get("global", {})), ("clients, own rows", _plain(scored))):
-            for mode, numbers_ in modes.items():
-                share = numbers_.get("by_share", {})
-                rows.append(
-                    {
-                        "method": view.label,
-                        "place": found.places[view.label],
-                        "seed": view.seed,
-                        "where": where,
-                        "mode": mode,
-                        "accuracy": numbers_.get("accuracy"),
-                        "balanced": numbers_.get("balanced_accuracy"),
-                        **{tier: share.get(tier) for tier in ("head", "middle", "tail")},
-                    }
-                )
+            rows += [{**found.named(view), "where": where, "mode": mode, **_tiers(one)} for mode, one in modes.items()]
         if scored.get("global"):
-            order = np.argsort(-np.asarray(scored["rows"]), kind="stable").tolist()
-            bars = [
-                {"name": f"{c} ({scored['rows'][c]})", "part": mode, "value": one["per_class"][c]}
-                for mode, one in scored["global"].items()
-                for c in order
-            ]
-            kept = [{**bar, "value": numbers([bar["value"]])[0] or 0} for bar in bars]
-            lines.append({"keys": {"method": view.label, "seed": str(view.seed)}, "bars": kept})
+            lines.append({"keys": {"method": view.label, "seed": str(view.seed)}, "bars": _by_class(scored)})
     if not rows:
         return None
     columns = (
@@ -82,6 +61,21 @@ def tails(found: Gathered) -> Panel | None:
         blocks,
         "Tiers by share of training rows: the classes that hold 75 % of them are the head, those beyond 95 % the tail.",
     )
+
+
+def _tiers(one: Row) -> Row:
+    share = {tier: one.get("by_share", {}).get(tier) for tier in ("head", "middle", "tail")}
+    return {"accuracy": one.get("accuracy"), "balanced": one.get("balanced_accuracy"), **share}
+
+
+def _by_class(scored: Row) -> list[Row]:
+    """The share right of each class in each mode, the most frequent class first."""
+    order = np.argsort(-np.asarray(scored["rows"]), kind="stable").tolist()
+    return [
+        {"name": f"{c} ({scored['rows'][c]})", "part": mode, "value": numbers([one["per_class"][c]])[0] or 0}
+        for mode, one in scored["global"].items()
+        for c in order
+    ]
 
 
 def _plain(scored: Row) -> Row:
@@ -131,15 +125,7 @@ def forgetting(found: Gathered) -> Panel | None:
     for view in found.views:
         told = read_json(view.folder / FILE)
         for name, one in told.get("measures", {}).items():
-            rows.append(
-                {
-                    "method": view.label,
-                    "place": found.places[view.label],
-                    "seed": view.seed,
-                    "measure": NAMES[name],
-                    **{n: one[n] for n in NUMBERS},
-                }
-            )
+            rows.append({**found.named(view), "measure": NAMES[name], **{n: one[n] for n in NUMBERS}})
             matrices.append(
                 {
                     "keys": {"measure": NAMES[name], "method": view.label, "seed": str(view.seed)},
@@ -183,11 +169,7 @@ def forgetting(found: Gathered) -> Panel | None:
 
 def banks(found: Gathered) -> Panel | None:
     """Rows of the prototype bank over rounds, and what became of the prototypes that came."""
-    series: list[Row] = [
-        {"name": label, "place": found.places[label], "seeds": [s for view in group if (s := _growth(view))]}
-        for label, group in found.begun.items()
-    ]
-    series = [one for one in series if one["seeds"]]
+    series = series_of(found, _growth)
     if not series:
         return None
     known = {name for one in series for seed in one["seeds"] for name in seed["values"]}
@@ -221,13 +203,10 @@ def _growth(view: RunView) -> Row | None:
     rows = [row for row in view.rounds if row.get("bank") is not None]
     if not any(row["bank"] for row in rows):
         return None
-    rows = [rows[i] for i in thinned(range(len(rows)), MOST)]
-    known = [n for n in BANK if all(row.get(n) is not None for row in rows)]
-    return {
-        "seed": view.seed,
-        "round": [row["round"] for row in rows],
-        "values": {n: numbers([row[n] for row in rows]) for n in known},
-    }
+    rows = thinned(rows, MOST)
+    told = {n: [row.get(n) for row in rows] for n in BANK}
+    values = {n: numbers(points) for n, points in told.items() if None not in points}
+    return {"seed": view.seed, "round": [row["round"] for row in rows], "values": values}
 
 
 def _pictures(view: RunView) -> list[Block]:

@@ -24,7 +24,7 @@ def ledger(found: Gathered) -> Panel | None:
     if not found.begun:
         return None
     rows = [
-        {**row, "method": v.label, "place": found.places[v.label], "seed": v.seed, "client": str(row["client"])}
+        {**row, **found.named(v), "client": str(row["client"])}
         for group in found.begun.values()
         for v in group
         for row in v.rows("ledger.jsonl")
@@ -129,26 +129,11 @@ def _mean_parts(runs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[tuple[str,
 
 def compression(found: Gathered) -> Panel | None:
     """Where codecs made messages smaller: by how much, and against plain FedAvg."""
-    rows = []
-    for label, runs in _summaries(found).items():
-        if not runs:  # no message of it counts yet, or its logs of traffic are gone
-            continue
-        mean = {k: float(np.mean([run[k] for run in runs])) for k in ("raw_up", "wire_up", "raw_down", "wire_down")}
-        if mean["raw_up"] + mean["raw_down"] < WORTH * (mean["wire_up"] + mean["wire_down"]):
-            continue
-        plain = [run["fedavg"]["up"] + run["fedavg"]["down"] for run in runs if run["fedavg"]]
-        sent = mean["wire_up"] + mean["wire_down"]
-        rows.append(
-            {
-                "method": label,
-                "place": found.places[label],
-                "up": mean["wire_up"] / MEGABYTE,
-                "up_ratio": mean["raw_up"] / mean["wire_up"] if mean["wire_up"] else None,
-                "down": mean["wire_down"] / MEGABYTE,
-                "down_ratio": mean["raw_down"] / mean["wire_down"] if mean["wire_down"] else None,
-                "fedavg_ratio": float(np.mean(plain)) / sent if plain and sent else None,
-            }
-        )
+    rows = [
+        {"method": label, "place": found.places[label], **saved}
+        for label, runs in _summaries(found).items()
+        if runs and (saved := _saved(runs))  # no message of it may count yet, or its logs of traffic are gone
+    ]
     if not rows:
         return None
     columns = (
@@ -160,6 +145,24 @@ def compression(found: Gathered) -> Panel | None:
         column("fedavg_ratio", "times less than plain FedAvg", "number", digits=1, help="head included, both ways"),
     )
     return Panel("Methods", "compression", "Compression", [table("compression", columns, rows)])
+
+
+def _saved(runs: Sequence[Row]) -> Row:
+    """What codecs saved, means over a method's runs; nothing where messages are hardly smaller."""
+    raw_up, wire_up, raw_down, wire_down = (
+        float(np.mean([run[name] for run in runs])) for name in ("raw_up", "wire_up", "raw_down", "wire_down")
+    )
+    sent = wire_up + wire_down
+    if raw_up + raw_down < WORTH * sent:
+        return {}
+    plain = [run["fedavg"]["up"] + run["fedavg"]["down"] for run in runs if run["fedavg"]]
+    return {
+        "up": wire_up / MEGABYTE,
+        "up_ratio": raw_up / wire_up if wire_up else None,
+        "down": wire_down / MEGABYTE,
+        "down_ratio": raw_down / wire_down if wire_down else None,
+        "fedavg_ratio": float(np.mean(plain)) / sent if plain and sent else None,
+    }
 
 
 SUMS = (
@@ -175,40 +178,17 @@ ON_LINKS = {"broadcast": "download", "train": "work", "upload": "upload", "aggre
 def seconds(found: Gathered) -> Panel | None:
     """Wall clock by phase, by exchange and phase, and clients' work by exchange; memory; means over seeds."""
     logs = {label: [view.rows(LOG) for view in group] for label, group in found.begun.items()}
-    kinds: dict[str, Callable[[RunView, Rows], dict[str, float]]] = {
-        "wall clock by phase": _by_phase,
-        "wall clock by exchange and phase": _by_exchange,
-        "clients' work by exchange": _work,
-        "virtual clock by exchange": _virtual,
-    }
-    variants = []
-    for kind, of in kinds.items():
-        bars = [
-            {"name": label, "part": part, "value": value}
-            for label, group in found.begun.items()
-            for part, value in _mean([of(v, rows) for v, rows in zip(group, logs[label], strict=True)]).items()
-        ]
-        variants += [{"keys": {"seconds of": kind}, "bars": bars}] if bars else []
+    bars = {kind: _bars(found, logs, of) for kind, of in KINDS.items()}
+    variants = [{"keys": {"seconds of": kind}, "bars": made} for kind, made in bars.items() if made]
     if not variants:
         return None
-    blocks: list[Block] = [chart("bars", "seconds", "Seconds per run", variants=variants, x_name="seconds")]
-    lines = [line for label in logs for line in _lines(found, label, logs[label])]
-    if lines:
-        blocks.append(
-            table(
-                "phases",
-                [c for c in COLUMNS if any(c["key"] in line for line in lines)],
-                lines,
-                filter=True,
-                fold="By exchange and phase",
-            )
-        )
+    drawn = chart("bars", "seconds", "Seconds per run", variants=variants, x_name="seconds")
     note = (
         "Phases are the server's: it makes downloads, waits for clients (or does their work, in one process), reads "
         "uploads, and works on its own state. Clients' work is summed over clients, so with several processes it "
         "exceeds the wall clock."
     )
-    return Panel("Communication", "seconds", "How long it took", blocks, note)
+    return Panel("Communication", "seconds", "How long it took", [drawn, *_by_phases(found, logs)], note)
 
 
 COLUMNS = (
@@ -229,21 +209,46 @@ COLUMNS = (
 )
 
 
+def _by_phases(found: Gathered, logs: Mapping[str, Sequence[Rows]]) -> list[Block]:
+    """The table of all methods, if their runs tell of phases."""
+    lines = [line for label in logs for line in _lines(found, label, logs[label])]
+    keys: set[str] = set().union(*lines)
+    known = [c for c in COLUMNS if c["key"] in keys]
+    return [table("phases", known, lines, filter=True, fold="By exchange and phase")] if lines else []
+
+
 def _lines(found: Gathered, label: str, logs: Sequence[Rows]) -> list[Row]:
-    """One method's table: sums over rounds, means over seeds; of memory the largest."""
+    """One method's table."""
     seen = dict.fromkeys((row["exchange"], row["phase"]) for rows in logs for row in rows)
     order = list(dict.fromkeys(exchange for exchange, _ in seen))
     keys = sorted(seen, key=lambda key: (order.index(key[0]), PHASES.index(key[1])))
-    lines = []
-    for exchange, phase in keys:
-        line = {"method": label, "place": found.places[label], "exchange": exchange or "", "phase": phase}
-        held = [row for rows in logs for row in rows if (row["exchange"], row["phase"]) == (exchange, phase)]
-        for name, key, unit in SUMS:
-            if any(key in row for row in held):
-                line[name] = sum(row.get(key, 0.0) for row in held) / unit / len(logs)
-        line["memory"] = max((row.get("memory", 0) for row in held), default=0) / MEGABYTE or None
-        lines.append(line)
-    return lines
+    whose = {"method": label, "place": found.places[label]}
+    return [
+        {**whose, "exchange": exchange or "", "phase": phase, **_spent(exchange, phase, logs)}
+        for exchange, phase in keys
+    ]
+
+
+def _spent(exchange: str | None, phase: str, logs: Sequence[Rows]) -> Row:
+    """What a phase of an exchange took: sums over rounds, means over seeds; of memory the largest."""
+    held = [row for rows in logs for row in rows if (row["exchange"], row["phase"]) == (exchange, phase)]
+    sums = {
+        name: sum(row.get(key, 0.0) for row in held) / unit / len(logs)
+        for name, key, unit in SUMS
+        if any(key in row for row in held)
+    }
+    return {**sums, "memory": max(row.get("memory", 0) for row in held) / MEGABYTE or None}
+
+
+def _bars(
+    found: Gathered, logs: Mapping[str, Sequence[Rows]], of: Callable[[RunView, Rows], dict[str, float]]
+) -> list[Row]:
+    """The parts of each method's seconds."""
+    return [
+        {"name": label, "part": part, "value": value}
+        for label, group in found.begun.items()
+        for part, value in _mean([of(v, rows) for v, rows in zip(group, logs[label], strict=True)]).items()
+    ]
 
 
 def _by_phase(view: RunView, rows: Rows) -> dict[str, float]:
@@ -277,3 +282,11 @@ def _sums(rows: Rows, name: Callable[[Mapping[str, JSON]], str], key: str) -> di
 def _mean(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for run in runs for name in run)
     return {name: float(np.mean([run.get(name, 0.0) for run in runs])) for name in names}
+
+
+KINDS: Mapping[str, Callable[[RunView, Rows], dict[str, float]]] = {
+    "wall clock by phase": _by_phase,
+    "wall clock by exchange and phase": _by_exchange,
+    "clients' work by exchange": _work,
+    "virtual clock by exchange": _virtual,
+}
