@@ -24,6 +24,7 @@ from fedquilt.results.plots import write_csv
 from fedquilt.storage.files import file_name, storage
 from fedquilt.storage.finished import result_of
 from fedquilt.storage.folder import RunFolder
+from fedquilt.storage.slots import client_id
 
 SERVER = ("round", "mean_acc", "std_acc", "mean_loss")
 CLIENT = ("round", "loss", "accuracy_before", "accuracy_after", "energy_consumed", "energy_ratio")
@@ -82,7 +83,7 @@ def _by_client(rows: Iterable[Mapping[str, JSON]], visits: Visits, measured: boo
     clients: dict[ClientId, list[list[JSON]]] = {}
     for row in rows:
         if row["model"] == "deployed" and row["split"] == "test":
-            client = _id(row["client"])
+            client = client_id(row["client"])
             clients.setdefault(client, []).append(_client(row, visits.get((row["round"], client)), measured))
     return clients
 
@@ -91,7 +92,7 @@ def _visits(rows: Iterable[Mapping[str, JSON]]) -> Visits:
     """Each client's visit of each round; of several the one that trained."""
     found: Visits = {}
     for row in rows:
-        key = (row["round"], _id(row["client"]))
+        key = (row["round"], client_id(row["client"]))
         if key not in found or row.get("steps") is not None:
             found[key] = row
     return found
@@ -114,11 +115,6 @@ def _client(row: Mapping[str, JSON], visit: Mapping[str, JSON] | None, counted: 
         row["accuracy"],
         row["loss"],
     ]
-
-
-def _id(client: JSON) -> ClientId:
-    """A client's id as it was; JSON has no tuples."""
-    return tuple(client) if isinstance(client, list) else client
 
 
 def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[JSON]]) -> None:

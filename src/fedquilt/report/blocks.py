@@ -47,6 +47,9 @@ def column(key: str, label: str, kind: str = "text", **more: JSON) -> Row:
     return {"key": key, "label": label, "kind": kind, **more}
 
 
+RUN = (column("method", "method"), column("seed", "seed", "number", digits=0))  # where lines of runs begin
+
+
 def table(key: str, columns: Sequence[Mapping[str, JSON]], rows: Sequence[Mapping[str, JSON]], **more: JSON) -> Block:
     """Rows that can be sorted, filtered and copied as Markdown, LaTeX or CSV."""
     return {"kind": "table", "key": key, "columns": list(columns), "rows": list(rows), **more}

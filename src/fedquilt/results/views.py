@@ -19,6 +19,7 @@ from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.results.statistics.targets import joules_by_round
 from fedquilt.storage.logs import CLIENTS, ROUNDS, fault, gaps, in_words, read, row_in, spans, vouched_in
 from fedquilt.storage.mending import missing_of, told
+from fedquilt.storage.slots import client_id
 
 CELLS = "comparison.json"
 
@@ -48,7 +49,7 @@ def scored_in(lines: Sequence[str]) -> ClientScores:
     rows = _tests(_likely(lines, "\n", '"deployed"', '"test"'))
     places: dict[ClientId, int] = {}
     for row in rows:
-        row["client"] = _hashable(row["client"])
+        row["client"] = client_id(row["client"])
         places.setdefault(row["client"], len(places))
     rounds = sorted({row["round"] for row in rows})
     columns = {round: i for i, round in enumerate(rounds)}
@@ -69,10 +70,6 @@ def _tests(lines: Iterable[str | bytes]) -> list[Row]:
     """The rows of lines, as far as they are test scores of the model each client would use."""
     sound = (row for line in lines if (row := row_in(line, CLIENTS)) is not None)
     return [row for row in sound if (row["model"], row["split"]) == ("deployed", "test")]
-
-
-def _hashable(client: JSON) -> ClientId:
-    return tuple(client) if isinstance(client, list) else client
 
 
 @dataclass(frozen=True)

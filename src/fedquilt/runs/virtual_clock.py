@@ -22,7 +22,8 @@ from fedquilt.errors import ConfigError, InputError
 from fedquilt.results.statistics.targets import costs_until
 from fedquilt.results.views import RunView, views_in
 from fedquilt.rounds.phases import Phase
-from fedquilt.storage.logs import PHASES, VISITS
+from fedquilt.storage.logs import PHASES, VISITS, rows_by_round
+from fedquilt.storage.slots import client_id
 
 PARTS = ("broadcast", "train", "upload", "aggregate")  # download, work, upload, server
 NEEDED = ("trip", "exchange", "client", "bytes_down", "bytes_up", "seconds", "steps")  # of a visit
@@ -182,23 +183,12 @@ def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> lis
 
 def by_round(clock: VirtualClock, view: RunView) -> dict[int, float]:
     """Virtual seconds since the beginning at the end of each round."""
-    visits, phases = _grouped(view.rows(VISITS)), _grouped(view.rows(PHASES))
+    visits, phases = rows_by_round(view.rows(VISITS)), rows_by_round(view.rows(PHASES))
     total, found = 0.0, {}
     for row in view.rounds:
         number = row["round"]
         known = [Phase(p["exchange"], p["phase"], p["seconds"]) for p in phases.get(number, []) if "seconds" in p]
-        here = [{**v, "client": _id(v["client"])} for v in visits.get(number, [])]
+        here = [{**v, "client": client_id(v["client"])} for v in visits.get(number, [])]
         total += sum(trip.seconds for trip in clock.trips(here, server_seconds(known)))
         found[number] = total
     return found
-
-
-def _grouped(rows: Sequence[Mapping[str, JSON]]) -> dict[int, list[Mapping[str, JSON]]]:
-    found: dict[int, list[Mapping[str, JSON]]] = {}
-    for row in rows:
-        found.setdefault(row["round"], []).append(row)
-    return found
-
-
-def _id(client: JSON) -> ClientId:
-    return tuple(client) if isinstance(client, list) else client

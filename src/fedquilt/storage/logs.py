@@ -145,6 +145,14 @@ def read(folder: Path, name: str) -> list[Row]:
     return [row for row in rows_in(content.splitlines(keepends=True), name) if row is not None]
 
 
+def rows_by_round(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    """The rows of each round."""
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["round"], []).append(row)
+    return found
+
+
 # How much of a log can be trusted
 
 

@@ -24,6 +24,7 @@ from fedquilt.storage.logs import (
     in_words,
     read,
     row_in,
+    rows_by_round,
     spans,
 )
 
@@ -145,16 +146,9 @@ def _from_others(folder: Path, wanted: set[int], missing: Missing) -> dict[int, 
     """The rows of these rounds that the other logs tell of, if these lack nothing of them."""
     told_by = (VISITS, LEDGER, PHASES, CLIENTS)
     gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
-    others = {name: _by_round(read(folder, name)) for name in told_by}
+    others = {name: rows_by_round(read(folder, name)) for name in told_by}
     told = others[VISITS].keys() | others[LEDGER].keys()
     return {r: _row(r, {name: found.get(r, []) for name, found in others.items()}) for r in (wanted - gone) & told}
-
-
-def _by_round(rows: list[Row]) -> dict[int, list[Row]]:
-    found: dict[int, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row["round"], []).append(row)
-    return found
 
 
 def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:

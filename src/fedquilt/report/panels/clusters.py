@@ -14,7 +14,7 @@ from fedquilt.core.table import in_order
 from fedquilt.errors import FedquiltError
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF
 from fedquilt.pieces.clustering.result import ClusterResult, members
-from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table, text
+from fedquilt.report.blocks import RUN, Block, Panel, chart, column, numbers, table, text
 from fedquilt.report.gather import Gathered
 from fedquilt.report.panels.clients import thinned
 from fedquilt.results.clusters import LOG, clusters_in, cut_between, history, members_words, placed_words, tree_clusters
@@ -74,8 +74,7 @@ def _agreed(row: Row) -> str:
 
 SCORES = (PRIMARY, PRIMARY + ROWS_HALF, f"{PRIMARY}_least", "majority_class")
 COLUMNS = (
-    column("method", "method"),
-    column("seed", "seed", "number", digits=0),
+    *RUN,
     column("cluster", "cluster", "number", digits=0),
     column("size", "clients", "number", digits=0),
     column("accuracy", "accuracy", "percent", half=SCORES[1]),

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedquilt.analysis.continual import FILE, NAMES, NUMBERS
 from fedquilt.core.plain import Row
-from fedquilt.report.blocks import Block, Panel, chart, column, numbers, picture, table
+from fedquilt.report.blocks import RUN, Block, Panel, chart, column, numbers, picture, table
 from fedquilt.report.gather import Gathered
 from fedquilt.report.panels.clients import MOST, series_of, thinned
 from fedquilt.results.views import RunView, read_json
@@ -32,8 +32,7 @@ def tails(found: Gathered) -> Panel | None:
     if not rows:
         return None
     columns = (
-        column("method", "method"),
-        column("seed", "seed", "number", digits=0),
+        *RUN,
         column("where", "rows"),
         column("mode", "mode"),
         column("accuracy", "accuracy", "percent"),
@@ -142,12 +141,7 @@ def forgetting(found: Gathered) -> Panel | None:
             pictures += _pictures(view)
     if not rows:
         return None
-    columns = (
-        column("method", "method"),
-        column("seed", "seed", "number", digits=0),
-        column("measure", "measure"),
-        *(column(n, NUMBERS[n], "number", digits=4) for n in NUMBERS),
-    )
+    columns = (*RUN, column("measure", "measure"), *(column(n, NUMBERS[n], "number", digits=4) for n in NUMBERS))
     grid = chart(
         "matrix",
         "forgetting",

@@ -11,10 +11,11 @@ import numpy as np
 
 from fedquilt.config.config import flat
 from fedquilt.core.plain import JSON, Row
-from fedquilt.report.blocks import Panel, chart, column, facts, table, text
+from fedquilt.report.blocks import RUN, Panel, chart, column, facts, table, text
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import RunView
+from fedquilt.storage.slots import client_id
 
 MOST = 80  # clients that are drawn as rows of dots
 
@@ -49,7 +50,7 @@ def federation(found: Gathered) -> Panel | None:
 
 
 def _task(found: Gathered, place: int, task: Row, several: bool) -> Row:
-    clients = [tuple(c) if isinstance(c, list) else c for c in task["clients"]]
+    clients = [client_id(c) for c in task["clients"]]
     groups = [found.groups.get(c) for c in clients] if found.groups else None
     return {
         "keys": {"task": str(place)} if several else {},
@@ -82,8 +83,7 @@ _ELSEWHERE = ("seed", "compare.")  # shown in their own columns, or no part of a
 def runs(found: Gathered) -> Panel | None:
     """Every run with its state and the hash of its final state."""
     columns = (
-        column("method", "method"),
-        column("seed", "seed", "number", digits=0),
+        *RUN,
         column("state", "state"),
         column(
             "chosen",

@@ -103,18 +103,11 @@ def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str,
     rows = {row["method"]: row for row in summary["rows"]}
     best = rows[won["method"]] if won else summary["rows"][0]
     seeds = len(summary["seeds"])
-    reached = best["rounds_to_target"]
+    reached = "never" if best["rounds_to_target"] is None else f"{best['rounds_to_target']:.1f}".removesuffix(".0")
     kind = "test accuracy" if measure == "accuracy" else "common test set"
-    cards = [
-        _best(found, best["method"], won),
-        (
-            kind,
-            _percent(best[measure]),
-            "one seed: no interval"
-            if seeds == 1
-            else f"± {100 * best[f'{measure}_half_95']:.1f} over {seeds} seeds (95 % t-interval)",
-        ),
-    ]
+    half = best[f"{measure}_half_95"]
+    sure = "one seed: no interval" if seeds == 1 else f"± {100 * half:.1f} over {seeds} seeds (95 % t-interval)"
+    cards = [_best(found, best["method"], won), (kind, _percent(best[measure]), sure)]
     if best["worst10"] is not None:
         half = best["worst10_both_half_95"]
         sure = "" if half is None else f"± {100 * half:.1f} over seeds and test rows; "
@@ -124,11 +117,7 @@ def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str,
     return [
         *cards,
         ("majority class", _percent(summary["majority_class"]), "the least that must be beaten"),
-        (
-            f"rounds to {100 * summary['target']:g} %",
-            "never" if reached is None else f"{reached:.1f}".removesuffix(".0"),
-            f"in {best['seeds_at_target']} of {seeds} seeds",
-        ),
+        (f"rounds to {100 * summary['target']:g} %", reached, f"in {best['seeds_at_target']} of {seeds} seeds"),
         ("sent per run", _size(best["megabytes_up"] + best["megabytes_down"]), "up and down, frames as they travelled"),
     ]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedquilt.core.plain import JSON, Floats, Row
 from fedquilt.errors import FedquiltError
-from fedquilt.report.blocks import Block, Panel, chart, column, table, text
+from fedquilt.report.blocks import RUN, Block, Panel, chart, column, table, text
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.traffic import summary
@@ -32,8 +32,7 @@ def ledger(found: Gathered) -> Panel | None:
     if not rows:
         return Panel("Ledger", "ledger", "Quarantine", [text("Every reply was taken: none was left out.")])
     columns = (
-        column("method", "method"),
-        column("seed", "seed", "number", digits=0),
+        *RUN,
         column("round", "round", "number", digits=0),
         column("exchange", "exchange"),
         column("client", "client"),
