@@ -80,7 +80,7 @@ TEN_MILLION = {"a.weight": (1500, 4000), "b.weight": (1000, 2000), "c.weight": (
 class HeadUpload:
     """What is measured: a head gradient alone."""
 
-    slope: Any
+    gradient: Any
 
 
 @record
@@ -88,11 +88,11 @@ class Both:
     """What the clients of this benchmark send."""
 
     delta: Params
-    slope: Params
+    gradient: Params
 
 
 @dataclass(frozen=True)
-class Slopes(OnBase):
+class Gradients(OnBase):
     """Personal heads; the gradient of each client's last batch is listened to."""
 
     base: FedAvg
@@ -103,17 +103,17 @@ class Slopes(OnBase):
         (train,) = self.base.exchanges()
         return (replace(train.training(finish=self.finish), up=self.up),)
 
-    def finish(self, job: Any, trained: Any, client: Any, site: Any, turn: Any) -> Any:
+    def finish(self, job: Any, trained: Any, client: Any, site: Any, context: Any) -> Any:
         """As the base, and the gradient of the head."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
-        slope = {n: trained.gradient[n] for n in ("head.weight", "head.bias")}
-        return client, Both(upload.delta, slope)
+        client, upload = self.base.finish(job, trained, client, site, context)
+        gradient = {n: trained.gradient[n] for n in ("head.weight", "head.bias")}
+        return client, Both(upload.delta, gradient)
 
-    def up(self, state: Any, replies: Iterable[Any], turn: Any) -> Any:
+    def up(self, state: Any, replies: Iterable[Any], context: Any) -> Any:
         """As the base; gradients are kept."""
         heard = list(replies)
-        self.heard.extend(r.upload.slope for r in heard)
-        return self.base.up(state, heard, turn)
+        self.heard.extend(r.upload.gradient for r in heard)
+        return self.base.up(state, heard, context)
 
 
 def gradients(source: str, alpha: float, rows: int, model: str, seed: int, rounds: int = 5) -> list[Params]:
@@ -132,28 +132,28 @@ def gradients(source: str, alpha: float, rows: int, model: str, seed: int, round
     )
     shape = tuple(federation.site(0, 0).train.rows(torch.tensor([0])).x.shape[1:])
     network = net(model, shape, 10, **({"hidden": (512,)} if model == "mlp" else {}))
-    method = Slopes(FedPer(network, optimizer=SGD(0.01), epochs=2, batch_size=10))
+    method = Gradients(FedPer(network, optimizer=SGD(0.01), epochs=2, batch_size=10))
     played = Rounds(method, federation, Local(), Seed(seed))
     for _ in range(rounds):
         played.play()
     return method.heard
 
 
-def sizes(slopes: list[Params]) -> dict[str, dict[str, float]]:
+def sizes(gradients: list[Params]) -> dict[str, dict[str, float]]:
     """Bytes of whole frames, ratio to fp32, and mean cosine with the truth, of each codec."""
-    like = {name: tuple(tensor.shape) for name, tensor in slopes[0].items()}
-    raw = 4 * sum(tensor.numel() for tensor in slopes[0].values())
+    like = {name: tuple(tensor.shape) for name, tensor in gradients[0].items()}
+    raw = 4 * sum(tensor.numel() for tensor in gradients[0].values())
     found = {}
     for name, inner in SIZED.items():
-        codec, total, close, used = on("slope", inner, like=like), 0, 0.0, 0
-        for place, slope in enumerate(slopes):
+        codec, total, close, used = on("gradient", inner, like=like), 0, 0.0, 0
+        for place, gradient in enumerate(gradients):
             try:
-                wire, _ = codec.encode(HeadUpload(slope), None, None, Seed(place))
+                wire, _ = codec.encode(HeadUpload(gradient), None, None, Seed(place))
             except InputError:  # hgc_legacy, when the largest norm is a whole number
                 continue
             frame = pack(Wire(1000, wire), compact=True)
             total += len(frame)
-            close += cosine(slope, codec.decode(unpack(frame).upload, None).slope)
+            close += cosine(gradient, codec.decode(unpack(frame).upload, None).gradient)
             used += 1
         found[name] = {"bytes": total / used, "ratio": raw * used / total, "cosine": close / used, "gradients": used}
     return found
@@ -184,11 +184,11 @@ def times(repeats: int) -> dict[str, dict[str, float]]:
     """Milliseconds of each codec."""
     draw = Seed(0).torch()
     head = {"head.weight": torch.randn(100, 512, generator=draw) * 0.01, "head.bias": torch.randn(100, generator=draw)}
-    slope = class_gradient(draw)
+    gradient = class_gradient(draw)
     model = {name: torch.randn(shape, generator=draw) * 0.01 for name, shape in TEN_MILLION.items()}
     found: dict[str, dict[str, float]] = {}
     for name, codec in {**TIMED, **HEAD_ONLY}.items():
-        found[name] = {"head": 1e3 * sum(timed(codec, head if name in TIMED else slope, 5 * repeats))}
+        found[name] = {"head": 1e3 * sum(timed(codec, head if name in TIMED else gradient, 5 * repeats))}
         if name in TIMED:
             encoding, decoding = timed(codec, model, repeats)
             found[name] |= {"encode": 1e3 * encoding, "decode": 1e3 * decoding, "model": 1e3 * (encoding + decoding)}
@@ -214,13 +214,15 @@ def main() -> None:
     for seed in asked.seeds:
         for alpha in (0.1, 0.5):
             try:
-                slopes = gradients("fashion_mnist", alpha, asked.rows, asked.model, seed)
+                gradients = gradients("fashion_mnist", alpha, asked.rows, asked.model, seed)
             except InputError as error:
                 real = False
                 print(f"No Fashion-MNIST here ({str(error).splitlines()[0][:80]}): the digits instead.")
-                slopes = gradients("digits", alpha, asked.rows, "mlp", seed)
-            table = result["sizes"][f"alpha {alpha} seed {seed}"] = sizes(slopes)
-            print(f"\nDirichlet {alpha}, seed {seed}, {len(slopes)} gradients of {'x'.join(map(str, _shape(slopes)))}")
+                gradients = gradients("digits", alpha, asked.rows, "mlp", seed)
+            table = result["sizes"][f"alpha {alpha} seed {seed}"] = sizes(gradients)
+            print(
+                f"\nDirichlet {alpha}, seed {seed}, {len(gradients)} gradients of {'x'.join(map(str, _shape(gradients)))}"
+            )
             for name, row in table.items():
                 print(f"  {name:<20}{row['bytes']:>9.1f} bytes{row['ratio']:>8.1f}x   cosine {row['cosine']:.3f}")
     if asked.json:
@@ -231,8 +233,8 @@ def main() -> None:
     sys.exit(bool(failed))
 
 
-def _shape(slopes: list[Params]) -> tuple[int, int]:
-    rows, columns = slopes[0]["head.weight"].shape
+def _shape(gradients: list[Params]) -> tuple[int, int]:
+    rows, columns = gradients[0]["head.weight"].shape
     return rows, columns + 1
 
 

@@ -172,7 +172,7 @@ def bare_b(x, y, federation, rounds: int) -> None:
     for client in federation.ids:
         rows = federation.site(client, 0).train.whole()
         tables[client] = rows.x, rows.y
-        held = federation.exam(client, "test").whole()
+        held = federation.evaluation(client, "test").whole()
         tests[client] = held.x, held.y
     generator, rng = torch.Generator(), np.random.default_rng(0)
     for number in range(rounds):

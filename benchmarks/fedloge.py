@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, Federation
@@ -60,14 +60,14 @@ def images(rows: int = 1200) -> Federation:
     return Federation.from_arrays(x, y, partition=Dirichlet(0.5, 20), clients=10, test=0.0, valid=0.0, standardise=None)
 
 
-def visits(method: Any, state: Any, data: Federation, round: int) -> tuple[float, bytes, bytes]:
+def updates(method: Any, state: Any, data: Federation, round: int) -> tuple[float, bytes, bytes]:
     """Processor seconds of all clients' work, a download and an upload."""
     (train,) = method.exchanges()
     sent = [train.down(state, c) for c in data.ids]
     mine = [method.init_client(Seed(1).fold(c)) for c in data.ids]
     began, upload = time.process_time(), None
     for client, down, own in zip(data.ids, sent, mine, strict=True):
-        _, upload = train.work(down, own, data.site(client, round), Turn(round, client, Seed(2).fold(round, client)))
+        _, upload = train.work(down, own, data.site(client, round), Context(round, client, Seed(2).fold(round, client)))
     return time.process_time() - began, pack(sent[0]), pack(upload)
 
 
@@ -81,7 +81,7 @@ def rounds(count: int) -> dict[str, Any]:
     size: dict[str, dict[str, int]] = {}
     for round in range(count + 1):  # the first one warms up
         for name, method in both.items():
-            spent, down, up = visits(method, states[name], data, round)
+            spent, down, up = updates(method, states[name], data, round)
             size[name] = {"down": len(down), "up": len(up)}
             if round:
                 seconds[name].append(spent)

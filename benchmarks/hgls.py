@@ -6,8 +6,8 @@ Workload: Fashion-MNIST, 20 clients (Dirichlet 0.5), FedAvgCNN, batches of 10; w
 digits, enlarged to 28 x 28. All sums are over the 20 clients of a round; one thread.
 
 - search: trying 20 candidates on features that are there already (at most 0.15 of an epoch).
-- features: one pass over the client's rows with the new body, which the search needs first.
-- trip: the whole visit, features, search, unpacking and packing.
+- features: one pass over the client's samples with the new body, which the search needs first.
+- exchange: the whole client update, features, search, unpacking and packing.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def federation(limit: int) -> tuple[Any, str]:
 
 
 def taken(rounds: Rounds, name: str) -> float:
-    """Seconds of a round's visits of one kind."""
+    """Seconds of a round's client updates of one kind."""
     log = rounds.play()
-    return sum(v.seconds for v in log.visits if v.exchange == name)
+    return sum(v.seconds for v in log.updates if v.exchange == name)
 
 
 def search_seconds(rounds: Rounds, data: Any) -> tuple[float, float]:
@@ -64,8 +64,10 @@ def search_seconds(rounds: Rounds, data: Any) -> tuple[float, float]:
         began = time.perf_counter()
         rows = rows_of(method.net, model, data.site(client, 0).train)
         ready = time.perf_counter()
-        candidates = [as_matrix(slope) for slope in sent.slopes]
-        found = method.search(as_matrix(pick(is_head, model)), as_matrix(mine.slope), candidates, rows, rows, Seed(0))
+        candidates = [as_matrix(gradient) for gradient in sent.gradients]
+        found = method.search(
+            as_matrix(pick(is_head, model)), as_matrix(mine.gradient), candidates, rows, rows, Seed(0)
+        )
         search += time.perf_counter() - ready
         features += ready - began
         assert found.candidates == CLIENTS

@@ -8,7 +8,7 @@ again; --table only prints the table of what is there. A seed gives the images, 
 all randomness of training, the same for every method, so methods are compared pairwise on equal ground.
 
 20 clients, Dirichlet over labels, FedAvgCNN, SGD with 0.01, batches of 10, two local epochs, everyone every round. Half
-of each client's rows are for the test, and the models of the last round are scored: nothing is chosen by accuracy.
+of each client's samples are for the test, and the models of the last round are scored: nothing is chosen by accuracy.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"kind": "fedavg"},
     "fedper": {"kind": "fedper"},
     "fedper + 2 head epochs": {"kind": "fedper_finetune"},
-    "hgls, own slope only": {**HOME, "own_only": True},
+    "hgls, own gradient only": {**HOME, "own_only": True},
     "hgls as coded": {**HOME, **CODED},
-    "hgls as coded + hgc": {**HOME, **CODED, "slopes": "hgc"},
+    "hgls as coded + hgc": {**HOME, **CODED, "gradient_codec": "hgc"},
     "hgls": HOME,
-    "hgls + hgc": {**HOME, "slopes": "hgc"},
+    "hgls + hgc": {**HOME, "gradient_codec": "hgc"},
     "hgls joint, ridge": {**HOME, "search": "joint"},
-    "hgls joint, ridge + hgc": {**HOME, "search": "joint", "slopes": "hgc"},
+    "hgls joint, ridge + hgc": {**HOME, "search": "joint", "gradient_codec": "hgc"},
     "hgls joint, held out": {**HOME, "search": "joint", "ridge": 0.0, "accept": "held_out"},
 }
 SETTINGS = {
@@ -129,7 +129,7 @@ def table(rows: list[dict[str, Any]], setting: str) -> str:
     pooled = {m: {r["seed"]: r["pooled"] for r in here if r["method"] == m} for m in METHODS}
     lines = [
         f"**{setting}**\n",
-        "| method | all test rows, % | mean over clients, % | MB up | MB down | against FedPer, points "
+        "| method | all test samples, % | mean over clients, % | MB up | MB down | against FedPer, points "
         "| against 2 head epochs, points | seeds |",
         "|---|---|---|---|---|---|---|---|",
     ]

@@ -87,8 +87,8 @@ def tests(found: Scores, first: str) -> list[str]:
     what = {
         "common test set, realigned against global": (("global", "realigned"), ("global", "global")),
         "common test set, universal against global": (("global", "universal"), ("global", "global")),
-        "own rows, personal against deployed": (("clients", "readme", "plain"), ("clients", "deployed", "plain")),
-        "own rows with mask": (("clients", "readme", "masked"), ("clients", "deployed", "masked")),
+        "own samples, personal against deployed": (("clients", "readme", "plain"), ("clients", "deployed", "plain")),
+        "own samples with mask": (("clients", "readme", "masked"), ("clients", "deployed", "masked")),
     }
     lines = [f"| {first} minus | what | accuracy | p | tail | p |", "|---|---|---|---|---|---|"]
     for method, rows in found.items():
@@ -113,7 +113,9 @@ def main() -> None:
     torch.set_num_threads(1)
     found = scores_in(given.folders)
     print(
-        "\n".join(["Common test set", "", *table(found, "global"), "", "Own test rows", "", *table(found, "clients")])
+        "\n".join(
+            ["Common test set", "", *table(found, "global"), "", "Own test samples", "", *table(found, "clients")]
+        )
     )
     if given.against in found:
         print("\n".join(["", "Paired over seeds", "", *tests(found, given.against)]))

@@ -40,7 +40,7 @@ def resident(field: str = "VmRSS") -> float:
 
 
 def federation(clients: int) -> Federation:
-    """Digits drawn anew for every client: 12 training rows and 3 test rows per client."""
+    """Digits drawn anew for every client: 12 training samples and 3 test samples per client."""
     digits = read("digits")
     rng = np.random.default_rng(0)
     rows = [rng.choice(len(digits.y), 15, replace=False) for _ in range(clients)]

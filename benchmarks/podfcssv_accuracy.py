@@ -3,17 +3,17 @@
     python benchmarks/podfcssv_accuracy.py --pretrained FOLDER [--seeds 0 1 2] [--methods frozen fedmae ...]
         [--results benchmarks/results/podfcssv_accuracy.jsonl] [--table]
 
-It needs cifar10 in FEDQUILT_DATA and a backbone that ``fedquilt pretrain-mae`` trained on half of its training rows
+It needs cifar10 in FEDQUILT_DATA and a backbone that ``fedquilt pretrain-mae`` trained on half of its training samples
 (data.pretraining = 0.5, data.seed = 0). Every finished run is a line of the file of results and is not made again;
 --table only prints the tables of what is there.
 
-Five tasks of two classes, three rounds each; four clients with Dirichlet(1) shares of 250 training rows a task on
+Five tasks of two classes, three rounds each; four clients with Dirichlet(1) shares of 250 training samples a task on
 average; the rows are drawn by the seed from the other half, so the backbone saw none of them. Adapters of 16 numbers
-behind every block, AdamW 0.001, batches of 50, two local epochs. After every task the features of 500 training rows a
-task are probed on 500 test rows: a linear layer and 20 neighbours, within each task and over all ten classes. Clients
-that learn alone are probed one by one; their mean is told. ``joint`` trains on the pooled rows of all tasks, with as
-many passes over images as the others: it never meets a task, so it forgets none. A seed gives rows, their division
-and all randomness of training, the same for every method.
+behind every block, AdamW 0.001, batches of 50, two local epochs. After every task the features of 500 training samples
+a task are probed on 500 test samples: a linear layer and 20 neighbours, within each task and over all ten classes.
+Clients that learn alone are probed one by one; their mean is told. ``joint`` trains on the pooled rows of all tasks,
+with as many passes over images as the others: it never meets a task, so it forgets none. A seed gives rows, their
+division and all randomness of training, the same for every method.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from fedquilt.analysis.continual import TaskExaminer, summary
+from fedquilt.analysis.continual import TaskEvaluator, summary
 from fedquilt.config.data import set_aside
 from fedquilt.core.seed import Seed
 from fedquilt.data import Dirichlet, Federation, Pixels
@@ -92,8 +92,8 @@ def play(name: str, seed: int, pretrained: str, data: dict[int, Stream]) -> dict
     tasks = data[seed]
     net = net_called("mae", (3, 32, 32), 10, pretrained=pretrained, bottleneck=16)
     method = (make or FedMAE)(net, **WORK, **options)
-    examiner = TaskExaminer(method, tasks, tuple(range(len(TASKS))), PROBED, seed=Seed(seed))
-    before = examiner.scores(net.init(Seed(seed).fold("server")))
+    evaluator = TaskEvaluator(method, tasks, tuple(range(len(TASKS))), PROBED, seed=Seed(seed))
+    before = evaluator.scores(net.init(Seed(seed).fold("server")))
     after, up, down, banks, spent = [], 0, 0, [], 0.0
     source: Any = tasks.together() if name == "joint" else tasks
     rounds = 0 if make is None else ROUNDS if name == "joint" else ROUNDS * len(TASKS)
@@ -103,8 +103,8 @@ def play(name: str, seed: int, pretrained: str, data: dict[int, Stream]) -> dict
         banks.append(len(snapshot.state.bank))
         if snapshot.round % ROUNDS == 0:
             whole = method.global_model(snapshot.state)
-            models = [snapshot.personal_model(c) for c in tasks.examined] if whole is None else [whole]
-            after.append(examiner.mean_scores(models))
+            models = [snapshot.personal_model(c) for c in tasks.evaluated] if whole is None else [whole]
+            after.append(evaluator.mean_scores(models))
     if len(after) == len(TASKS):
         found = summary(before, after)
     else:  # no tasks were met: the scores at the end are all there is

@@ -3,7 +3,7 @@
     python benchmarks/scale.py [--repeats 5] [--json benchmarks/results/scale.json]
 
 100,000 clients of 10 rows against 1,000, cohorts of 1,000 and 100; FedAvg, and FedPer, whose clients keep their heads
-in files of the run's folder, made when they are first visited. Each case is a process of its own, in turn with others.
+in files of the run's folder, made when they are first asked. Each case is a process of its own, in turn with others.
 Asserted: starting (dividing the rows, fingerprint, folder) takes less than 5 s; a round at most 1.2 times as long.
 """
 

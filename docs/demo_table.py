@@ -135,7 +135,7 @@ def _below(found: Mapping[str, Any]) -> str:
     planted = "".join(f" {row['method']} finds the planted groups with an ARI of {row['ari']:.2f}." for row in groups)
     return (
         f"MLP, {found['rounds']} rounds, {len(found['seeds'])} seeds; ± is the 95 % t-interval over seeds, in the "
-        "three columns after accuracy with that of the number of test rows, in the last one over clients. Highest: "
+        "three columns after accuracy with that of the number of test samples, in the last one over clients. Highest: "
         f"{won['method']}{tied}.{planted} Made with torch {made['torch']} on {made['cpu']} ({made['cpu_capability']} "
         "kernels): other kinds of CPU change the last digits of sums, and so some of these."
     )

@@ -33,7 +33,7 @@ def main() -> float:
     method = FedAvg(objective=Net(Classifier), batch_size=16)  # own network: one
 
     *_, snapshot = run(method, federation, rounds=15)
-    for client, scores in snapshot.exams.items():
+    for client, scores in snapshot.evaluations.items():
         print(f"{client}: accuracy {scores['deployed']['test'].accuracy:.3f}")
     print(f"mean over hospitals: {snapshot.metrics['test_accuracy']:.3f}")
     return snapshot.metrics["test_accuracy"]

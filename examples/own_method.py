@@ -37,8 +37,8 @@ class ServerMomentum(OnBase):
         (train,) = self.base.exchanges()
         return (replace(train, up=self.up),)
 
-    def up(self, state, replies, turn):
-        change = sub(self.base.aggregate(state.shared, replies, turn), state.shared)
+    def up(self, state, replies, context):
+        change = sub(self.base.aggregate(state.shared, replies, context), state.shared)
         velocity = add(scale(state.velocity, self.beta), change)
         return Rolling(add(state.shared, velocity), velocity)
 

@@ -30,7 +30,7 @@ def plain(federation: Federation, start: dict[str, torch.Tensor]) -> dict[str, t
     weights = start
     for number in range(ROUNDS):
         total = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
-        examples = 0
+        samples = 0
         for client in federation.ids:
             model.load_state_dict(weights)
             optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -42,8 +42,8 @@ def plain(federation: Federation, start: dict[str, torch.Tensor]) -> dict[str, t
                 optimizer.step()
             for name, w in model.state_dict().items():
                 total[name] += (w - weights[name]).double() * len(rows)
-            examples += len(rows)
-        weights = {name: w + (total[name] / examples).float() for name, w in weights.items()}
+            samples += len(rows)
+        weights = {name: w + (total[name] / samples).float() for name, w in weights.items()}
     return weights
 
 

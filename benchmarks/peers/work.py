@@ -130,7 +130,7 @@ class Data:
         return module
 
     def accuracy(self, module: nn.Module) -> float:
-        """The share of test rows that a network gets right."""
+        """The share of test samples that a network gets right."""
         x, y = self.test
         with torch.inference_mode():
             right = sum(int((module(a).argmax(1) == b).sum()) for a, b in zip(x.split(100), y.split(100), strict=True))

@@ -12,10 +12,10 @@ from fedquilt.moved import install, moved
 
 if TYPE_CHECKING:
     from fedquilt.analysis.newcomers import evaluate_newcomers as evaluate_newcomers
+    from fedquilt.core.exchange import Context as Context
     from fedquilt.core.exchange import Exchange as Exchange
     from fedquilt.core.exchange import Method as Method
     from fedquilt.core.exchange import Reply as Reply
-    from fedquilt.core.exchange import Turn as Turn
     from fedquilt.core.exchange import at_random as at_random
     from fedquilt.core.exchange import everyone as everyone
     from fedquilt.core.exchange import fraction as fraction
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "analysis.newcomers": ("evaluate_newcomers",),
-    "core.exchange": ("Exchange", "Method", "Reply", "Turn", "at_random", "everyone", "fraction"),
+    "core.exchange": ("Exchange", "Method", "Reply", "Context", "at_random", "everyone", "fraction"),
     "core.net": ("Net",),
     "core.objective": ("Objective",),
     "core.params": ("Parts", "everything_but", "under"),
@@ -71,6 +71,7 @@ __version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
     "Callback",
     "Centralised",
+    "Context",
     "Exchange",
     "FedAvg",
     "FedAvgNoise",
@@ -89,7 +90,6 @@ __all__ = [
     "Snapshot",
     "Train",
     "Trained",
-    "Turn",
     "__version__",
     "at_random",
     "check",

@@ -147,7 +147,7 @@ METHODS = _table(
     RegistryEntry(
         "hgls",
         "fedquilt.methods.personalised.hgls:HGLS",
-        "own heads that also try the other clients' head slopes",
+        "own heads that also try the other clients' head gradients",
         "CEHGLS",
     ),
     RegistryEntry(
@@ -258,7 +258,7 @@ METHODS = _table(
     RegistryEntry(
         "creff",
         "fedquilt.methods.long_tailed.creff:CReFF",
-        "the classifier trained anew on features learned from slopes",
+        "the classifier trained anew on features learned from gradients",
         "Shang et al. 2022",
     ),
     RegistryEntry(
@@ -491,7 +491,7 @@ TRANSFORMS = _table(
     RegistryEntry("resize", "fedquilt.data.transforms:Resize", "square images of another size, bilinear"),
     RegistryEntry("grey_to_rgb", "fedquilt.data.transforms:GreyToRGB", "one channel three times"),
     RegistryEntry(
-        "normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training rows"
+        "normalise", "fedquilt.data.transforms:Normalise", "(x - mean) / std, by default those of the training samples"
     ),
     RegistryEntry("random_crop", "fedquilt.data.transforms:RandomCrop", "in training: pad, and cut at a random place"),
     RegistryEntry("random_flip", "fedquilt.data.transforms:RandomFlip", "in training: mirror at random"),

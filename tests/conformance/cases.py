@@ -201,7 +201,7 @@ CASES = [
     Case("fedsoft", FedSoft(NET, n_clusters=2, **WORK)),
     Case("feddrift", FedDrift(NET, **WORK)),
     Case("hgls", HGLS(NET, **WORK)),
-    Case("hgls-hgc", HGLS(NET, slopes="hgc", lossless="adaptive", peers=2, **WORK)),
+    Case("hgls-hgc", HGLS(NET, gradient_codec="hgc", lossless="adaptive", peers=2, **WORK)),
     Case("hgls-mean-head", HGLS(NET, mean_head=True, **WORK)),
     Case("hgls-coded", HGLS(NET, gradient="last_batch", search_base="local", **WORK)),
     Case("hgls-joint", HGLS(NET, base="fedrep", head_epochs=2, search="joint", accept="held_out", **WORK)),

@@ -13,7 +13,7 @@ import torch
 import fedquilt
 from conformance.cases import CASES, NET, WORK, Case, fedavg
 from fedquilt.analysis.newcomers import MODES, evaluate_newcomers
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
@@ -114,7 +114,7 @@ def test_none_is_the_global_model_on_the_newcomers_test_rows():
     found = evaluate_newcomers(snapshot, new, "none")
     (client,) = new.ids
     with one_thread():
-        expected = classify(snapshot.method.predict, snapshot.global_model(), new.exam(client, "test"))
+        expected = classify(snapshot.method.predict, snapshot.global_model(), new.evaluation(client, "test"))
     assert (found.mean, found.clients[0]["loss"]) == (expected.accuracy, expected.loss)
     assert found.epochs == 0
     train, test = new.labels(client).numpy(), new.labels(client, "test").numpy()
@@ -125,12 +125,12 @@ def test_fine_tuning_is_local_training_from_the_global_model():
     snapshot, new = trained(CASES[0])
     (client,) = new.ids
     (train,) = fedavg().exchanges()
-    turn = Turn(1, client, Seed(0).fold("newcomer", client))
+    context = Context(1, client, Seed(0).fold("newcomer", client))
     with one_thread():
         _, _, _, after = train.training(epochs=2).work.run(
-            train.down(snapshot.state, client), fedavg().init_client(Seed(0)), new.site(client, 0), turn
+            train.down(snapshot.state, client), fedavg().init_client(Seed(0)), new.site(client, 0), context
         )
-        expected = classify(snapshot.method.predict, after.params, new.exam(client, "test"))
+        expected = classify(snapshot.method.predict, after.params, new.evaluation(client, "test"))
     found = evaluate_newcomers(snapshot, new, "fine_tune", epochs=2)
     assert found.clients[0]["loss"] == expected.loss
 
@@ -148,7 +148,7 @@ def test_without_a_global_model_a_newcomer_gets_the_shared_part_and_a_fresh_head
         def __getattr__(self, name: str) -> Any:
             return getattr(self.method, name)
 
-        def newcomer_model(self, download: Any, client: Any, site: Site, turn: Turn) -> Params:
+        def newcomer_model(self, download: Any, client: Any, site: Site, context: Context) -> Params:
             seen.append(self.method.personal_model(download, client))
             return seen[-1]
 
@@ -168,7 +168,7 @@ def test_a_method_may_choose_for_its_newcomers():
     train = new.site(new.ids[0], 0).train
     with one_thread():
         best = min(snapshot.state.models, key=lambda m: classify(method.predict, m, train).loss)
-        assert found.mean == classify(method.predict, best, new.exam(new.ids[0], "test")).accuracy
+        assert found.mean == classify(method.predict, best, new.evaluation(new.ids[0], "test")).accuracy
 
 
 def test_wrong_questions_are_refused():
@@ -202,7 +202,7 @@ def test_from_the_command(tmp_path: Path):
     assert "majority class" in words
     alone = command("run", recipe, "method=local_only", "--json").json
     assert "no global model" in alone["newcomers"]["modes"]["none"]["refused"]
-    assert "before its first visit" in command("newcomers", alone["folder"]).out
+    assert "before its first client update" in command("newcomers", alone["folder"]).out
     plain = command("run", recipe, "data.newcomers=0", "--json")
     assert "newcomers" not in plain.json
     assert command("newcomers", plain.json["folder"]).code == 2

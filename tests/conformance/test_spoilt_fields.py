@@ -25,7 +25,7 @@ LEGAL = (  # the kind, the field, and why it may be accepted
     ("negative", r"\w+\.upload(\.(base|inner|classes))?", "all that is inside is -1, which is legal there"),
     (
         "negative",
-        r".*\.(delta|control|slopes?|vector|prototypes|prototype\.means|head)(\..*)?",
+        r".*\.(delta|control|gradients?|vector|prototypes|prototype\.means|head)(\..*)?",
         "changes, gradients and features of -1 are no longer than honest ones may be",
     ),
     ("1e30|huge", r".*\.(shown|seen)", "truth values: which classes a client has is its own to say"),

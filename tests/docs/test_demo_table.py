@@ -40,7 +40,7 @@ def test_the_numbers_are_those_of_a_fresh_run(numbers: dict[str, Any], tmp_path:
     """A frame, of the seed whose number differs between kinds of CPU, and a federation.
 
     On the kind of CPU of the table to the last digit; on another one, where nothing more is promised, within the
-    intervals of seeds and test rows."""
+    intervals of seeds and test samples."""
     pytest.importorskip("mlxtend")
     given = (f"method={method}", f"seed={seed}", f"output.folder={tmp_path}", "--json")
     said = fedquilt("run", HOME / "recipes/demo.toml", *given)

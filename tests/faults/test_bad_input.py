@@ -122,13 +122,13 @@ def test_a_file_that_is_no_data(recipe: Path) -> None:
 
 
 def test_a_client_without_data_is_named() -> None:
-    with pytest.raises(ValueError, match=r"1 of 2 clients have no training rows: 'empty'.*drop_empty=True"):
+    with pytest.raises(ValueError, match=r"1 of 2 clients have no training samples: 'empty'.*drop_empty=True"):
         Federation.from_clients({"full": (np.zeros((9, 2)), [0] * 9), "empty": (np.zeros((0, 2)), [])})
 
 
 def test_a_client_without_data_in_a_recipe(recipe: Path) -> None:
     said = fedquilt("run", recipe, "data.clients=60", "data.partition={kind='dirichlet', alpha=0.05, minimum=0}")
-    refused(2, said, "of 60 clients have no training rows")
+    refused(2, said, "of 60 clients have no training samples")
 
 
 def test_one_client_works(recipe: Path) -> None:
@@ -161,7 +161,7 @@ def test_when_some_clients_diverge_the_run_goes_on_and_the_ledger_says_why(tmp_p
     for last in run(method, points(10, 20, 30), rounds=3, engine=Local(), folder=folder):
         assert (last.metrics["quarantined"], last.metrics["clients"]) == (1, 2)
     assert last is not None
-    ledger = lines(folder / "ledger.jsonl")
+    ledger = lines(folder / "dropped.jsonl")
     assert [(r["round"], r["client"], r["exchange"]) for r in ledger] == [(k, 1, "train") for k in (1, 2, 3)]
     assert all("non-finite numbers" in r["reason"] for r in ledger)
     assert json.loads((folder / "result.json").read_text())["quarantined"] == 3
@@ -179,7 +179,7 @@ def test_clients_that_diverge_are_told_in_the_terminal(recipe: Path) -> None:
     assert said.code == 0, said
     assert "note: round 1: client 1 left out: non-finite numbers in the upload" in said.out
     assert "3 replies were left out" in said.out
-    assert "ledger.jsonl says why" in said.out
+    assert "dropped.jsonl says why" in said.out
 
 
 # Disks that are full, read-only, or gone

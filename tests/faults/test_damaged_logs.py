@@ -20,7 +20,7 @@ from fedquilt.results.traffic import summary
 from fedquilt.results.views import missing_in, views_in
 from fedquilt.runs.runner import Run
 from fedquilt.storage.folder import RunFolder
-from fedquilt.storage.logs import LOGS, ROUNDS, VISITS, WITHHELD, gaps, row_in, spans
+from fedquilt.storage.logs import LOGS, ROUNDS, UPDATES, WITHHELD, gaps, row_in, spans
 from fedquilt.watch import board
 from fedquilt.watch.board import Board
 from helpers.clustered import halves
@@ -139,7 +139,7 @@ def looked_at(folder: Path) -> Iterator[str]:
     yield " ".join(missing_in(folder))
 
 
-@pytest.mark.parametrize("name", [n for n in LOGS if n not in (WITHHELD, "ledger.jsonl")])
+@pytest.mark.parametrize("name", [n for n in LOGS if n not in (WITHHELD, "dropped.jsonl")])
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_log_ends_nothing_and_is_named(
     interrupted: tuple[Path, str], tmp_path: Path, name: str, kind: str
@@ -194,18 +194,18 @@ def test_rounds_are_rebuilt_from_the_other_logs(interrupted: tuple[Path, str], t
 def test_what_cannot_be_rebuilt_is_named(interrupted: tuple[Path, str], tmp_path: Path) -> None:
     source, expected = interrupted
     folder = damaged(source, tmp_path / "run", ROUNDS, halved)
-    (folder / VISITS).unlink()
+    (folder / UPDATES).unlink()
     digest, notes = played(made(folder, every=DONE))
     assert digest == expected
     assert any("rows of rounds" in note and "are missing" in note for note in notes)
     result = json.loads((folder / "result.json").read_text())
-    assert result["missing"][VISITS]["missing"] == [[1, DONE]]
+    assert result["missing"][UPDATES]["missing"] == [[1, DONE]]
     assert result["missing"][ROUNDS]["missing"]  # but for the best and the last, which the snapshot knows
     (view,) = views_in(folder)
     assert any(line.startswith(ROUNDS) for line in view.missing)
 
 
-@pytest.mark.parametrize("name", [ROUNDS, VISITS])
+@pytest.mark.parametrize("name", [ROUNDS, UPDATES])
 def test_an_older_snapshot_with_whole_logs_is_preferred(tmp_path: Path, name: str) -> None:
     """The last round is played again, so that nothing is missing at all."""
     expected, _ = played(made(tmp_path / "calm"))
@@ -225,7 +225,7 @@ def test_an_older_snapshot_with_whole_logs_is_preferred(tmp_path: Path, name: st
 
 def test_a_log_that_was_changed_in_place_is_found_out(interrupted: tuple[Path, str], tmp_path: Path) -> None:
     source, expected = interrupted
-    folder = damaged(source, tmp_path / "run", VISITS, other_digit)
+    folder = damaged(source, tmp_path / "run", UPDATES, other_digit)
     digest, notes = played(made(folder, every=DONE))
     assert digest == expected
     assert any("its checksum differs" in note for note in notes)
@@ -311,7 +311,7 @@ def test_what_was_mended_is_remembered_even_if_the_run_is_killed_at_once(
     interrupted: tuple[Path, str], tmp_path: Path
 ) -> None:
     source, expected = interrupted
-    folder = damaged(source, tmp_path / "run", VISITS, garbage)
+    folder = damaged(source, tmp_path / "run", UPDATES, garbage)
     run = made(folder, every=DONE)
     assert run.folder is not None
     run.folder.open()
@@ -319,7 +319,7 @@ def test_what_was_mended_is_remembered_even_if_the_run_is_killed_at_once(
     run.folder.close()
     digest, _ = played(made(folder, every=DONE))
     assert digest == expected
-    assert VISITS in json.loads((folder / "result.json").read_text())["missing"]
+    assert UPDATES in json.loads((folder / "result.json").read_text())["missing"]
 
 
 @pytest.mark.parametrize("kind", ["cut in a line", "removed", "garbage"])

@@ -13,7 +13,7 @@ from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.deploy.site import read_site, settings_of
 from fedquilt.engines.flower.budget import Budget, TooLong
-from fedquilt.engines.flower.errand import Answer, Given, Refused
+from fedquilt.engines.flower.jobs import Answer, Given, Refused
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError, RoundError
 from fedquilt.methods.clustered.cgpfl import CGPFLMoreau
@@ -174,14 +174,14 @@ def messages() -> tuple[Any, dict[str, bytes]]:
 
 
 def answered(node: Any, frames: dict[str, bytes], jobs: list[Any]) -> Answer:
-    asked = {**frames, "errand": pack(replace(unpack(frames["errand"]), number="another", jobs=jobs), compact=True)}
+    asked = {**frames, "jobs": pack(replace(unpack(frames["jobs"]), number="another", jobs=jobs), compact=True)}
     return unpack(node.answer("train.train", asked, {})["answer"])
 
 
 def test_a_message_with_too_many_jobs_is_refused():
     node, frames = messages()
     node.budget = Budget(jobs=1)
-    jobs = unpack(frames["errand"]).jobs
+    jobs = unpack(frames["jobs"]).jobs
     reason = "the message has 2 jobs, and this site allows 1"
     assert answered(node, frames, jobs).results == [Refused(0, reason), Refused(2, reason)]
 
@@ -189,7 +189,7 @@ def test_a_message_with_too_many_jobs_is_refused():
 def test_a_client_has_one_job_in_a_message():
     """Many small trainings of one client in one message would tell its rows one by one."""
     node, frames = messages()
-    (first, _) = unpack(frames["errand"]).jobs
+    (first, _) = unpack(frames["jobs"]).jobs
     given, *others = answered(node, frames, [first] * 400).results
     assert isinstance(given, Given)
     assert others == [Refused(0, "client 0 has two jobs in one message")] * 399

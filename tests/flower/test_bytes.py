@@ -15,8 +15,8 @@ from conformance.cases import CASES
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.content import from_content
-from fedquilt.engines.flower.errand import Parcel
 from fedquilt.engines.flower.inprocess import InProcess
+from fedquilt.engines.flower.jobs import Parcel
 from fedquilt.engines.local import Local
 from fedquilt.metrics.classify import classify
 from fedquilt.models.registry import make
@@ -86,7 +86,7 @@ def test_scoring_sends_a_model_once_to_each_node():
     rounds = Rounds(FEDAVG, engine.gather(2), engine, Seed(3), score=classify)
     rounds.play()
     engine.carried()
-    rounds.examine(TOY.examined)
+    rounds.evaluate(TOY.evaluated)
     weighed = engine.carried()
     assert weighed["carried_down"] == weighed["scoring_down"]
     model = len(pack(rounds.state.shared, compact=True))

@@ -14,7 +14,7 @@ from fedquilt.engines.flower.content import from_content, to_content
 from fedquilt.engines.flower.inprocess import coded
 from fedquilt.errors import FrameError
 
-SMALL = {"begin": b"abc", "errand": bytes(2000), "frame-0": b""}
+SMALL = {"begin": b"abc", "jobs": bytes(2000), "frame-0": b""}
 LARGE = {"frame-1": bytes(range(256)) * 400, "frame-2": b"x" * (2**16 + 1)}
 
 
@@ -39,7 +39,7 @@ def test_small_frames_are_one_object_and_large_ones_their_own():
 
 
 @pytest.mark.parametrize("place", [0, 1, 777, -1])
-@pytest.mark.parametrize("name", ["errand", "frame-1"])
+@pytest.mark.parametrize("name", ["jobs", "frame-1"])
 def test_a_flipped_bit_anywhere_is_noticed(name, place):
     content = to_content({**SMALL, **LARGE})
     frame = bytearray({**SMALL, **LARGE}[name])

@@ -20,7 +20,7 @@ from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.engines.flower.apps import FlowerClient
 from fedquilt.engines.flower.engine import Flower, Patience
-from fedquilt.engines.flower.errand import Answer, Parcel, Refused, read
+from fedquilt.engines.flower.jobs import Answer, Parcel, Refused, read
 from fedquilt.engines.local import Local
 from fedquilt.errors import FrameError, InputError, RoundError
 from fedquilt.metrics.classify import classify
@@ -54,7 +54,7 @@ def refused(over: Any, **settings: Any) -> tuple[str, set[str]]:
     rounds = Rounds(METHOD, engine.gather(2), engine, Seed(0), score=classify)
     logs = [rounds.play(measure=True) for _ in range(2)]
     assert {q.client for log in logs for q in log.quarantined} == {1}
-    assert all(len(log.quarantined) == 1 and len(log.visits) == 2 for log in logs)
+    assert all(len(log.quarantined) == 1 and len(log.updates) == 2 for log in logs)
     return rounds.digest(), {q.reason for log in logs for q in log.quarantined}
 
 
@@ -83,13 +83,13 @@ LIES = {
     "not an upload": (uploads(lambda f: pack("hello", compact=True)), "not an upload"),
     "nan": (spoilt(NAN), "non-finite numbers"),
     "inf": (spoilt(float("inf")), "non-finite numbers"),
-    "weight 0": (changed(examples=0), "absurd weight: 0"),
-    "weight -1": (changed(examples=-1), "absurd weight: -1"),
-    "weight 1e30": (changed(examples=1e30), "absurd weight"),
-    "weight 10**19": (changed(examples=10**19), "absurd weight"),
-    "weight of others": (changed(examples=1000), "absurd weight: 1000 examples of a client that has 20"),
-    "weight nan": (changed(examples=NAN), "absurd weight"),
-    "weight text": (changed(examples="many"), "absurd weight"),
+    "weight 0": (changed(samples=0), "absurd weight: 0"),
+    "weight -1": (changed(samples=-1), "absurd weight: -1"),
+    "weight 1e30": (changed(samples=1e30), "absurd weight"),
+    "weight 10**19": (changed(samples=10**19), "absurd weight"),
+    "weight of others": (changed(samples=1000), "absurd weight: 1000 examples of a client that has 20"),
+    "weight nan": (changed(samples=NAN), "absurd weight"),
+    "weight text": (changed(samples="many"), "absurd weight"),
     "upload of another kind": (changed(upload={"weight": torch.zeros(1)}), "."),
     "truncated answer": (lambda fs: {**fs, "answer": fs["answer"][:20]}, "damaged: its checksum"),
     "flipped answer": (lambda fs: {**fs, "answer": flip(fs["answer"])}, "damaged: its checksum"),
@@ -161,7 +161,7 @@ def test_an_answer_of_an_earlier_round_is_refused():
     engine = flower(tampered(THREE, 12, replay))
     rounds = Rounds(METHOD, engine.gather(2), engine, Seed(0))
     assert not rounds.play().quarantined
-    assert [q.reason for q in rounds.play().quarantined] == ["replayed: an answer to another errand"]
+    assert [q.reason for q in rounds.play().quarantined] == ["replayed: an answer to another batch of jobs"]
 
 
 class Broken(FlowerClient):
@@ -305,9 +305,9 @@ def test_too_few_usable_replies_stop_the_run():
 
 
 def test_the_ledger_and_the_result_tell_it(tmp_path):
-    engine = flower(tampered(THREE, 12, changed(examples=-1)))
+    engine = flower(tampered(THREE, 12, changed(samples=-1)))
     last(METHOD, engine.gather(2), rounds=2, engine=engine, folder=tmp_path)
-    rows = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
     assert [(r["round"], r["client"], r["reason"]) for r in rows] == [
         (n, 1, "absurd weight: -1 examples") for n in (1, 2)
     ]
@@ -322,7 +322,7 @@ def test_malformed_scores_are_left_out(marks, tmp_path):
     notes: list[str] = []
     engine = flower(tampered(THREE, 12, each(scores=marks), kind="evaluate."), note=notes.append)
     snapshot = last(METHOD, engine.gather(2), rounds=1, engine=engine, folder=tmp_path, score=classify)
-    assert set(snapshot.exams) == ({0, 1, 2} if marks == {} else {0, 2})
+    assert set(snapshot.evaluations) == ({0, 1, 2} if marks == {} else {0, 2})
     assert 0 <= snapshot.metrics["test_accuracy"] <= 1
     assert marks == {} or any("client 1 was not scored: malformed scores" in n for n in notes)
 
@@ -334,7 +334,7 @@ def test_scores_that_do_not_add_up_are_left_out():
 
     engine = flower(tampered(THREE, 12, results(better), kind="evaluate."))
     rounds = Rounds(METHOD, engine.gather(2), engine, Seed(0), score=classify)
-    assert set(rounds.examine([0, 1, 2])) == {0, 2}
+    assert set(rounds.evaluate([0, 1, 2])) == {0, 2}
 
 
 def test_a_site_refuses_code_it_does_not_trust_with_a_reason():
@@ -364,10 +364,10 @@ def test_unpacked_answers_hold_no_more_than_was_asked(without):
     honest = over.nodes[12].serve
 
     def spy(kind: str, frames: Any, context: Any) -> Any:
-        seen.extend([frames["errand"]] if "errand" in frames else [])
+        seen.extend([frames["jobs"]] if "jobs" in frames else [])
         return honest(kind, frames, context)
 
     over.nodes[12] = FlowerClient(spy)
     engine = flower(over)
     Rounds(METHOD, engine.gather(2), engine, Seed(0)).play()
-    assert [[job.client for job in unpack(errand).jobs] for errand in seen] == [[1]]
+    assert [[job.client for job in unpack(batch).jobs] for batch in seen] == [[1]]

@@ -14,13 +14,13 @@ pytest.importorskip("flwr")
 
 from conformance.cases import CASES, Case
 from fedquilt.core.seed import Seed
-from fedquilt.engines.flower.errand import Errand, ExamJob, RunTerms, read
+from fedquilt.engines.flower.jobs import EvaluationJob, JobBatch, RunTerms, read
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.reconstruct import reconstruct
 from fedquilt.records.record import tensors_in
-from fedquilt.rounds.client import Exam, Task
+from fedquilt.rounds.client import Evaluation, Task
 from fedquilt.rounds.rounds import Rounds
 from helpers.nodes import Seen, flower, grid
 
@@ -28,27 +28,28 @@ Key = tuple[Any, ...]
 
 
 class Noting(Local):
-    """The local engine; ``noted`` has what each client was sent: its download, and the global model for an exam."""
+    """The local engine; ``noted`` has what each client was sent: its download, and the global model for an
+    evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
         self.noted: dict[Key, tuple[bytes | None, bytes | None]] = {}
 
-    def visits(self, clients: Sequence[Any], task: Callable[[Any], Task]) -> Iterator[Any]:
+    def updates(self, clients: Sequence[Any], task: Callable[[Any], Task]) -> Iterator[Any]:
         def noting(client: Any) -> Task:
             made = task(client)
             self.noted[made.exchange, client, made.round, made.again] = (made.down, None)
             return made
 
-        return super().visits(clients, noting)
+        return super().updates(clients, noting)
 
-    def exams(self, clients: Sequence[Any], exam: Callable[[Any], Exam]) -> Iterator[Any]:
-        def noting(client: Any) -> Exam:
-            made = exam(client)
+    def evaluations(self, clients: Sequence[Any], evaluation: Callable[[Any], Evaluation]) -> Iterator[Any]:
+        def noting(client: Any) -> Evaluation:
+            made = evaluation(client)
             self.noted[client, made.round] = (made.down, made.whole)
             return made
 
-        return super().exams(clients, noting)
+        return super().evaluations(clients, noting)
 
 
 def check_the_view_of_sites(seen: Seen, noted: dict[Key, tuple[bytes | None, bytes | None]]) -> None:
@@ -57,17 +58,19 @@ def check_the_view_of_sites(seen: Seen, noted: dict[Key, tuple[bytes | None, byt
         if kind.startswith("query."):
             assert frames.keys() <= {"run", "number"}
             continue
-        named = {"errand", "begin"}
+        named = {"jobs", "begin"}
         assert not list(tensors_in(read(frames, "begin", RunTerms)))
-        for job in read(frames, "errand", Errand).jobs:
+        for job in read(frames, "jobs", JobBatch).jobs:
             jobs += 1
-            assert job.client in {*part.ids, *part.examined}
+            assert job.client in {*part.ids, *part.evaluated}
             assert job.slot is None or len(job.slot) == 32  # the sha256 of a state that is at the site
-            exam = isinstance(job, ExamJob)
-            down, whole = noted[(job.client, job.round) if exam else (job.exchange, job.client, job.round, job.again)]
+            evaluation = isinstance(job, EvaluationJob)
+            down, whole = noted[
+                (job.client, job.round) if evaluation else (job.exchange, job.client, job.round, job.again)
+            ]
             assert frames[f"frame-{job.down}"] == down
             named.add(f"frame-{job.down}")
-            if exam and job.whole is not None:
+            if evaluation and job.whole is not None:
                 assert frames[f"frame-{job.whole}"] == whole
                 named.add(f"frame-{job.whole}")
         assert frames.keys() == named
@@ -92,6 +95,6 @@ def test_flower_equals_local(case: Case, place, tmp_path):
         assert logs[0].bytes_up == logs[1].bytes_up
         assert logs[0].bytes_down == logs[1].bytes_down
     assert here.digest() == there.digest()
-    clients = list(case.federation.examined)
-    assert repr(here.examine(clients)) == repr(there.examine(clients))
+    clients = list(case.federation.evaluated)
+    assert repr(here.evaluate(clients)) == repr(there.evaluate(clients))
     check_the_view_of_sites(seen, local.noted)

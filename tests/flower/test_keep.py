@@ -35,7 +35,7 @@ class Server:
         self.snapshots: list[tuple[int, dict[str, bytes]]] = []
         self.oldest = 0
         self.told = dict.fromkeys(CLIENTS, 0)
-        self.trips = {client: [0] for client in CLIENTS}  # the rounds of the visits since the oldest snapshot
+        self.trips = {client: [0] for client in CLIENTS}  # the rounds of the client updates since the oldest snapshot
 
     def play(self, step: dict[str, Any]) -> None:
         if step["roll_back"] is not None and self.snapshots:
@@ -46,13 +46,13 @@ class Server:
             self.oldest = 0  # a new server knows of its snapshots only when it writes one
         for _ in range(step["trips"]):
             for client in step["visit"]:
-                self.visit(client, step)
+                self.update(client, step)
         self.round += 1
         if self.round % self.every == 0:
             self.snapshots = [*self.snapshots, (self.round, dict(self.handles))][-2:]
             self.oldest = self.snapshots[0][0]
 
-    def visit(self, client: str, step: dict[str, Any]) -> None:
+    def update(self, client: str, step: dict[str, Any]) -> None:
         asked = self.handles.get(client)
         if asked is not None:
             self.keep.get(client, asked)
@@ -71,15 +71,15 @@ class Server:
                 self.keep.get(client, digest)
         for client in CLIENTS:
             mine = [Version.of(n) for n in self.keep.shelf.names() if n.startswith(token(client))]
-            visits = [r for r in self.trips[client] if r >= self.told[client]]
-            assert len(mine) <= 2 * len(visits) + 1 + self._doubles(mine)
+            updates = [r for r in self.trips[client] if r >= self.told[client]]
+            assert len(mine) <= 2 * len(updates) + 1 + self._doubles(mine)
 
     @staticmethod
     def _doubles(versions: list[Version]) -> int:
         return len(versions) - len({v.digest for v in versions})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_samples=150, deadline=None)
 @given(st.lists(STEP, max_size=25), st.integers(1, 4))
 def test_every_state_that_may_be_asked_for_is_kept_and_the_others_go(history, every):
     server = Server(Keep(InMemory({})), every)

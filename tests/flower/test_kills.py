@@ -93,5 +93,5 @@ def test_kills(method, victims, tmp_path, monkeypatch):
         sites.close()
     assert killer.error is None
     assert killer.done == victims
-    assert result["quarantined"] == 0, (tmp_path / "run" / "ledger.jsonl").read_text()
+    assert result["quarantined"] == 0, (tmp_path / "run" / "dropped.jsonl").read_text()
     assert result["digest"] == at_home(config)

@@ -151,7 +151,7 @@ def test_the_server_app_plays_the_run_and_goes_on_with_its_own_clients(tmp_path)
     over = grid(TOY, 4, tmp_path / "nodes")
     late = {number: over.nodes.pop(number) for number in (13, 14)}
     play(over, settings, tmp_path / "run")
-    over.nodes.update(late)  # strangers to this run
+    over.nodes.update(late)  # new clients to this run
     back(tmp_path / "run")
     play(over, settings, tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())

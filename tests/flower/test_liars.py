@@ -45,10 +45,10 @@ def test_a_site_that_lies_is_left_out_with_a_reason_and_the_run_goes_on(standing
     config = config.model_copy(update={"cohort": config.cohort.model_copy(update={"min_replies": 1})})  # 4 of 7 lie
     with Liar(standing.sites, STRANGER, [in_turn(*(how for how, _ in LIES)), None]):
         result = standing.run("lies", config)
-    ledger = lines(standing.folder / "lies" / "ledger.jsonl")
+    ledger = lines(standing.folder / "lies" / "dropped.jsonl")
     liars = [f"{STRANGER}-{number}" for number in range(len(LIES))]
     assert [(row["round"], row["client"]) for row in ledger] == [(number, c) for number in (1, 2) for c in liars]
-    reasons = [*(words for _, words in LIES), *("replayed: an answer to another errand" for _ in LIES)]
+    reasons = [*(words for _, words in LIES), *("replayed: an answer to another batch of jobs" for _ in LIES)]
     for row, words in zip(ledger, reasons, strict=True):
         assert re.search(words, row["reason"]), row
     assert (result["quarantined"], result["rounds"]) == (2 * len(LIES), 2)

@@ -26,7 +26,7 @@ AT_ONCE = 3  # nodes do one thing at a time: others wait meanwhile
 METHODS: dict[str, Any] = {  # FedAvg: test_liars and the page on deployment
     "ifca": {"kind": "ifca", "n_clusters": 2},
     "hcfl": {"kind": "hcfl", "initial_rounds": 1, "n_clusters": 2},
-    "hgls-hgc": {"kind": "hgls", "slopes": "hgc", "lossless": "adaptive"},
+    "hgls-hgc": {"kind": "hgls", "gradient_codec": "hgc", "lossless": "adaptive"},
     "fedloge": "fedloge",
     "localize-stitch": "localize_stitch",
     "podfcssv": {"kind": "podfcssv", "lambda_proto": 0.1, "k_init_prototypes": 3},
@@ -81,20 +81,20 @@ def test_a_stranger_can_neither_register_a_key_nor_submit_a_program(runs, standi
     """Whoever has the CA's certificate, which is public, and Flower's own command."""
     home, public = standing.folder / "stranger", standing.keys.node(f"{STRANGER}.pub")
     home.mkdir()
-    app = standing.folder / "stranger-app"
-    export(recipe("fedavg"), app, standing.folder / "stranger-run")
+    app = standing.folder / "new client-app"
+    export(recipe("fedavg"), app, standing.folder / "new client-run")
     lines = f'[superlink.open]\naddress = "{standing.address}"\nroot-certificates = "{standing.keys.ca}"\n'
     (home / "config.toml").write_text(lines)
     for words in (["supernode", "register", str(public)], ["supernode", "list"], ["run", str(app)], ["list"]):
         with pytest.raises(FlowerError, match="failed"):
             call(["flwr", *words, "open"], home)
-    assert not (standing.folder / "stranger-run").exists()
+    assert not (standing.folder / "new client-run").exists()
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_real_federation_gives_the_numbers_of_local(name, runs, standing):
     result = runs[name].result()
-    assert result["quarantined"] == 0, (standing.folder / name / "ledger.jsonl").read_text()
+    assert result["quarantined"] == 0, (standing.folder / name / "dropped.jsonl").read_text()
     assert (result["rounds"], result["engine"]["nodes"]) == (2, len(SITES))
     assert result["digest"] == at_home(recipe(METHODS[name]))
     (line,) = Board(standing.folder / name).lines()  # whoever watches sees it as any other run

@@ -21,7 +21,7 @@ pytest.importorskip("flwr")
 
 from fedquilt.deploy.apps import answering, client_app
 from fedquilt.deploy.site import SiteSettings
-from fedquilt.engines.flower.errand import Errand, Here
+from fedquilt.engines.flower.jobs import Here, JobBatch
 from fedquilt.engines.flower.mark import Mark
 from fedquilt.engines.flower.resident import PLACE, ask, stay
 from fedquilt.errors import FrameError, InputError
@@ -117,8 +117,8 @@ def test_no_resident_or_a_stale_place_gives_none(tmp_path):
     assert ask(tmp_path, "x", {}) is None
 
 
-def test_the_same_errand_is_done_once(monkeypatch):
-    from fedquilt.engines.flower.errand import Parcel
+def test_the_same_batch_is_done_once(monkeypatch):
+    from fedquilt.engines.flower.jobs import Parcel
     from fedquilt.engines.flower.keep import InMemory, Keep
     from fedquilt.engines.flower.node import Node
     from helpers.toy import points
@@ -127,7 +127,7 @@ def test_the_same_errand_is_done_once(monkeypatch):
     done: list[str] = []
 
     def work(frames):
-        number = unpack(frames["errand"]).number
+        number = unpack(frames["jobs"]).number
         done.append(number)
         assert unpack(node.answer("query.busy", {"number": pack(number, compact=True)}, {})["busy"]) is True
         assert unpack(node.answer("query.busy", {"number": pack("another", compact=True)}, {})["busy"]) is False
@@ -138,7 +138,7 @@ def test_the_same_errand_is_done_once(monkeypatch):
     answers: list[object] = []
 
     def bring() -> None:
-        answers.append(unpack(node.answer("train.x", {"errand": pack(Errand("7", [], 0), compact=True)}, {})["answer"]))
+        answers.append(unpack(node.answer("train.x", {"jobs": pack(JobBatch("7", [], 0), compact=True)}, {})["answer"]))
 
     threads = [threading.Thread(target=bring) for _ in range(4)]
     for thread in threads:

@@ -68,8 +68,8 @@ MALFORMED = [
     {"clients": {1: -1}},
     {"clients": {1: "many"}},
     {"clients": {(1, 2.5): 3}},
-    {"examined": None},
-    {"examined": [torch.ones(2)]},
+    {"evaluated": None},
+    {"evaluated": [torch.ones(2)]},
     {"shape": (0,)},
     {"shape": "flat"},
     {"dtype": 3},
@@ -78,7 +78,7 @@ MALFORMED = [
     {"fingerprint": b"x"},
     {"versions": None},
     {"versions": {1: 2}},
-    {"clients": {}, "examined": []},
+    {"clients": {}, "evaluated": []},
 ]
 
 
@@ -153,7 +153,7 @@ class Comeback:
         ({"clients": {1: 21}}, "its data are not those it had"),
         ({"prepare": "Pixels()"}, "its prepare was nothing and is now"),
         ({"shape": (5,)}, "its shape was"),
-        ({"clients": {9: 20}, "examined": []}, "not part of this run"),
+        ({"clients": {9: 20}, "evaluated": []}, "not part of this run"),
         ({"clients": {0: 12, 1: 20}}, "node 11, which is there, also says that it is client 0"),
         ({"protocol": 0}, "speaks version 0"),
     ],

@@ -59,8 +59,8 @@ def test_methods_of_every_kind_are_among_the_cases() -> None:
 def test_simulation_equals_local(case: Any, simulation: FlowerSimulation) -> None:
     here, there = (played(engine, case.method, case.federation) for engine in (Local(), simulation))
     assert here.digest() == there.digest()
-    clients = list(here.source.examined)
-    assert repr(here.examine(clients)) == repr(there.examine(clients))
+    clients = list(here.source.evaluated)
+    assert repr(here.evaluate(clients)) == repr(there.evaluate(clients))
 
 
 def test_other_data_on_the_same_actors(simulation: FlowerSimulation) -> None:

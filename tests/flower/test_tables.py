@@ -15,8 +15,8 @@ from fedquilt.core.columns import Column, ColumnSums, PerColumn, check_sums
 from fedquilt.data import Federation, imports
 from fedquilt.deploy.dry_run import leaving
 from fedquilt.deploy.site import settings_of, source_of
-from fedquilt.engines.flower.errand import RunTerms
 from fedquilt.engines.flower.inprocess import InProcess
+from fedquilt.engines.flower.jobs import RunTerms
 from fedquilt.engines.local import Local
 from fedquilt.errors import FedquiltError, InputError
 from fedquilt.records.record import unpack

@@ -12,8 +12,8 @@ pytest.importorskip("flwr")
 
 from conformance.cases import CASES
 from fedquilt.core.seed import Seed
+from fedquilt.engines.flower.membership import called
 from fedquilt.engines.flower.post import Patience, clock
-from fedquilt.engines.flower.roster import called
 from fedquilt.rounds.rounds import Rounds
 from helpers.nodes import flower, grid
 
@@ -25,7 +25,7 @@ class Named:
     """As much of an introduction as a name takes."""
 
     def __init__(self, *clients: Any) -> None:
-        self.clients, self.examined = dict.fromkeys(clients, 3), []
+        self.clients, self.evaluated = dict.fromkeys(clients, 3), []
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_site_that_goes_and_comes_back_is_told_of(monkeypatch: pytest.MonkeyPa
     over, notes = grid(FEDAVG.federation, 2), list[str]()
     engine = flower(over, note=notes.append)
     rounds = Rounds(FEDAVG.method, engine.gather(2), engine, Seed(0))
-    name = engine.roster.called(12)
+    name = engine.membership.called(12)
     assert sum(f"{name} is there, with" in note for note in notes) == 1
     assert "node 12" not in name
     rounds.play()
@@ -76,7 +76,7 @@ def test_a_site_that_does_not_come_back_is_left_out_by_name() -> None:
     over, notes = grid(FEDAVG.federation, 2), list[str]()
     engine = flower(over, deadline=0.3, note=notes.append)
     rounds = Rounds(FEDAVG.method, engine.gather(2), engine, Seed(0))
-    name = engine.roster.called(12)
+    name = engine.membership.called(12)
     del over.nodes[12]
     time.sleep(0.02)
     log = rounds.play()

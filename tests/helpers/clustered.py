@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -50,18 +50,18 @@ class Halves(OnBase):
         (train,) = self.base.exchanges()
         return (replace(train, up=self.up),)
 
-    def up(self, state: State, replies: Iterable[Reply[Any]], turn: Turn) -> State:
+    def up(self, state: State, replies: Iterable[Reply[Any]], context: Context) -> State:
         heard = list(replies)
-        labels = first_half(sorted(r.client for r in heard), 1 if turn.round == 0 else 0)
+        labels = first_half(sorted(r.client for r in heard), 1 if context.round == 0 else 0)
         vectors = {c: ANGLES[k] + 0.01 * int(c) * ANGLES[0] for c, k in labels.items()}
-        found = agglomerate(vectors, threshold=0.5, seed=turn.seed) if self.directions else None
+        found = agglomerate(vectors, threshold=0.5, seed=context.seed) if self.directions else None
         clusters = found or from_labels(labels, None, "halves")
-        return State(self.base.aggregate(state.shared, heard, turn), clusters)
+        return State(self.base.aggregate(state.shared, heard, context), clusters)
 
     def welcome(self, state: State) -> State:
         return state
 
-    def vector(self, welcome: State, client: Any, site: Site, turn: Turn) -> Tensor:
+    def vector(self, welcome: State, client: Any, site: Site, context: Context) -> Tensor:
         return ANGLES[0 if int(site.train.whole().y.mode().values) == 0 else 1]
 
 

@@ -51,7 +51,7 @@ def federation(sites: Sequence[str] = SITES) -> Federation:
         own = rows(site)
         here = Federation.from_arrays(own["x"], own["y"], user=own["user"], classes=10)
         for client in here.ids:
-            tables = {"train": here.site(client, 0).train, **{s: here.exam(client, s) for s in ("valid", "test")}}
+            tables = {"train": here.site(client, 0).train, **{s: here.evaluation(client, s) for s in ("valid", "test")}}
             wholes = {split: table.whole() for split, table in tables.items() if table is not None}
             clients[client] = {split: (whole.x, whole.y) for split, whole in wholes.items()}
     return Federation.from_clients(clients, classes=10)

@@ -11,7 +11,7 @@ from fedquilt.engines.local import Local
 from fedquilt.records.record import pack, unpack
 from fedquilt.rounds.client import Task
 from fedquilt.testing.faults import Tampering as Tampering
-from fedquilt.testing.faults import Visits as Visits
+from fedquilt.testing.faults import Updates as Updates
 
 
 class Counting(Local):
@@ -22,15 +22,15 @@ class Counting(Local):
         self.tasks: list[Task] = []
         self.uploads: list[bytes] = []
 
-    def visits(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Visits:
+    def updates(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Updates:
         """As local."""
         for client in clients:
             self.tasks.append(task(client))
-            outcome = self.side.visit(self.tasks[-1])
+            outcome = self.side.update(self.tasks[-1])
             self.uploads.append(outcome.upload)
             yield client, outcome
 
 
-def with_examples(examples: Any) -> Callable[[bytes], bytes]:
+def with_samples(samples: Any) -> Callable[[bytes], bytes]:
     """A change of a frame: another number of examples."""
-    return lambda frame: pack(replace(unpack(frame), examples=examples), compact=True)
+    return lambda frame: pack(replace(unpack(frame), samples=samples), compact=True)

@@ -55,7 +55,7 @@ class Growing:
         self.folder.log("metrics/clients.jsonl", scores)
         if reason is not None:
             entry = {"round": self.round, "exchange": "train", "client": 0, "reason": reason}
-            self.folder.log("ledger.jsonl", [entry])
+            self.folder.log("dropped.jsonl", [entry])
         self.folder.log("metrics/rounds.jsonl", [row])
         return row
 

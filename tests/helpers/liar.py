@@ -30,7 +30,7 @@ class Liar:
         self._first: Frames = {}
 
     def __enter__(self) -> Liar:
-        state = self.sites.folder / f"state-liar-{self.name}"
+        state = self.sites.folder / f"state-malicious client-{self.name}"
         state.mkdir()
         data = str(self.sites.folder / f"{self.name}.npz")
         settings = SiteSettings(data=data, user="user", state=str(state), classes=10)

@@ -67,7 +67,7 @@ def _run(
     options = {"mu": 0.1} if label == "fedprox" else {}
     config = parse({"name": "made", "rounds": planned, "seed": seed, "method": {"kind": label, **options}})
     (folder / "config.toml").write_text(dump(config))
-    rows, scored, visits, traffic = [], [], [], []
+    rows, scored, updates, traffic = [], [], [], []
     for round in range(1, stop + 1):
         rise = level * (1 - np.exp(-round / (0.2 * planned)))
         accuracy = np.clip(rise + talent + draw.normal(0, 0.015, len(ids)) + 0.004 * seed, 0, 1)
@@ -105,13 +105,13 @@ def _run(
                     }
                     for c, a in zip(ids, accuracy, strict=True)
                 ]
-        visits += [
+        updates += [
             {
                 "round": round,
                 "exchange": "train",
                 "client": c,
                 "seconds": 0.01,
-                "examples": 100,
+                "samples": 100,
                 "steps": 5,
                 "loss": 0.5,
                 "bytes_down": 4100,
@@ -142,7 +142,7 @@ def _run(
     for name, found in (
         ("metrics/rounds", rows),
         ("metrics/clients", scored),
-        ("metrics/visits", visits),
+        ("metrics/client updates", updates),
         ("metrics/traffic", traffic),
         ("ledger", ledger),
     ):

@@ -20,7 +20,7 @@ class Part:
 
     whole: Any
     ids: tuple[ClientId, ...]
-    examined: tuple[ClientId, ...]
+    evaluated: tuple[ClientId, ...]
 
     @property
     def classes(self) -> int | None:
@@ -32,10 +32,10 @@ class Part:
         assert client in self.ids
         return self.whole.site(client, round)
 
-    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
-        """The client's held-out rows."""
-        assert client in self.examined
-        return self.whole.exam(client, split, round)
+    def evaluation(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+        """The client's held-out samples."""
+        assert client in self.evaluated
+        return self.whole.evaluation(client, split, round)
 
     def size(self, client: ClientId) -> int:
         """The client's number of rows."""
@@ -48,8 +48,8 @@ class Part:
 
 def parts(federation: Any, nodes: int) -> list[Part]:
     """The clients, dealt in turn."""
-    examined = tuple(federation.examined)
-    return [Part(federation, tuple(federation.ids)[n::nodes], examined[n::nodes]) for n in range(nodes)]
+    evaluated = tuple(federation.evaluated)
+    return [Part(federation, tuple(federation.ids)[n::nodes], evaluated[n::nodes]) for n in range(nodes)]
 
 
 Seen = list[tuple[Part, str, dict[str, bytes]]]  # the messages that nodes got: whose, of which kind, what was in it

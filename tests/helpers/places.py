@@ -34,7 +34,7 @@ def half_square(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch
 
 
 def downhill(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
-    """-head: a slope of -1 everywhere."""
+    """-head: a gradient of -1 everywhere."""
     return -params["head"].sum()
 
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from fedquilt.core.table import ClientId
 from fedquilt.engines.local import Local
 from fedquilt.rounds.client import Task
-from helpers.engines import Visits
+from helpers.engines import Updates
 
 DEVICE = torch.device("lazy", 0)  # torch knows its name and walks graphs on it in this thread; it has no kernels there
 CPU = torch.device("cpu")
@@ -76,9 +76,9 @@ class Pretended(Local):
     def __init__(self) -> None:
         super().__init__(str(DEVICE))
 
-    def visits(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Visits:
+    def updates(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Updates:
         """One after another."""
         for client in clients:
             with Pretending():
-                outcome = self.side.visit(task(client))
+                outcome = self.side.update(task(client))
             yield client, outcome

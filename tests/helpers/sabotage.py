@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
@@ -72,18 +72,18 @@ class Failing(Wraps):
         self._maybe("down", client_id == self.client)
         return self.base.down(state, client_id)
 
-    def start(self, download: Any, client: Any, site: Site, turn: Turn) -> Job:
+    def start(self, download: Any, client: Any, site: Site, context: Context) -> Job:
         """As the base; a mine for the objective."""
-        here = site.examples == self.rows
+        here = site.samples == self.rows
         self._maybe("start", here)
-        job: Job = self.base.start(download, client, site, turn)
+        job: Job = self.base.start(download, client, site, context)
         mine = {"boom": ERRORS[self.error]()} if here and self.stage == "objective" else {}
         return replace(job, fixed={**job.fixed, **mine})
 
-    def finish(self, job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+    def finish(self, job: Job, trained: Trained, client: Any, site: Site, context: Context) -> tuple[Any, Any]:
         """As the base."""
-        self._maybe("finish", site.examples == self.rows)
-        state, upload = self.base.finish(job, trained, client, site, turn)
+        self._maybe("finish", site.samples == self.rows)
+        state, upload = self.base.finish(job, trained, client, site, context)
         return state, upload
 
     def check(self, state: Any, upload: Any) -> None:
@@ -91,7 +91,7 @@ class Failing(Wraps):
         self._maybe("check", True)
         self.base.check(state, upload)
 
-    def up(self, state: Any, replies: Any, turn: Turn) -> Any:
+    def up(self, state: Any, replies: Any, context: Context) -> Any:
         """As the base."""
         list(replies)
         self._maybe("up", True)

@@ -1,6 +1,6 @@
-"""A model with one weight on three unlike clients, and its slopes in plain Python: what oracles are transcribed on.
+"""A model with one weight on three unlike clients, and its gradients in plain Python: what oracles are transcribed on.
 
-out = w x, loss = mean (w x - y)^2 / 2 over a client's rows, one batch of all rows a step; so a client's slope is
+out = w x, loss = mean (w x - y)^2 / 2 over a client's samples, one batch of all rows a step; so a client's gradient is
 a (w - t) with a = mean x^2 and t = mean x y / a.
 """
 
@@ -28,7 +28,7 @@ DATA = Federation.from_rows(
 LOSS = Objective(Net.of(OneWeight, start=START), (squared_error,))
 
 
-def slope(client: int, w: float) -> float:
+def gradient(client: int, w: float) -> float:
     """The gradient of a client's loss."""
     x, y = X[ROWS[client]], Y[ROWS[client]]
     return float(np.mean(x * (w * x - y)))
@@ -43,7 +43,7 @@ def loss(client: int, w: float) -> float:
 def descend(client: int, w: float, lr: float, steps: int) -> float:
     """Plain gradient descent on a client's loss."""
     for _ in range(steps):
-        w -= lr * slope(client, w)
+        w -= lr * gradient(client, w)
     return w
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import Params, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -53,21 +53,21 @@ class IFCA(OnBase):
     def down(self, state: Clusters, client_id: ClientId) -> Clusters:
         return state
 
-    def start(self, download: Clusters, client: Member, site: Site, turn: Turn) -> Job:
+    def start(self, download: Clusters, client: Member, site: Site, context: Context) -> Job:
         losses = [classify(self.predict, m, site.train).loss for m in download.models]
         k = losses.index(min(losses))
         return Job(params=download.models[k], fixed={"start": download.models[k]}, memo=k)
 
-    def finish(self, job: Job, trained: Trained, client: Member, site: Site, turn: Turn) -> tuple[Member, Vote]:
+    def finish(self, job: Job, trained: Trained, client: Member, site: Site, context: Context) -> tuple[Member, Vote]:
         return Member(job.memo), Vote(sub(trained.params, job.fixed["start"]), job.memo)
 
     def check(self, state: Clusters, upload: Vote) -> None:
         self.base.check(Server(state.models[upload.cluster]), upload)
 
-    def up(self, state: Clusters, replies: Iterable[Reply[Vote]], turn: Turn) -> Clusters:
+    def up(self, state: Clusters, replies: Iterable[Reply[Vote]], context: Context) -> Clusters:
         heard = list(replies)
         parts = [[r for r in heard if r.upload.cluster == k] for k in range(self.clusters)]
-        return Clusters(tuple(self.base.aggregate(m, p, turn) for m, p in zip(state.models, parts, strict=True)))
+        return Clusters(tuple(self.base.aggregate(m, p, context) for m, p in zip(state.models, parts, strict=True)))
 
     def global_model(self, state: Clusters) -> None:
         return None

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from fedquilt.engines.flower.apps import FlowerClient
-from fedquilt.engines.flower.errand import Answer
 from fedquilt.engines.flower.inprocess import InProcess
+from fedquilt.engines.flower.jobs import Answer
 from fedquilt.records.record import pack, unpack
 from helpers.nodes import grid
 

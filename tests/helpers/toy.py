@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.exchange import Method, Turn
+from fedquilt.core.exchange import Context, Method
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
@@ -52,7 +52,7 @@ class Normed(nn.Module):
 
 
 def weight_itself(out: Any, params: Params, fixed: Mapping[str, Any], batch: Batch) -> Tensor:
-    """loss = w, whose slope is 1 everywhere."""
+    """loss = w, whose gradient is 1 everywhere."""
     return params["w"]
 
 
@@ -62,16 +62,16 @@ def squared_error(out: Any, params: Params, fixed: Mapping[str, Any], batch: Bat
 
 
 def site_of(**columns: Any) -> Site:
-    """A site whose training rows are these columns."""
+    """A site whose training samples are these columns."""
     return Site(Table({n: torch.as_tensor(c) for n, c in columns.items()}))
 
 
-def start_from(download: Any, client: Any, site: Site, turn: Turn) -> Job:
+def start_from(download: Any, client: Any, site: Site, context: Context) -> Job:
     """Train what was sent."""
     return Job(params=download, fixed={"start": download})
 
 
-def give_back(job: Job, trained: Trained, client: Any, site: Site, turn: Turn) -> tuple[Any, Any]:
+def give_back(job: Job, trained: Trained, client: Any, site: Site, context: Context) -> tuple[Any, Any]:
     """Upload the model."""
     return client, trained.params
 
@@ -82,12 +82,12 @@ def trained(
     """What local training makes of params; by default one pass in one batch with plain SGD."""
     settings = {"optimizer": SGD(lr), "batch_size": 1000, **settings}
     work = Train(start=start_from, objective=objective, finish=give_back, **settings)
-    return work.run(params, None, site, Turn(round, 0, Seed(seed)))[3]
+    return work.run(params, None, site, Context(round, 0, Seed(seed)))[3]
 
 
 @cache
 def points(*sizes: int) -> Federation:
-    """Two classes in the plane; client k has sizes[k] training rows, and as many test rows."""
+    """Two classes in the plane; client k has sizes[k] training samples, and as many test samples."""
     draw = torch.Generator().manual_seed(7)
     parts = {}
     for client, size in enumerate(sizes):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
@@ -18,7 +18,7 @@ from fedquilt.methods.fedavg import Download
 from fedquilt.methods.personalised.fedala import Blender, FedALA
 from fedquilt.methods.personalised.fedamp import Cloud, FedAMP
 from fedquilt.pieces.optimizers import SGD
-from helpers.scalar import DATA, LOSS, START, N, descend, loss, mean, slope
+from helpers.scalar import DATA, LOSS, START, N, descend, gradient, loss, mean
 from helpers.toy import last, site_of
 
 LR, K = 0.1, 3
@@ -30,7 +30,7 @@ def own(snapshot):
 
 
 def ala_by_hand(rounds, rate, steady):
-    """All of a client's rows are one batch, so an epoch is one step of A."""
+    """All of a client's samples are one batch, so an epoch is one step of A."""
     x, mine, takes, passes = START, dict.fromkeys(N), dict.fromkeys(N), []
     for _ in range(rounds):
         for k in N:
@@ -40,7 +40,7 @@ def ala_by_hand(rounds, rate, steady):
                 while True:
                     w = mine[k] + (x - mine[k]) * a
                     losses.append(loss(k, w))
-                    a = min(1.0, max(0.0, a - rate * slope(k, w) * (x - mine[k])))
+                    a = min(1.0, max(0.0, a - rate * gradient(k, w) * (x - mine[k])))
                     if not first or len(losses) == 50 or (len(losses) > 10 and np.std(losses[-10:]) < steady):
                         break
                 passes.append(len(losses))
@@ -57,7 +57,7 @@ def test_fedala(rounds, rate, steady):
     assert float(snapshot.state.shared["w"]) == pytest.approx(x, rel=1e-4)
     assert own(snapshot) == pytest.approx(models, rel=1e-4)
     assert steady > 0 or passes[: len(N)] == [50] * len(N)  # never steady: the cap
-    assert passes[len(N) :] == [1] * len(passes[len(N) :])  # later visits: one pass
+    assert passes[len(N) :] == [1] * len(passes[len(N) :])  # later client updates: one pass
 
 
 class Two(nn.Module):
@@ -73,20 +73,21 @@ class Two(nn.Module):
 
 
 def slanted(out, params, fixed, batch):
-    """Slope (0.3, 0.2) everywhere."""
+    """Gradient (0.3, 0.2) everywhere."""
     return params["w"] @ torch.tensor([0.3, 0.2])
 
 
 def test_one_step_of_the_weights_by_hand():
-    """Own [0, 0], global [1, -1], A [1, 1], slope [.3, .2], rate 1: A = clip([.7, 1.2]) = [.7, 1], start [.7, -1]."""
+    """Own [0, 0], global [1, -1], A [1, 1], gradient [.3, .2], rate 1: A = clip([.7, 1.2]) = [.7, 1], start [.7,
+    -1]."""
     method = FedALA(Objective(Net(Two), (slanted,)), top=1, batch_size=100)
     own_model, ones = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
     site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
     sent = Download({"w": torch.tensor([1.0, -1.0])})
-    job = method.start(sent, Blender({}, own_model, ones), site, Turn(1, 0, Seed(0)))
+    job = method.start(sent, Blender({}, own_model, ones), site, Context(1, 0, Seed(0)))
     assert job.memo["w"].tolist() == pytest.approx([0.7, 1.0])
     assert job.params["w"].tolist() == pytest.approx([0.7, -1.0])
-    same = method.start(sent, Blender({}, sent.shared, ones), site, Turn(1, 0, Seed(0)))
+    same = method.start(sent, Blender({}, sent.shared, ones), site, Context(1, 0, Seed(0)))
     assert same.memo["w"].tolist() == [1.0, 1.0]  # nothing to learn while the models are equal
 
 
@@ -110,7 +111,7 @@ def test_lower_tensors_are_the_global_ones(top, low):
     mine = {"low": torch.zeros(2), "w": torch.zeros(2)}
     sent = Download({"low": torch.full((2,), 5.0), "w": torch.tensor([1.0, -1.0])})
     site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
-    job = method.start(sent, Blender({}, mine, {}), site, Turn(1, 0, Seed(0)))
+    job = method.start(sent, Blender({}, mine, {}), site, Context(1, 0, Seed(0)))
     assert set(job.memo) == ({"w"} if top == 1 else {"low", "w"})
     assert job.params["low"].tolist() == low
     assert job.params["w"].tolist() == [0.0, -1.0]  # the first time: until A is at rest, at its bounds
@@ -122,7 +123,7 @@ def test_models_that_differ_but_sum_alike_are_not_equal():
     site = site_of(x=torch.zeros(10, 1), y=torch.zeros(10, dtype=torch.long))
     sent = Download({"w": torch.tensor([1.0, -1.0])})
     assert float((sent.shared["w"] - torch.zeros(2)).sum()) == 0
-    job = method.start(sent, Blender({}, {"w": torch.zeros(2)}, {}), site, Turn(1, 0, Seed(0)))
+    job = method.start(sent, Blender({}, {"w": torch.zeros(2)}, {}), site, Context(1, 0, Seed(0)))
     assert job.memo["w"].tolist() == [0.0, 1.0]
 
 
@@ -144,7 +145,7 @@ def amp_by_hand(rounds, alpha, sigma, lam):
         for i, u in centres.items():
             w = u
             for _ in range(K):
-                w -= LR * (slope(i, w) + lam / alpha * (w - u))
+                w -= LR * (gradient(i, w) + lam / alpha * (w - u))
             models[i] = w
     return [models[i] for i in N]
 

@@ -45,7 +45,7 @@ NET = Net(Scaled)
 WORK = {"optimizer": SGD(0.1), "batch_size": 100}
 
 
-def after_a_visit(k, mean, var):
+def after_a_update(k, mean, var):
     """A client's statistics after one batch of all its rows."""
     return 0.9 * mean + 0.1 * X[k].mean(0), 0.9 * var + 0.1 * X[k].var(0, ddof=1)
 
@@ -55,14 +55,14 @@ def after_a_visit(k, mean, var):
 def test_shared_statistics_are_the_mean_over_all_clients(rounds, aggregate, shares):
     mean, var = np.zeros(2), np.ones(2)
     for _ in range(rounds):
-        visits = [after_a_visit(k, mean, var) for k in range(3)]
-        mean, var = (sum(s * v[i] for s, v in zip(shares, visits, strict=True)) for i in range(2))
+        updates = [after_a_update(k, mean, var) for k in range(3)]
+        mean, var = (sum(s * v[i] for s, v in zip(shares, updates, strict=True)) for i in range(2))
     method = FedAvg(objective=NET, **WORK, **({} if aggregate is None else {"aggregate": aggregate}))
     shared = last(method, DATA, rounds=rounds).state.shared
     assert shared["bn.running_mean"].tolist() == pytest.approx(mean, rel=1e-5)
     assert shared["bn.running_var"].tolist() == pytest.approx(var, rel=1e-5)
     assert int(shared["bn.num_batches_tracked"]) == rounds  # the largest, never a mean
-    first = after_a_visit(0, np.zeros(2), np.ones(2))[0]
+    first = after_a_update(0, np.zeros(2), np.ones(2))[0]
     assert not np.allclose(shared["bn.running_mean"], first, rtol=0.1)  # not those of whoever came first
 
 
@@ -80,7 +80,7 @@ def test_private_statistics_are_each_clients_own_and_never_travel(method):
     for k in range(3):
         mean, var = np.zeros(2), np.ones(2)
         for _ in range(3):
-            mean, var = after_a_visit(k, mean, var)
+            mean, var = after_a_update(k, mean, var)
         model = snapshot.personal_model(k)
         assert model["bn.running_mean"].tolist() == pytest.approx(mean, rel=1e-5)
         assert model["bn.running_var"].tolist() == pytest.approx(var, rel=1e-5)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import tensor
 
-from fedquilt.core.exchange import Reply, Turn, fraction
+from fedquilt.core.exchange import Context, Reply, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import nbytes, sub
@@ -34,7 +34,7 @@ from fedquilt.rounds.rounds import Rounds
 from helpers.quadratic import LOSS, at, federation, place
 from helpers.toy import Normed, OneWeight, last, points, site_of, squared_error, trained
 
-TURN = Turn(0, None, Seed(0), 5)
+TURN = Context(0, None, Seed(0), 5)
 MODELS = [at(0, 0), at(1, 0), at(4, 4), at(5, 4), at(9, 0)]
 CENTRES = (at(0, 1), at(4, 5), at(8, 0))
 
@@ -44,12 +44,12 @@ def before(centres: Any = CENTRES, labels: Any = (0, 0, 0, 0, 0), **more: Any) -
     return Remembering(tuple(centres), {}, clusters, at(0, 0), more.get("idle", {}), more.get("last", {}))
 
 
-def replies(state: Any, models: Any = MODELS, examples: Any = (1, 1, 1, 1, 1)) -> list[Reply[ClusterVote]]:
+def replies(state: Any, models: Any = MODELS, samples: Any = (1, 1, 1, 1, 1)) -> list[Reply[ClusterVote]]:
     """Each client trained the model of its cluster and ended at ``models``."""
     labels = state.clusters.labels
     return [
         Reply(c, n, ClusterVote(sub(m, state.models[labels[c]]), labels[c]))
-        for c, (m, n) in enumerate(zip(models, examples, strict=True))
+        for c, (m, n) in enumerate(zip(models, samples, strict=True))
         if m is not None
     ]
 
@@ -76,11 +76,11 @@ def test_fesem_assigns_then_averages():
     assert objective(after) == 1
 
 
-def test_fesem_weighs_by_examples():
+def test_fesem_weighs_by_samples():
     state = before()
-    after = FeSEM(LOSS).up(state, replies(state, examples=(10, 30, 20, 20, 5)), TURN)
+    after = FeSEM(LOSS).up(state, replies(state, samples=(10, 30, 20, 20, 5)), TURN)
     assert place(after.models[0]) == [0.75, 0]
-    even = FeSEM(LOSS, aggregate=uniform_mean).up(state, replies(state, examples=(10, 30, 20, 20, 5)), TURN)
+    even = FeSEM(LOSS, aggregate=uniform_mean).up(state, replies(state, samples=(10, 30, 20, 20, 5)), TURN)
     assert place(even.models[0]) == [0.5, 0]
 
 
@@ -107,7 +107,7 @@ coordinates = st.integers(-20, 20).map(lambda n: n / 4)
 places = st.tuples(coordinates, coordinates).map(lambda p: at(*p))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_samples=40, deadline=None)
 @given(
     models=st.lists(places, min_size=5, max_size=5), centres=st.lists(places, min_size=1, max_size=4), data=st.data()
 )
@@ -227,7 +227,7 @@ def test_lcfed_sends_the_embedding_too():
     rounds.play()
     model, phi = nbytes(rounds.state.models[0]), nbytes(rounds.state.embedding)
     assert 0 < phi < model
-    assert all(model + phi < v.bytes_down < model + phi + 2500 for v in rounds.play().visits)
+    assert all(model + phi < v.bytes_down < model + phi + 2500 for v in rounds.play().updates)
 
 
 def test_lcfed_needs_models_that_differ():

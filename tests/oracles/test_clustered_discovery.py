@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedquilt.core.exchange import Reply, Turn, fraction
+from fedquilt.core.exchange import Context, Reply, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
@@ -44,7 +44,7 @@ def close(values: list[float]) -> Any:
 
 
 def blend(
-    examples: tuple[int, ...], t: int, sharing_by: str = "same", stable: float | None = None, **settings: Any
+    samples: tuple[int, ...], t: int, sharing_by: str = "same", stable: float | None = None, **settings: Any
 ) -> list[list[float]]:
     """One round's end: places [1,0|1], [3,0|3], [0,4|10] in clusters {0,1} and {2}."""
     method = HCFL(LOSS, initial_rounds=0, n_clusters=2, sharing_by=sharing_by, **settings)
@@ -55,11 +55,11 @@ def blend(
     places = [([1.0, 0.0], [1.0]), ([3.0, 0.0], [3.0]), ([0.0, 4.0], [10.0])]
     replies = [
         Reply(i, n, Upload({"body": torch.tensor(b), "head": torch.tensor(h)}))
-        for i, (n, (b, h)) in enumerate(zip(examples, places, strict=True))
+        for i, (n, (b, h)) in enumerate(zip(samples, places, strict=True))
     ]
-    found = method.merged(state, replies, Turn(t, None, Seed(0), 3))
+    found = method.merged(state, replies, Context(t, None, Seed(0), 3))
     assert coordinates({**found.common, "head": torch.zeros(1)})[:2] == close(
-        [1, 2] if examples == (1, 1, 2) else [1.25, 2]
+        [1, 2] if samples == (1, 1, 2) else [1.25, 2]
     )
     return [coordinates(m) for m in found.models]
 
@@ -108,7 +108,7 @@ def test_shrinkage_leaves_clusters_alone_where_nobody_scatters():
     state = Blended((zero, zero), from_labels({0: 0, 1: 1}, None, "given"))
     moves = ([1.0, 0.0], [0.0, 4.0])
     replies = [Reply(i, 1, Upload({"body": torch.tensor(b), "head": torch.zeros(1)})) for i, b in enumerate(moves)]
-    found = method.merged(state, replies, Turn(0, None, Seed(0), 2))
+    found = method.merged(state, replies, Context(0, None, Seed(0), 2))
     assert [coordinates(m)[:2] for m in found.models] == [close([1, 0]), close([0, 4])]
 
 
@@ -123,7 +123,7 @@ def test_o4_steps_with_a_pull():
     for steps in (1, 2, 3, 200):
         work = Train(start, objective, lambda *_: (None, None), SGD(0.1), steps=steps)
         site = site_of(x=[1.0], y=[4.0])
-        found.append(float(work.run(None, None, site, Turn(0, 0, Seed(0)))[3].params["w"]))
+        found.append(float(work.run(None, None, site, Context(0, 0, Seed(0)))[3].params["w"]))
     assert found == [pytest.approx(v, abs=1e-6) for v in (0.5, 0.9, 1.22, 2.5)]
 
 
@@ -169,8 +169,8 @@ def test_o4_discovery_is_no_round_and_keeps_nothing():
 
 
 def test_o9_a_stale_start_gets_nowhere():
-    """A slope of -1, eta 0.01, mu 1, 33 steps: a pass moves the head by 1 - 0.99^33 = 0.282269. From W_k, t rounds are
-    t passes. From the same stale head each round, W <- 0.282269 (W + 1), whose fixed point is 1.393281 passes."""
+    """A gradient of -1, eta 0.01, mu 1, 33 steps: a pass moves the head by 1 - 0.99^33 = 0.282269. From W_k, t rounds
+    are t passes. From the same stale head each round, W <- 0.282269 (W + 1), whose fixed point is 1.393281 passes."""
     one = 0.282269
     objective = Objective(Net(Place), (downhill,))
     far = {}
@@ -183,7 +183,8 @@ def test_o9_a_stale_start_gets_nowhere():
 
 @pytest.mark.parametrize(("start", "passes"), [("cluster", 15), ("global", 1.393281)])
 def test_o9_cgpfl_and_lcfed_may_start_stale_too(start: str, passes: float):
-    """The same slope: CGPFL's global start is the first model, LCFed's has everybody's embedding but the first head."""
+    """The same gradient: CGPFL's global start is the first model, LCFed's has everybody's embedding but the first
+    head."""
     objective = Objective(Net(Place), (downhill,))
     settings: dict[str, Any] = {"n_clusters": 1, "start_at": start, "optimizer": SGD(0.01), "steps": 33, "mu": 1.0}
     for method in (CGPFL(objective, **settings), LCFed(objective, **settings, lam=0.0)):
@@ -201,7 +202,7 @@ def test_o8_cfl_splits_when_a_client_still_pulls(limit: float, sides: list[int])
         Reply(i, 1, Upload({**zero, "body": torch.tensor(u, dtype=torch.float32)})) for i, u in enumerate(updates)
     ]
     method = CFL(base=FedAvg(objective=LOSS), eps_1=0.4, eps_2=limit, calm_rounds=0)
-    after = method.merged(state, replies, Turn(3, None, Seed(0), 5))
+    after = method.merged(state, replies, Context(3, None, Seed(0), 5))
     assert list(after.clusters.labels.values()) == sides
     if limit == 1.0:  # each side goes on with the mean of its own
         assert [coordinates(m)[:2] for m in after.models] == [close([2.9 / 3, 0.1]), close([-1.05, 0.05])]

@@ -11,7 +11,7 @@ import torch
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import pdist
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.params import lerp
 from fedquilt.core.seed import Seed
 from fedquilt.methods.clustered.cfl import norms, parting
@@ -137,7 +137,7 @@ CFL = {i: torch.tensor(row) for i, row in enumerate([[1, 0.2], [1, 0], [0.9, 0.1
 def test_o8_bipartition():
     """|mean| = |(0.16, 0.08)|; the longest update is the last."""
     assert norms(CFL) == (near(0.178885), near(1.1))
-    found = parting(CFL, Turn(0, None, Seed(0)))
+    found = parting(CFL, Context(0, None, Seed(0)))
     assert found.sides == ((0, 1, 2), (3, 4))
     assert found.across == near(-0.956200)
     assert found.gap == near(0.988989)

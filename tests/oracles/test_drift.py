@@ -14,7 +14,7 @@ from fedquilt.methods.averaging.feddyn import FedDyn
 from fedquilt.methods.averaging.fednova import FedNova, pace
 from fedquilt.methods.averaging.scaffold import Scaffold
 from fedquilt.pieces.optimizers import SGD, Adam
-from helpers.scalar import DATA, LOSS, START, N, slope, weight
+from helpers.scalar import DATA, LOSS, START, N, gradient, weight
 from helpers.toy import last
 
 LR, K = 0.1, 4
@@ -34,7 +34,7 @@ def scaffold_by_hand(rounds, server_lr, count):
         for i in asked:
             y = x
             for _ in range(K):
-                y -= LR * (slope(i, y) - own[i] + c)
+                y -= LR * (gradient(i, y) - own[i] + c)
             new = own[i] - c + (x - y) / (K * LR)  # option II
             moves.append(y - x)
             shifts.append(new - own[i])
@@ -56,12 +56,12 @@ def test_scaffold(rounds, server_lr, count):
 
 def test_scaffold_converges_to_the_minimum_of_the_mean_loss():
     """With unlike clients and many local steps, FedAvg stops elsewhere: the drift is what c takes out."""
-    a = {k: slope(k, 1.0) - slope(k, 0.0) for k in N}
-    best = -sum(slope(k, 0.0) for k in N) / sum(a.values())
+    a = {k: gradient(k, 1.0) - gradient(k, 0.0) for k in N}
+    best = -sum(gradient(k, 0.0) for k in N) / sum(a.values())
     assert weight(Scaffold(LOSS, **{**WORK, "steps": 8}), 60) == pytest.approx(best, abs=1e-3)
 
 
-def test_scaffold_refuses_optimisers_whose_distance_is_no_slope():
+def test_scaffold_refuses_optimisers_whose_distance_is_no_gradient():
     for optimizer in (SGD(0.1, momentum=0.9), Adam(0.1)):
         with pytest.raises(InputError, match="without momentum"):
             Scaffold(LOSS, optimizer=optimizer)
@@ -70,11 +70,11 @@ def test_scaffold_refuses_optimisers_whose_distance_is_no_slope():
 def nova_by_hand(rounds, momentum):
     """p_i = n_i / n; a_i from the paper's closed form; epochs of batch 1, so tau_i = 2 n_i and clients differ.
 
-    Rows of a client come in any order, so all of a client's rows must be alike here; see ``alike``.
+    Rows of a client come in any order, so all of a client's samples must be alike here; see ``alike``.
     """
     x, n = START, sum(ROWS.values())
     for _ in range(rounds):
-        slopes, steps = 0.0, 0.0
+        gradients, steps = 0.0, 0.0
         for i, count in ROWS.items():
             tau = 2 * count
             a = np.array([(1 - momentum ** (tau - k)) / (1 - momentum) for k in range(tau)])
@@ -84,9 +84,9 @@ def nova_by_hand(rounds, momentum):
                 v = momentum * v + grads[-1]
                 y -= LR * v
             assert x - y == pytest.approx(LR * a @ np.array(grads))  # the definition of a_i
-            slopes += count / n * (a @ np.array(grads)) / a.sum()  # p_i d_i
+            gradients += count / n * (a @ np.array(grads)) / a.sum()  # p_i d_i
             steps += count / n * a.sum()  # tau_eff
-        x -= steps * LR * slopes
+        x -= steps * LR * gradients
     return x
 
 
@@ -107,7 +107,7 @@ def test_fednova(rounds, momentum):
     assert found == pytest.approx(nova_by_hand(rounds, momentum), rel=1e-5)
 
 
-def test_pace_is_the_sum_of_the_weights_of_the_slopes():
+def test_pace_is_the_sum_of_the_weights_of_the_gradients():
     """|a|_1 = (t - m (1 - m^t) / (1 - m)) / (1 - m) with momentum, t without; by hand for nesterov.
 
     nesterov, m = 1/2, 2 steps: v = 1, step 1 + 1/2; v = 3/2, step 1 + 3/4; sum 3.25
@@ -126,7 +126,7 @@ def feddyn_by_hand(rounds, alpha, count):
         for k in asked:
             y = x
             for _ in range(K):
-                y -= LR * (slope(k, y) - g[k] + alpha * (y - x))
+                y -= LR * (gradient(k, y) - g[k] + alpha * (y - x))
             g[k] -= alpha * (y - x)
             models.append(y)
         h -= alpha / len(N) * sum(y - x for y in models)

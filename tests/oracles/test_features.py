@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
@@ -61,7 +61,7 @@ def test_calibration_by_hand():
 
 @pytest.mark.parametrize("kind", ["balanced", "calibrated", "plain"])
 def test_long_tailed_descent(kind):
-    """Two full-batch steps of softmax regression with shifted scores: slope (softmax(s + shift) - onehot)' x / n."""
+    """Two full-batch steps of softmax regression with shifted scores: gradient (softmax(s + shift) - onehot)' x / n."""
     with np.errstate(divide="ignore"):
         shift = {"balanced": np.log(COUNTS), "calibrated": -0.7 * COUNTS**-0.25, "plain": np.zeros(4)}[kind]
     method = {"balanced": FedAvgBalanced(LINE, **STEPS), "calibrated": FedLC(LINE, tau=0.7, **STEPS)}.get(kind)
@@ -108,11 +108,11 @@ def test_fedrod_s_own_head_does_not_move_the_body():
 
 def test_prototypes_are_class_means_weighed_by_rows():
     """Server, class 0: (2 [1,1] + 6 [5,1]) / 8 = [4,1]; class 1 shown by one client; class 2 by none: as before."""
-    method, turn = FedProto(Net.of(MLP, features=3, classes=3, hidden=(2,))), Turn(0, None, Seed(0))
+    method, context = FedProto(Net.of(MLP, features=3, classes=3, hidden=(2,))), Context(0, None, Seed(0))
     before = Prototypes({MEANS: torch.tensor([[9.0, 9], [9, 9], [7, 8]]), ROWS: torch.tensor([1.0, 1, 5])})
     one = Prototypes({MEANS: torch.tensor([[1.0, 1], [2, 3], [0, 0]]), ROWS: torch.tensor([2.0, 4, 0])})
     two = Prototypes({MEANS: torch.tensor([[5.0, 1], [0, 0], [0, 0]]), ROWS: torch.tensor([6.0, 0, 0])})
-    after = method.up(before, [Reply(0, 6, one), Reply(1, 6, two)], turn).classes
+    after = method.up(before, [Reply(0, 6, one), Reply(1, 6, two)], context).classes
     assert after[MEANS].tolist() == [[4, 1], [2, 3], [7, 8]]
     assert after[ROWS].tolist() == [8, 4, 5]
 

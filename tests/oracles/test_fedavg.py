@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import tensor
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
@@ -35,7 +35,7 @@ def weight(method, data=DATA, rounds=1):
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(1, 0.9), (2, 0.85), (3, 0.825)])
-def test_fedavg_weighs_clients_by_examples(rounds, expected):
+def test_fedavg_weighs_clients_by_samples(rounds, expected):
     """From w, lr 1/2, one step: client 0 moves by -(w - 4)/2, client 1 by -w/2.
 
     w <- w + (1 * -(w - 4)/2 + 4 * -w/2) / 5 = w/2 + 0.4:   1 -> 0.9 -> 0.85 -> 0.825
@@ -54,8 +54,8 @@ def test_fedavg_uniform_counts_clients_the_same(rounds, expected):
 def test_fedprox_pulls_with_the_squared_distance(mu, expected):
     """Client 0 alone, two steps from w = 1.
 
-    step 1: slope = (1 - 4) + mu * 0            -> w = 2.5
-    step 2: slope = (2.5 - 4) + mu (2.5 - 1)    -> w = 2.5 - (-1.5 + 1.5 mu) / 2 = 3.25 - 0.75 mu
+    step 1: gradient = (1 - 4) + mu * 0            -> w = 2.5
+    step 2: gradient = (2.5 - 4) + mu (2.5 - 1)    -> w = 2.5 - (-1.5 + 1.5 mu) / 2 = 3.25 - 0.75 mu
     With the distance itself instead of its square, mu = 1 would give 2.5 - (-1.5 + 0.5) / 2 = 3.0.
     """
     method = FedProx(LOSS, mu=mu, optimizer=SGD(0.5), steps=2)
@@ -65,7 +65,7 @@ def test_fedprox_pulls_with_the_squared_distance(mu, expected):
 def test_fedprox_pulls_towards_this_round_s_start_not_the_first():
     """mu = 1, one client: the second round starts at 2.5, so its first step is free of the pull.
 
-    step 1: slope = 2.5 - 4 = -1.5 -> 3.25;  step 2: (3.25 - 4) + (3.25 - 2.5) = 0 -> 3.25
+    step 1: gradient = 2.5 - 4 = -1.5 -> 3.25;  step 2: (3.25 - 4) + (3.25 - 2.5) = 0 -> 3.25
     """
     assert weight(FedProx(LOSS, mu=1.0, optimizer=SGD(0.5), steps=2), ALONE, 2) == pytest.approx(3.25, abs=1e-6)
 
@@ -78,7 +78,7 @@ def test_local_only_is_each_client_by_itself():
 
 
 def test_centralised_is_descent_on_the_union():
-    """All five rows in one batch: slope = w - 4/5, lr 1/2:  1 -> 0.9 -> 0.85"""
+    """All five rows in one batch: gradient = w - 4/5, lr 1/2:  1 -> 0.9 -> 0.85"""
     method = Centralised(objective=LOSS, optimizer=SGD(0.5), steps=1, batch_size=5)
     assert weight(method, rounds=2) == pytest.approx(0.85, abs=1e-6)
 
@@ -106,7 +106,7 @@ def test_noise_has_the_stated_deviation():
     """
     ramp = {"w": torch.linspace(0, 1, 40_000)}
     reply = Reply(0, 1, Upload({"w": torch.full((40_000,), 5.0)}))
-    got = noised(0.1)(ramp, [reply], Turn(0, None, Seed(1)))["w"]
+    got = noised(0.1)(ramp, [reply], Context(0, None, Seed(1)))["w"]
     noise, spread = got - (ramp["w"] + 5), 0.1 * float(ramp["w"].std())
     assert float(noise.std()) == pytest.approx(spread, rel=0.014)
     assert abs(float(noise.mean())) < 0.02 * spread
@@ -116,7 +116,7 @@ def test_noise_differs_by_round_and_seed():
     ramp, reply = {"w": torch.linspace(0, 1, 10)}, Reply(0, 1, Upload({"w": torch.zeros(10)}))
 
     def draw(*keys):
-        return noised(0.1)(ramp, [reply], Turn(0, None, Seed(0).fold(*keys)))["w"]
+        return noised(0.1)(ramp, [reply], Context(0, None, Seed(0).fold(*keys)))["w"]
 
     assert torch.equal(draw("up", 0), draw("up", 0))
     assert not torch.equal(draw("up", 0), draw("up", 1))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import tensor
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.seed import Seed
 from fedquilt.data import IID, Federation, LabelPermutation, Stream
 from fedquilt.engines.local import Local
@@ -22,7 +22,7 @@ from fedquilt.rounds.rounds import Rounds
 from helpers.quadratic import LOSS, at, federation, place
 from helpers.toy import linear
 
-TURN = Turn(0, None, Seed(0), 3)
+TURN = Context(0, None, Seed(0), 3)
 
 
 def before(*models: Any) -> Centres:
@@ -33,7 +33,7 @@ def visited(
     method: Any, state: Centres, client: DriftWatch, point: tuple[float, float]
 ) -> tuple[DriftWatch, DriftVote]:
     source = federation({0: point})
-    return method.exchanges()[0].work(method.down(state, 0), client, source.site(0, 0), Turn(0, 0, Seed(0)))
+    return method.exchanges()[0].work(method.down(state, 0), client, source.site(0, 0), Context(0, 0, Seed(0)))
 
 
 def test_a_client_drifts_when_its_best_loss_has_risen_often_enough():
@@ -45,7 +45,7 @@ def test_a_client_drifts_when_its_best_loss_has_risen_often_enough():
     client, report = visited(method, state, client, (2, 0))
     assert (client.lowest, client.strikes, report.drifted) == (0.5, 1, False)
     well, _ = visited(method, state, client, (1, 0))
-    assert (well.lowest, well.strikes) == (0.5, 0)  # a single bad visit is forgiven
+    assert (well.lowest, well.strikes) == (0.5, 0)  # a single bad client update is forgiven
     client, report = visited(method, state, client, (2, 0))
     assert (client.lowest, client.strikes, report.drifted) == (None, 0, True)
     hasty, report = visited(replace(method, patience=1), state, DriftWatch({}, 0.5, 0), (2**0.5, 0))

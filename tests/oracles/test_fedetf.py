@@ -39,8 +39,8 @@ def loss_by_hand(w, b, scale, x, y):
     return np.mean(np.log(np.exp(s).sum(1)) - s[np.arange(len(y)), y])
 
 
-def test_one_step_goes_down_the_slope_of_that_loss():
-    """Slopes by central differences of the numpy loss; lr 0.1, all rows in one batch, one client."""
+def test_one_step_goes_down_the_gradient_of_that_loss():
+    """Gradients by central differences of the numpy loss; lr 0.1, all rows in one batch, one client."""
     method, data = FedETF(LINE, scale=2.0, optimizer=SGD(0.1), steps=1, batch_size=9), points(9)
     rounds = Rounds(method, data, Local(), Seed(0))
     start = rounds.state.shared
@@ -58,9 +58,9 @@ def test_one_step_goes_down_the_slope_of_that_loss():
             at += start[n].numel()
         return loss_by_hand(parts["head.projection.weight"], parts["head.projection.bias"], parts["head.scale"], x, y)
 
-    slopes = np.array([(value(flat + e) - value(flat - e)) / 2e-5 for e in np.eye(len(flat)) * 1e-5])
+    gradients = np.array([(value(flat + e) - value(flat - e)) / 2e-5 for e in np.eye(len(flat)) * 1e-5])
     found = np.concatenate([rounds.state.shared[n].double().numpy().ravel() for n in order])
-    assert np.allclose(found, flat - 0.1 * slopes, atol=1e-5)
+    assert np.allclose(found, flat - 0.1 * gradients, atol=1e-5)
 
 
 def test_impossible_settings_are_refused():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.net import Net
 from fedquilt.core.params import under
 from fedquilt.core.seed import Seed
@@ -76,7 +76,7 @@ def test_o5_one_local_step():
     shared = {n: t for n, t in START.items() if not n.startswith("own")}
     private = {n: t for n, t in START.items() if n.startswith("own")}
     (train,) = method.exchanges()
-    client, upload = train.work(Download(shared), Holder(private, None), site, Turn(0, 0, Seed(0)))
+    client, upload = train.work(Download(shared), Holder(private, None), site, Context(0, 0, Seed(0)))
     after = {n: t + upload.delta[n] for n, t in shared.items()}
     close(after["features.0.weight"], [[1.002839, 0.008029], [0.008029, 1.002839]])
     close(after["head.weight"], [[0.204682, -0.040636], [0.044829, 0.289658], [0.050489, 0.050978]])
@@ -88,8 +88,8 @@ def test_o5_one_local_step():
 
 @pytest.mark.parametrize("cosine", [False, True])
 def test_a_learned_temperature_by_hand(cosine):
-    """One step of lr .1 from s = 3: s moves by the slope of CE(s f S'), the body's slope has the factor s; s travels
-    with the body, and the universal model has it in its vectors."""
+    """One step of lr .1 from s = 3: s moves by the gradient of CE(s f S'), the body's gradient has the factor s; s
+    travels with the body, and the universal model has it in its vectors."""
     method = framed(square(optimizer=SGD(0.1), batch_size=2, temperature=3.0, cosine=cosine), S)
     f = ROWS["x"] / ROWS["x"].norm(dim=1, keepdim=True) if cosine else ROWS["x"]  # B = I, and all is positive
     scores = f @ S.T
@@ -98,7 +98,7 @@ def test_a_learned_temperature_by_hand(cosine):
     shared = {n: t for n, t in START.items() if not n.startswith("own")} | {"temperature": T(3.0)}
     private = {n: t for n, t in START.items() if n.startswith("own")}
     (train,) = method.exchanges()
-    client, upload = train.work(Download(shared), Holder(private, None), site, Turn(0, 0, Seed(0)))
+    client, upload = train.work(Download(shared), Holder(private, None), site, Context(0, 0, Seed(0)))
     assert float(upload.delta["temperature"]) == pytest.approx(-0.1 * float((wrong * scores).sum(1).mean()), abs=1e-6)
     if not cosine:
         close(upload.delta["features.0.weight"], -0.1 * (3 * wrong @ S).T @ ROWS["x"] / 2)
@@ -132,35 +132,35 @@ def test_one_loss_equals_three_optimisers_in_turn():
     method = FedLoGe(
         Net.of(MLP, 64, 10, hidden=(16,)), norm=1.0, optimizer=SGD(0.1, momentum=0.5), epochs=2, batch_size=16
     )
-    net, site, turn = method.framed.net, data.site(0, 0), Turn(0, 0, Seed(3))
+    net, site, context = method.framed.net, data.site(0, 0), Context(0, 0, Seed(3))
     start = net.init(Seed(1))
-    batches = list(site.train.batches(16, 2, turn.seed.fold("batches")))
+    batches = list(site.train.batches(16, 2, context.seed.fold("batches")))
     by_hand = by_three_optimisers(net, start, batches, 0.5)
     (train,) = method.exchanges()
     _, _, _, trained = train.work.run(
         Download({n: t for n, t in start.items() if not n.startswith("own")}),
         Holder({n: t for n, t in start.items() if n.startswith("own")}, None),
         site,
-        turn,
+        context,
     )
     assert len(batches) == trained.steps > 10
     for name, tensor in by_hand.items():
         close(trained.params[name], tensor, 1e-5)
 
 
-def slopes(method, params):
+def gradients(method, params):
     params = {n: t.clone().requires_grad_() for n, t in params.items()}
     loss = method.framed.loss(params, {"pace": 1.0}, Batch(ROWS))
     return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
 
 
 def test_nothing_moves_what_it_should_not():
-    """The body's slope does not depend on G and L, theirs not on S."""
+    """The body's gradient does not depend on G and L, theirs not on S."""
     method = framed(square(), S)
-    first = slopes(method, START)
+    first = gradients(method, START)
     other = {n: t + 1 if n.startswith(("head", "own")) else t for n, t in START.items()}
-    assert torch.equal(slopes(method, other)["features.0.weight"], first["features.0.weight"])
-    moved = slopes(framed(square(), S * 3), START)
+    assert torch.equal(gradients(method, other)["features.0.weight"], first["features.0.weight"])
+    moved = gradients(framed(square(), S * 3), START)
     for name in ("head.weight", "head.bias", "own.weight", "own.bias"):
         assert torch.equal(moved[name], first[name])
     assert not torch.equal(moved["features.0.weight"], first["features.0.weight"])
@@ -171,16 +171,16 @@ def test_nothing_moves_what_it_should_not():
 
 def test_o7_averages():
     """[1, 2] with 30 rows and [3, 6] with 10: [1.5, 3]; class by class n = 4, 4 and counts [[3, 1], [1, 3]]."""
-    zero, turn = {"w": torch.zeros(2)}, Turn(0, None, Seed(0), 2)
+    zero, context = {"w": torch.zeros(2)}, Context(0, None, Seed(0), 2)
     replies = [Reply(0, 30, Upload({"w": T([1.0, 2.0])})), Reply(1, 10, Upload({"w": T([3.0, 6.0])}))]
-    close(mean(zero, replies, turn)["w"], [1.5, 3.0])
+    close(mean(zero, replies, context)["w"], [1.5, 3.0])
     current = {"head.weight": torch.zeros(3, 1), "body": torch.zeros(1)}
     parts = [(1.0, T([3, 1, 0])), (5.0, T([1, 3, 0]))]
     sent = [CountedUpload({"head.weight": torch.full((3, 1), v), "body": T([v])}, c) for v, c in parts]
-    found = class_wise(under("head"))(current, iter([Reply(i, 4, u) for i, u in enumerate(sent)]), turn)
+    found = class_wise(under("head"))(current, iter([Reply(i, 4, u) for i, u in enumerate(sent)]), context)
     close(found["head.weight"][:, 0], [0.75 * 1 + 0.25 * 5, 0.25 * 1 + 0.75 * 5, 0.0])
     close(found["body"], [3.0])
-    assert class_wise(under("head"))(current, iter([]), turn) is current
+    assert class_wise(under("head"))(current, iter([]), context) is current
 
 
 def test_o10_prox():
@@ -203,7 +203,7 @@ def test_what_travels_and_what_stays():
     (train,) = method.exchanges()
     assert not any(n.startswith(("own", "frame")) for n in train.down(snapshot.state, 0).shared)
     client, upload = train.work(
-        train.down(snapshot.state, 0), snapshot.client_state(0), data.site(0, 0), Turn(2, 0, Seed(0))
+        train.down(snapshot.state, 0), snapshot.client_state(0), data.site(0, 0), Context(2, 0, Seed(0))
     )
     assert upload.delta.keys() == snapshot.state.shared.keys()
     private = {pack({"t": t}) for t in tensors_in(client)}
@@ -232,9 +232,7 @@ def test_models_in_use():
     assert torch.equal(method.global_model(state)["head.weight"], frame)
     fresh = method.init_client(Seed(0))
     assert fresh.counts is None
-    assert torch.equal(
-        method.personal_model(method.framed.down(state, 0), fresh)["head.weight"], frame
-    )  # never visited
+    assert torch.equal(method.personal_model(method.framed.down(state, 0), fresh)["head.weight"], frame)  # never asked
     known = Holder(fresh.private, T([0, 1, 0, 2, 0, 0, 0, 0, 0, 9]))
     model = method.personal_model(method.framed.down(state, 0), known)
     answers = method.predict(model, Batch({"x": torch.randn(200, 1, 8, 8, generator=Seed(0).torch())})).argmax(1)
@@ -255,7 +253,7 @@ def test_norm_goes_down_by_equal_factors():
     method = small(warm_norm=4.0, warm_rounds=2)
     assert [method.pace(r) * method.norm for r in range(4)] == pytest.approx([4.0, 2.0, 1.0, 1.0])
     job = method.start(
-        method.framed.down(method.init_server(Seed(0)), 0), method.init_client(Seed(0)), None, Turn(1, 0, Seed(0))
+        method.framed.down(method.init_server(Seed(0)), 0), method.init_client(Seed(0)), None, Context(1, 0, Seed(0))
     )
     assert isinstance(job, Job)
     assert job.fixed["pace"] == pytest.approx(2.0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn, tensor
 
-from fedquilt.core.exchange import Reply, Turn, fraction
+from fedquilt.core.exchange import Context, Reply, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import sub
@@ -45,7 +45,7 @@ def data(*labels: list[int]) -> Federation:
 
 
 ZERO, ONE = {"b": tensor([1.0, 0.0])}, {"b": tensor([0.0, 1.0])}  # the first fits label 0 best, the second label 1
-TURN = Turn(0, None, Seed(0), 4)
+TURN = Context(0, None, Seed(0), 4)
 
 
 def before(shares: Any = None, sizes: Any = None, asked: Any = ()) -> Soft:
@@ -79,12 +79,12 @@ def test_what_is_sent_is_the_mixture_by_shares():
 
 
 def test_the_pull_to_the_mixture_is_the_pull_to_all_models_by_shares():
-    """d/dw lam/2 (.75 |w - 1|^2 + .25 |w - 5|^2) = lam (w - 2): the slope of lam/2 |w - 2|^2."""
+    """d/dw lam/2 (.75 |w - 1|^2 + .25 |w - 5|^2) = lam (w - 2): the gradient of lam/2 |w - 2|^2."""
     w = tensor(4.0, requires_grad=True)
-    (slope,) = torch.autograd.grad(0.3 / 2 * (0.75 * (w - 1) ** 2 + 0.25 * (w - 5) ** 2), w)
+    (gradient,) = torch.autograd.grad(0.3 / 2 * (0.75 * (w - 1) ** 2 + 0.25 * (w - 5) ** 2), w)
     loss = FedSoft(Objective(Net(Bias), (squared_error,)), lam=0.3).objective
     (found,) = torch.autograd.grad(loss.terms[-1](w, {"w": w}, {"start": {"w": tensor(2.0)}}, None), w)
-    assert float(found) == pytest.approx(float(slope))
+    assert float(found) == pytest.approx(float(gradient))
     assert float(found) == pytest.approx(0.6)
 
 
@@ -118,11 +118,11 @@ def test_each_cluster_draws_by_shares_as_many_as_the_cohort_asks():
     source = data([0] * 5, [0] * 5, [1] * 5, [1] * 5)
     rounds = Rounds(method, source, Local(), Seed(0), state=before())
     log = rounds.play()
-    assert [v.exchange for v in log.visits] == ["estimate"] * 4 + ["train"] * 4
+    assert [v.exchange for v in log.updates] == ["estimate"] * 4 + ["train"] * 4
     assert [set(group) for group in rounds.state.asked] == [{0, 1}, {2, 3}]
     assert rounds.state.clusters.labels == {0: 0, 1: 0, 2: 1, 3: 1}
-    assert [v.exchange for v in rounds.play().visits] == ["train"] * 4  # shares are estimated in every second round
-    assert [v.exchange for v in rounds.play().visits] == ["estimate"] * 4 + ["train"] * 4
+    assert [v.exchange for v in rounds.play().updates] == ["train"] * 4  # shares are estimated in every second round
+    assert [v.exchange for v in rounds.play().updates] == ["estimate"] * 4 + ["train"] * 4
 
 
 def test_clients_go_on_with_their_own_models():

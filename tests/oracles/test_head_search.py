@@ -20,14 +20,14 @@ HEAD = torch.zeros(2, 3).double()
 OWN = head_gradient(HEAD, ROWS)
 
 
-def slope(*first_row: float) -> Tensor:
+def gradient(*first_row: float) -> Tensor:
     """The second row is minus the first."""
     row = torch.tensor(first_row).double()
     return torch.stack([row, -row])
 
 
-A, B, CC, DD, Z = slope(-1, 0, 0), slope(1, 0, 0), slope(-100, 0, -100), slope(0, 1, 0), slope(0, 0, 0)
-E, F, H = slope(-1, 1, 0), slope(0, -1, -1), slope(-1, 0, -1)
+A, B, CC, DD, Z = gradient(-1, 0, 0), gradient(1, 0, 0), gradient(-100, 0, -100), gradient(0, 1, 0), gradient(0, 0, 0)
+E, F, H = gradient(-1, 1, 0), gradient(0, -1, -1), gradient(-1, 0, -1)
 
 
 def search(*candidates: Tensor, **options: Any) -> Found:
@@ -39,7 +39,7 @@ def close(found: float, expected: float) -> bool:
     return math.isclose(found, expected, abs_tol=5e-7)
 
 
-def test_the_slope_of_the_head():
+def test_the_gradient_of_the_head():
     assert close(loss(ROWS.z @ HEAD.T, ROWS.y), 0.693147)
     assert torch.allclose(OWN, torch.tensor([[-1 / 3, 0, -1 / 6], [1 / 3, 0, 1 / 6]]).double())
     assert close(float(OWN.norm()), 0.527046)
@@ -87,14 +87,14 @@ def test_steps_of_other_lengths():
 def test_lines_that_rise_or_never_end():
     assert Line(ROWS.z @ HEAD.T, ROWS.z @ B.T, ROWS.y).minimum(1.0) == 0
     assert Line(ROWS.z @ HEAD.T, ROWS.z @ B.T, ROWS.y).backtracked(1.0) == 0
-    endless = Line(ROWS.z @ HEAD.T, ROWS.z @ slope(-2, 1, 0).T, ROWS.y)
+    endless = Line(ROWS.z @ HEAD.T, ROWS.z @ gradient(-2, 1, 0).T, ROWS.y)
     assert endless.minimum(1.0) > 10
     assert endless.minimum(1.0, most=3.0) == 3.0
-    assert math.isfinite(search(slope(-2, 1, 0), step="exact").after)
+    assert math.isfinite(search(gradient(-2, 1, 0), step="exact").after)
 
 
 def test_the_joint_solution_is_the_minimum():
-    """Its slope is 0 along weights that are not 0 and does not fall along the others; no greedy order is better."""
+    """Its gradient is 0 along weights that are not 0 and does not fall along the others; no greedy order is better."""
     candidates = [A, E, F, H, B]
     found = search(*candidates, search="joint", ridge=0.01)
 
@@ -137,7 +137,7 @@ def test_the_loss_never_rises(seed: int, options: dict[str, Any]):
 
 
 @pytest.mark.parametrize("options", [{}, {"search": "joint"}], ids=str)
-def test_a_slope_that_points_elsewhere_changes_nothing(options: dict[str, Any]):
+def test_a_gradient_that_points_elsewhere_changes_nothing(options: dict[str, Any]):
     head, own, others, rows = problem(1)
     aligned = [g for g in others if cosine_step(g, own) > 0]
     contrary = [-g for g in aligned] + [torch.zeros_like(own)]
@@ -156,7 +156,7 @@ def test_the_length_of_a_step():
     assert cosine_step(own, torch.zeros_like(own)) == 0
 
 
-def test_slopes_that_are_not_finite_are_passed_over():
+def test_gradients_that_are_not_finite_are_passed_over():
     head, own, others, rows = problem(3)
     broken = [torch.full_like(own, math.nan), own * math.inf]
     for options in ({}, {"search": "joint"}):
@@ -167,7 +167,7 @@ def test_slopes_that_are_not_finite_are_passed_over():
         )
 
 
-def test_a_zero_slope_of_ones_own_ends_the_search_at_once():
+def test_a_zero_gradient_of_ones_own_ends_the_search_at_once():
     head, own, others, rows = problem(4)
     assert HeadSearch()(head, torch.zeros_like(own), others, rows, rows, Seed(0)).head is head
 

@@ -193,7 +193,7 @@ everything = given(matrices(), st.integers(2, 64), st.sampled_from(["none", "def
 
 
 @everything
-@settings(max_examples=200, deadline=None)
+@settings(max_samples=200, deadline=None)
 def test_norms_signs_zeros_and_cosines(matrix, bins, lossless):
     """Row norms are b_i, within half a step of the truth; signs and zeros survive; cos = |g|_1 / (sqrt(c) |g|_2)."""
     found, norms = through(hgc(bins, lossless=lossless), matrix).double(), matrix.double().norm(dim=1)
@@ -215,7 +215,7 @@ def test_norms_signs_zeros_and_cosines(matrix, bins, lossless):
 
 
 @everything
-@settings(max_examples=100, deadline=None)
+@settings(max_samples=100, deadline=None)
 def test_upper_is_idempotent(matrix, bins, lossless):
     codec = hgc(bins, "upper", lossless)
     once = through(codec, matrix)
@@ -223,7 +223,7 @@ def test_upper_is_idempotent(matrix, bins, lossless):
 
 
 @everything
-@settings(max_examples=100, deadline=None)
+@settings(max_samples=100, deadline=None)
 def test_lossless_stages_change_nothing_and_are_kept_only_if_smaller(matrix, bins, lossless):
     for codec in (hgc, hgc_rc):
         plain, staged = codec(bins), codec(bins, lossless=lossless)
@@ -252,7 +252,7 @@ def test_lfsr(taps, first, period):
 
 
 @given(st.integers(1, 40), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_samples=60, deadline=None)
 def test_the_register_goes_step_by_step(width, data):
     taps = data.draw(st.sets(st.integers(0, width - 1), min_size=1, max_size=4))
     register = start = data.draw(st.integers(1, (1 << width) - 1))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, tensor
 
-from fedquilt.core.exchange import Turn, fraction
+from fedquilt.core.exchange import Context, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, nbytes, pick, under
@@ -70,7 +70,7 @@ def test_clients_choose_by_the_mean_loss_of_their_rows():
 
 
 def test_models_are_averaged_by_those_who_chose_them():
-    """One step of 0.1 with slope 2 (w - mean v): 0 -> 0 and 0 -> 0.5, mean 0.25; 5 -> 5; 10 -> 10 + 0.2 * 0.5."""
+    """One step of 0.1 with gradient 2 (w - mean v): 0 -> 0 and 0 -> 0.5, mean 0.25; 5 -> 5; 10 -> 10 + 0.2 * 0.5."""
     state = played(IFCA(LOSS, **ONE_STEP))
     assert where(state) == pytest.approx([0.25, 5.0, 10.1], abs=1e-6)
     assert state.clusters.labels == {0: 0, 1: 1, 2: 2, 3: 0}
@@ -125,9 +125,9 @@ def test_it_is_what_the_sketch_computes():
 def test_all_models_are_sent_and_counted(clusters):
     rounds = Rounds(IFCA(NET, n_clusters=clusters, **WORK), TOY, Local(), Seed(0))
     model = nbytes(rounds.state.models[0])
-    for visit in rounds.play().visits:
-        assert clusters * model < visit.bytes_down < clusters * (model + 700) + 700  # names, shapes and labels
-        assert model < visit.bytes_up < model + 1400
+    for update in rounds.play().updates:
+        assert clusters * model < update.bytes_down < clusters * (model + 700) + 700  # names, shapes and labels
+        assert model < update.bytes_up < model + 1400
 
 
 def test_with_heads_the_rest_is_common_and_sent_once():
@@ -138,7 +138,7 @@ def test_with_heads_the_rest_is_common_and_sent_once():
     assert before.models[0].keys() == pick(under("head"), NET.init(Seed(0))).keys()
     log = rounds.play()
     body, head = nbytes(before.common), nbytes(before.models[0])
-    assert all(body + 3 * head < v.bytes_down < body + 3 * head + 2800 for v in log.visits)
+    assert all(body + 3 * head < v.bytes_down < body + 3 * head + 2800 for v in log.updates)
     chosen = set(rounds.state.clusters.labels.values())
     for k in range(3):
         moved = any(not torch.equal(before.models[k][n], t) for n, t in rounds.state.models[k].items())
@@ -203,11 +203,11 @@ def test_starts_from_updates_take_one_pass_of_everybody():
     assert len(rounds.state.models) == 1
     assert method.plan(rounds.state, 0) == ("starts", "train")
     log = rounds.play()
-    assert [v.exchange for v in log.visits] == ["starts"] * 4 + ["train"] * 2
+    assert [v.exchange for v in log.updates] == ["starts"] * 4 + ["train"] * 2
     assert rounds.state.clusters.labels.keys() == set(TOY.ids)
     assert method.plan(rounds.state, 1) == ("train",)
     once = method.exchanges()[1]
     site = TOY.site(0, 0)
-    trained = once.work.run(method.down(method.init_server(Seed(0)), 0), Client({}), site, Turn(0, 0, Seed(0)))[3]
-    assert trained.steps == -(-site.examples // WORK["batch_size"])  # one pass, although training makes two
+    trained = once.work.run(method.down(method.init_server(Seed(0)), 0), Client({}), site, Context(0, 0, Seed(0)))[3]
+    assert trained.steps == -(-site.samples // WORK["batch_size"])  # one pass, although training makes two
     assert replace(method, n_clusters=1).plan(method.init_server(Seed(0)), 0) == ("train",)

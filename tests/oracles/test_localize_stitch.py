@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -80,7 +80,7 @@ def test_c_keeping_everything_is_unweighted_fedavg() -> None:
     fedavg = final(FedAvg(objective=NET, aggregate=uniform_mean, **WORK))
     close(final(LocalizeStitch(NET, keep=1.0, **WORK)), fedavg, 1e-6)
     weighted = final(FedAvg(objective=NET, **WORK))
-    close(final(LocalizeStitch(NET, keep=1.0, by_examples=True, **WORK)), weighted, 1e-6)
+    close(final(LocalizeStitch(NET, keep=1.0, by_samples=True, **WORK)), weighted, 1e-6)
     assert not torch.allclose(weighted["head.weight"], fedavg["head.weight"], atol=1e-4)
 
 
@@ -108,13 +108,13 @@ def test_the_accuracy_is_the_clients_held_out_one_and_steers_the_next_density() 
     assert heard.accuracy is None  # never the test set
 
 
-def visit(method: Any, federation: Federation = TOY, client: int = 1) -> tuple[Any, Any, Any, Any]:
-    """One visit: server state, what was sent, the frame up, and what the server makes of it."""
+def update(method: Any, federation: Federation = TOY, client: int = 1) -> tuple[Any, Any, Any, Any]:
+    """One client update: server state, what was sent, the frame up, and what the server makes of it."""
     state = method.init_server(Seed(0).fold("server"))
     trip = method.exchanges()[0]
     sent = trip.down(state, client)
     side = ClientSide(method, federation, Seed(0))
-    outcome = side.visit(Task("train", client, 0, pack(sent), None))
+    outcome = side.update(Task("train", client, 0, pack(sent), None))
     wire = unpack(outcome.upload).upload
     return state, sent, outcome.upload, trip.codec.decode(wire, sent)
 
@@ -123,7 +123,7 @@ def test_l_no_data_in_any_message() -> None:
     """An upload holds one number per chosen weight and where it is; four times the rows do not make it longer."""
     keep, count = 0.1, sum(t.numel() for t in NET.init(Seed(0)).values())
     for federation in (TOY, digits(clients=1)):
-        state, sent, frame, vote = visit(LocalizeStitch(NET, keep=keep, **WORK), federation, federation.ids[0])
+        state, sent, frame, vote = update(LocalizeStitch(NET, keep=keep, **WORK), federation, federation.ids[0])
         kept = sum(int(m.sum()) for m in chosen(vote.inner.delta).values())
         assert kept == int(keep * count)
         assert len(frame) < 4 * kept + count / 8 + 700
@@ -148,10 +148,10 @@ def test_error_feedback_sends_later_what_was_not_sent() -> None:
     state = method.init_server(Seed(0).fold("server"))
     trip = method.exchanges()[0]
     sent = trip.down(state, 1)
-    outcome = side.visit(Task("train", 1, 0, pack(sent), None))
+    outcome = side.update(Task("train", 1, 0, pack(sent), None))
     owed = unpack(outcome.slot).memory["train"].owed
     got = trip.codec.decode(unpack(outcome.upload).upload, sent).inner.delta
-    whole = visit(plain)[3].delta
+    whole = update(plain)[3].delta
     close({n: got[n] + owed[n] for n in got}, whole, 1e-7)
     assert method.stitch.divide == "clients"
     with pytest.raises(InputError, match="error_feedback with unseen_classes_vote"):
@@ -167,7 +167,7 @@ def test_classes_never_seen_do_not_vote() -> None:
     """A client without a class leaves that class's row of the head to others, even at K = 1."""
     skewed = Federation.from_source("digits", partition=Dirichlet(0.05), clients=4, seed=3)
     method = LocalizeStitch(NET, keep=1.0, unseen_classes_vote=False, **WORK)
-    state, _, _, vote = visit(method, skewed)
+    state, _, _, vote = update(method, skewed)
     lacking = (~vote.seen).nonzero().flatten().tolist()
     assert lacking
     heard = next(method._heard([_reply(vote)], [], shares := []))
@@ -191,11 +191,11 @@ def test_a_client_joins_and_leaves_without_the_others() -> None:
     """Three of four clients and then the fourth are all four; all four without the fourth are the three."""
     method = LocalizeStitch(NET, keep=0.2, remember=True, **WORK)
     state = method.init_server(Seed(0).fold("server"))
-    votes = [visit(method, TOY, c)[3] for c in TOY.ids]
+    votes = [update(method, TOY, c)[3] for c in TOY.ids]
     replies = [replace(_reply(v), client=c) for c, v in zip(TOY.ids, votes, strict=True)]
     up = method.exchanges()[0].up
-    turn = Turn(0, None, Seed(0), 4)
-    three, four = up(state, replies[:3], turn), up(state, replies, turn)
+    context = Context(0, None, Seed(0), 4)
+    three, four = up(state, replies[:3], context), up(state, replies, context)
     close(method.joined(three, votes[3].inner.delta).shared, four.shared, 1e-7)
     close(method.left(four, votes[3].inner.delta).shared, three.shared, 1e-7)
     assert unpack(pack(four)).standing is not None
@@ -206,7 +206,7 @@ def test_a_client_joins_and_leaves_without_the_others() -> None:
 
 
 def test_a_trained_mask_keeps_what_the_loss_needs() -> None:
-    """theta = 0, delta = (1, -1), loss = (w0 - 1)^2 / 2 + w1^2: at w = (s0, -s1) slope times delta is s0 - 1 < 0 for
+    """theta = 0, delta = (1, -1), loss = (w0 - 1)^2 / 2 + w1^2: at w = (s0, -s1) gradient times delta is s0 - 1 < 0 for
     the first number, whose S rises, and 2 s1 > 0 for the second, whose S falls. A strong penalty drops both."""
     start = {"w": torch.zeros(2)}
     delta = {"w": torch.tensor([1.0, -1.0])}
@@ -234,16 +234,17 @@ def test_a_few_rows_of_each_class() -> None:
 def test_once_is_once() -> None:
     """Later rounds ask nobody and change nothing."""
     shots = list(run(StitchOnce(NET, keep=0.3, epochs_first=2, **WORK), TOY, rounds=3, engine="local"))
-    assert [len(s.log.visits) for s in shots] == [4, 0, 0]
+    assert [len(s.log.updates) for s in shots] == [4, 0, 0]
     assert all(torch.equal(shots[0].state.shared[n], shots[2].state.shared[n]) for n in NET.names)
     assert [s.metrics["bytes_up"] > 0 for s in shots] == [True, False, False]
     alone = list(run(SingleModel(NET, epochs_first=2, **WORK), TOY, rounds=2, engine="local"))
-    assert [len(s.log.visits) for s in alone] == [1, 0]
+    assert [len(s.log.updates) for s in alone] == [1, 0]
 
 
 def test_more_passes_in_the_first_round() -> None:
     logs = [
-        s.log.visits[0].steps for s in run(FedAvg(objective=NET, epochs_first=3, **WORK), TOY, rounds=2, engine="local")
+        s.log.updates[0].steps
+        for s in run(FedAvg(objective=NET, epochs_first=3, **WORK), TOY, rounds=2, engine="local")
     ]
     assert logs[0] == 3 * logs[1]
     with pytest.raises(InputError, match="epochs_first must be at least 1"):

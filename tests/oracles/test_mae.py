@@ -46,11 +46,11 @@ def test_adapter_at_the_start() -> None:
     assert torch.equal(made(token), token)
     assert float(made.down.weight.detach().std()) == pytest.approx((2 / 64) ** 0.5, rel=0.02)
     made(token).square().sum().backward()
-    slopes = {name: p.grad for name, p in made.named_parameters()}
-    assert not slopes["down.weight"].any()
-    assert not slopes["down.bias"].any()
-    assert slopes["up.weight"].any()
-    assert slopes["up.bias"].any()
+    gradients = {name: p.grad for name, p in made.named_parameters()}
+    assert not gradients["down.weight"].any()
+    assert not gradients["down.bias"].any()
+    assert gradients["up.weight"].any()
+    assert gradients["up.bias"].any()
 
 
 def test_low_rank() -> None:
@@ -106,7 +106,7 @@ def test_fresh_adapters_change_no_bit(kind: str) -> None:
 
 
 def test_first_step_of_an_injected_model() -> None:
-    """The slope passes through the frozen decoder to every up-projection, and to nothing else."""
+    """The gradient passes through the frozen decoder to every up-projection, and to nothing else."""
     draw = Seed(0).torch()
     images, noise = torch.randn(3, 3, 16, 16, generator=draw), torch.rand(3, 16, generator=draw)
     model = inject(MaskedAutoencoder(size=16, width=16, depth=2, heads=2), size=4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -148,9 +148,9 @@ def test_statistics_of_batch_norm_are_averaged_and_counters_stay() -> None:
     assert int(found["bn.num_batches_tracked"]) == 7
 
 
-def test_rules_are_aggregators_and_count_examples_if_asked() -> None:
+def test_rules_are_aggregators_and_count_samples_if_asked() -> None:
     replies = [Reply(i, n, Upload({"w": torch.tensor(d)})) for i, (n, d) in enumerate([(3, [2.0]), (1, [4.0])])]
-    start, turn = {"w": torch.tensor([1.0])}, Turn(0, None, Seed(0), 2)
-    assert float(merging(Soup())(start, replies, turn)["w"]) == 4
-    assert float(merging(Soup(), by_examples=True)(start, replies, turn)["w"]) == 3.5
-    assert merging(Soup())(start, [], turn) is start
+    start, context = {"w": torch.tensor([1.0])}, Context(0, None, Seed(0), 2)
+    assert float(merging(Soup())(start, replies, context)["w"]) == 4
+    assert float(merging(Soup(), by_samples=True)(start, replies, context)["w"]) == 3.5
+    assert merging(Soup())(start, [], context) is start

@@ -42,7 +42,7 @@ def test_contrast_is_equation_3():
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_first_visit_has_no_contrast():
+def test_the_first_update_has_no_contrast():
     """Global = previous makes the term the constant mu log 2, so one round equals FedAvg's; the second does not."""
     net, work = Net.of(MLP, features=64, classes=10, hidden=(8,)), {"optimizer": SGD(0.1), "batch_size": 32}
     for rounds, equal in ((1, True), (2, False)):
@@ -68,7 +68,7 @@ def by_hand(x, flat):
 
 
 def whole_loss(x, y, flat, near, far, mu, tau):
-    """Cross-entropy + mu * eq. (3), of one client's rows."""
+    """Cross-entropy + mu * eq. (3), of one client's samples."""
     z, model = by_hand(x, flat), unrolled(flat)
     scores = z @ model["head.weight"].T + model["head.bias"]
     fit = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(y)), y]
@@ -88,7 +88,7 @@ def descended(x, y, start, previous, steps):
 
 
 def test_rounds_of_moon():
-    """The previous model is the client's own after its last visit, the global one that of this round."""
+    """The previous model is the client's own after its last client update, the global one that of this round."""
     sizes, rounds, steps = (6, 8), 3, 2
     start = SMALL.init(Seed(4))
     start = {**start, "features.1.bias": torch.full((3,), 1.0)}  # every unit answers: no row of zeros

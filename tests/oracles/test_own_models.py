@@ -11,7 +11,7 @@ from fedquilt.methods.personalised.apfl import APFL
 from fedquilt.methods.personalised.perfedavg import PerFedAvg, PerFedAvgHF
 from fedquilt.methods.personalised.pfedme import PFedMe
 from fedquilt.pieces.optimizers import SGD
-from helpers.scalar import DATA, LOSS, START, N, mean, slope
+from helpers.scalar import DATA, LOSS, START, N, gradient, mean
 from helpers.toy import last
 
 LR, K = 0.1, 3
@@ -28,12 +28,12 @@ def apfl_by_hand(rounds, rate):
         ws = {}
         for k in N:
             a = alpha[k]
-            a -= rate * LR * (v[k] - x) * slope(k, a * v[k] + (1 - a) * x)
+            a -= rate * LR * (v[k] - x) * gradient(k, a * v[k] + (1 - a) * x)
             alpha[k] = a = min(1.0, max(0.0, a))
             w = x
             for _ in range(K):
                 mixed = a * v[k] + (1 - a) * w
-                w, v[k] = w - LR * slope(k, w), v[k] - LR * a * slope(k, mixed)  # chain rule: a
+                w, v[k] = w - LR * gradient(k, w), v[k] - LR * a * gradient(k, mixed)  # chain rule: a
             ws[k] = w
         x = mean(ws)
     return x, alpha, [alpha[k] * v[k] + (1 - alpha[k]) * x for k in N]
@@ -53,7 +53,7 @@ def pfedme_by_hand(rounds, lam, lr, steps, beta):
     def theta(k, w):
         t = w
         for _ in range(steps):
-            t -= lr * (slope(k, t) + lam * (t - w))
+            t -= lr * (gradient(k, t) + lam * (t - w))
         return t
 
     x, models = START, {}
@@ -77,7 +77,7 @@ def test_pfedme(rounds, beta):
     assert own(snapshot) == pytest.approx(models, rel=1e-5)
 
 
-# Rows of a client are alike, so that every part of a batch has the same slope a (w - t), a = x^2, t = y / x.
+# Rows of a client are alike, so that every part of a batch has the same gradient a (w - t), a = x^2, t = y / x.
 ALIKE = Federation.from_rows(
     {"x": torch.tensor([1.0] * 6 + [0.5] * 12), "y": torch.tensor([4] * 6 + [1] * 12)},
     {0: {"train": range(6)}, 1: {"train": range(6, 18)}},

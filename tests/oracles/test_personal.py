@@ -19,7 +19,7 @@ from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.methods.personalised.fedrep import FedRep
 from fedquilt.methods.personalised.finetune import FedAvgFineTune
 from fedquilt.pieces.optimizers import SGD
-from helpers.scalar import DATA, LOSS, START, N, descend, mean, slope
+from helpers.scalar import DATA, LOSS, START, N, descend, gradient, mean
 from helpers.toy import Normed, digits, fedavg, last, squared_error
 
 LR = 0.1
@@ -42,9 +42,10 @@ class Chain(nn.Module):
 CHAIN = Objective(Net(Chain), (squared_error,))
 
 
-def slopes(client, body, head):
-    """d/d(body), d/d(head) of mean (head body x - y)^2 / 2: with w = head body, head slope(w) and body slope(w)."""
-    whole = slope(client, head * body)
+def gradients(client, body, head):
+    """d/d(body), d/d(head) of mean (head body x - y)^2 / 2: with w = head body, head gradient(w) and body
+    gradient(w)."""
+    whole = gradient(client, head * body)
     return head * whole, body * whole
 
 
@@ -60,7 +61,7 @@ def test_fedper(rounds):
     for _ in range(rounds):
         bodies = {}
         for k in N:
-            db, dh = slopes(k, body, heads[k])
+            db, dh = gradients(k, body, heads[k])
             bodies[k], heads[k] = body - LR * db, heads[k] - LR * dh
         body = mean(bodies)
     got = found(last(FedPer(CHAIN, **WORK), DATA, rounds=rounds))
@@ -75,10 +76,10 @@ def test_fedrep(rounds):
         bodies = {}
         for k in N:
             for _ in range(3):
-                heads[k] -= LR * slopes(k, body, heads[k])[1]
+                heads[k] -= LR * gradients(k, body, heads[k])[1]
             bodies[k] = body
             for _ in range(2):
-                bodies[k] -= LR * slopes(k, bodies[k], heads[k])[0]
+                bodies[k] -= LR * gradients(k, bodies[k], heads[k])[0]
         body = mean(bodies)
     got = found(last(FedRep(CHAIN, head_epochs=3, epochs=2, **WORK), DATA, rounds=rounds))
     assert np.allclose(got, [(body, heads[k]) for k in N], rtol=1e-5)
@@ -89,12 +90,12 @@ def test_fedbabu(tune):
     """Two rounds of body steps with the head at 2, then two tuning steps from the new global model."""
     body = 0.5
     for _ in range(2):
-        body = mean({k: body - LR * slopes(k, body, 2.0)[0] for k in N})
+        body = mean({k: body - LR * gradients(k, body, 2.0)[0] for k in N})
     expected = []
     for k in N:
         b, h = body, 2.0
         for _ in range(2):
-            db, dh = slopes(k, b, h)
+            db, dh = gradients(k, b, h)
             b, h = b - LR * db * (tune != "head"), h - LR * dh * (tune != "body")
         expected.append((b, h))
     snapshot = last(FedBABU(CHAIN, tune=tune, tune_epochs=2, **WORK), DATA, rounds=2)
@@ -119,7 +120,7 @@ def ditto_by_hand(rounds, lam, steps):
     for _ in range(rounds):
         for k in N:
             for _ in range(steps):
-                v[k] -= LR * (slope(k, v[k]) + lam * (v[k] - w))  # w as received, not the client's trained one
+                v[k] -= LR * (gradient(k, v[k]) + lam * (v[k] - w))  # w as received, not the client's trained one
         w = mean({k: descend(k, w, LR, 2) for k in N})
     return w, v
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.metrics.continual import continual
@@ -71,11 +71,11 @@ class TestAnchoring:
         assert float(rule(Z, bank)) == pytest.approx(expected, abs=1e-6)
 
     @pytest.mark.parametrize(
-        ("through", "slope", "cosine"),
+        ("through", "gradient", "cosine"),
         [(False, (-0.523100, -0.392325), 0.605218), (True, (0.602386, 0.451789), 0.593959)],
         ids=["stopped", "through-the-gate"],
     )
-    def test_gradient(self, through, slope, cosine):
+    def test_gradient(self, through, gradient, cosine):
         """Without gradient through the gate a step draws the row to its prototype; with it, away from it.
 
         dist = sqrt(2 (1 - s)), s = z.v / |z| = 0.6: d dist / ds = -1 / dist = -1.118, ds/dz = (0.64, 0.48), so gate *
@@ -87,7 +87,7 @@ class TestAnchoring:
         (grad,) = torch.autograd.grad(loss, z)
         assert float(loss.detach()) == pytest.approx(0.653876, abs=1e-6)
         assert float(rule.gates(z.detach(), torch.eye(2)).gate) == pytest.approx(0.731055, abs=1e-6)
-        assert near(grad[0], *slope)
+        assert near(grad[0], *gradient)
         assert float(F.normalize(z.detach() - 0.01 * grad, dim=1)[0, 0]) == pytest.approx(cosine, abs=1e-6)
 
     def test_through_the_gate_rows_just_above_the_threshold_are_repelled(self):
@@ -112,7 +112,7 @@ class TestAnchoring:
         assert near(GPAD().gates(Z.double(), V[:1].double()).tau, 0.5, 0.5, 0.5, 0.5)
 
     @given(shapes, st.floats(0.1, 1), st.floats(0, 1), st.floats(0, 0.5))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_samples=60, deadline=None)
     def test_invariants(self, shape, temp, base, lam):
         rows, bank, width, seed = shape
         z, v = normal(seed, rows, width), normal(seed + 1, bank, width)
@@ -149,7 +149,7 @@ class TestClustering:
 
     @pytest.mark.parametrize("init", ["random", "++"])
     @given(shape=shapes)
-    @settings(max_examples=40, deadline=None)
+    @settings(max_samples=40, deadline=None)
     def test_invariants(self, init, shape):
         """Unit rows, counts that add up, k at most n, and an objective that never falls but by a re-seeding."""
         rows, k, width, seed = shape
@@ -222,7 +222,7 @@ class TestFollowing:
         assert who.tolist() == [True, True]
 
     @given(shapes, st.floats(-1, 1), st.floats(0, 1))
-    @settings(max_examples=50, deadline=None)
+    @settings(max_samples=50, deadline=None)
     def test_equals_the_plain_loop(self, shape, threshold, alpha):
         rows, k, width, seed = shape
         z, start = normal(seed, rows, width), F.normalize(normal(seed + 1, k, width), dim=1)
@@ -344,7 +344,7 @@ class TestBank:
         assert pack(unpack(before)) == before
 
     @given(shapes, st.floats(-1, 1), st.floats(0.01, 1), st.sampled_from([None, 3]), st.booleans(), st.booleans())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_samples=60, deadline=None)
     def test_invariants(self, shape, threshold, alpha, capacity, evict, by_counts):
         """Unit rows; never fewer; at most as many more as arrive; merges add none; all arrivals are accounted for."""
         rows, _, width, seed = shape
@@ -371,10 +371,10 @@ class TestAveraging:
         return [Reply(i, n, Sent(values)) for i, (n, values) in enumerate(rows)]
 
     def test_means(self):
-        start, turn = {"w": torch.zeros(2)}, Turn(0, None, Seed(0))
+        start, context = {"w": torch.zeros(2)}, Context(0, None, Seed(0))
         some = self.replies([(30, [1.0, 2.0]), (10, [3.0, 6.0])])
-        assert uniform_mean(start, some, turn)["w"].tolist() == [2.0, 4.0]
-        assert near(mean(start, some, turn)["w"], 1.5, 3.0)
+        assert uniform_mean(start, some, context)["w"].tolist() == [2.0, 4.0]
+        assert near(mean(start, some, context)["w"], 1.5, 3.0)
 
 
 class TestRemembering:

@@ -119,7 +119,7 @@ def test_costs_until_a_target_by_hand() -> None:
     assert costs_to([run(0.1)], 0.8)["seconds"].mean is None
 
 
-def test_joules_count_only_if_every_visit_was_measured() -> None:
+def test_joules_count_only_if_every_update_was_measured() -> None:
     assert joules_by_round([{"round": 1, "joules": 2.0}, {"round": 1, "joules": 3.0}, {"round": 2, "joules": 1.0}]) == {
         1: 5.0,
         2: 1.0,

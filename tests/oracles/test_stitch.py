@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.params import Params, add
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import Selection, Shortlist, chosen, how_many, kth_largest, threshold
@@ -26,7 +26,7 @@ from fedquilt.pieces.merging.rule import merge, merging
 from fedquilt.pieces.merging.stitch import Stitch, VoteSums, stitched
 from fedquilt.pieces.merging.trim import localize, taus
 
-TURN = Turn(0, None, Seed(0), 2)
+TURN = Context(0, None, Seed(0), 2)
 
 
 def tensors(w: object, b: object) -> Params:
@@ -52,8 +52,8 @@ def close(a: Params, b: Params, within: float = 1e-6) -> None:
         torch.testing.assert_close(a[name], b[name].to(a[name].dtype), atol=within, rtol=0)
 
 
-def replies(*deltas: Params, examples: tuple[int, ...] | None = None) -> list[Reply[Upload]]:
-    counts = examples or (1,) * len(deltas)
+def replies(*deltas: Params, samples: tuple[int, ...] | None = None) -> list[Reply[Upload]]:
+    counts = samples or (1,) * len(deltas)
     return [Reply(i, n, Upload(d)) for i, (d, n) in enumerate(zip(deltas, counts, strict=True))]
 
 
@@ -143,7 +143,7 @@ def flat(params: Params) -> Tensor:
     return torch.cat([t.flatten() for t in params.values()])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_samples=60, deadline=None)
 @given(federations(), densities)
 def test_a_b_j_enough_is_kept_and_all_kept_outweigh_all_dropped(made: tuple[Params, list[Params]], keep: float) -> None:
     for delta in made[1]:
@@ -158,14 +158,14 @@ def test_a_b_j_enough_is_kept_and_all_kept_outweigh_all_dropped(made: tuple[Para
         assert torch.equal(flat(chosen(found.values)), mask)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_samples=60, deadline=None)
 @given(federations())
 def test_c_keeping_all_is_the_uniform_mean(made: tuple[Params, list[Params]]) -> None:
     theta, deltas = made
     close(merging(Stitch(keep=1.0))(theta, replies(*deltas), TURN), uniform_mean(theta, replies(*deltas), TURN), 1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_samples=60, deadline=None)
 @given(federations(), densities)
 def test_d_e_g_h_stitched(made: tuple[Params, list[Params]], keep: float) -> None:
     theta, deltas = made
@@ -187,7 +187,7 @@ def test_d_e_g_h_stitched(made: tuple[Params, list[Params]], keep: float) -> Non
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_samples=40, deadline=None)
 @given(federations(), densities, st.integers(1, 5))
 def test_f_equal_clients_are_one_client(made: tuple[Params, list[Params]], keep: float, clients: int) -> None:
     theta, (delta, *_) = made
@@ -195,7 +195,7 @@ def test_f_equal_clients_are_one_client(made: tuple[Params, list[Params]], keep:
     close(merged, add(theta, localize(delta, keep).values), 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_samples=60, deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=40), densities)
 def test_streamed_selection_is_exact(values: list[float], keep: float) -> None:
     tensor = torch.tensor(values)
@@ -246,7 +246,7 @@ def test_where_few_have_a_say_the_rest_is_left_out_of_the_work_only(count: Any, 
     assert (report.touched, report.shared) == (int((votes > 0).sum()), int((votes > 1).sum()))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_samples=40, deadline=None)
 @given(federations(), densities)
 def test_a_client_can_be_added_and_removed_without_the_others(made: tuple[Params, list[Params]], keep: float) -> None:
     _, deltas = made

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Table
@@ -17,7 +17,7 @@ from fedquilt.methods.long_tailed.creff import CReFF
 from fedquilt.methods.long_tailed.ratio_loss import RatioLoss, ratios
 from fedquilt.methods.personalised.fedrod import FedRoDHyper
 from fedquilt.models.small import LogisticRegression
-from fedquilt.pieces.class_slopes import BIAS, WEIGHT, ClassSlopes, SlopedUpload, class_slopes, head_of
+from fedquilt.pieces.class_gradients import BIAS, WEIGHT, ClassGradients, GradientUpload, class_gradients, head_of
 from fedquilt.pieces.objectives import class_weighted
 from fedquilt.pieces.optimizers import SGD
 from helpers.toy import last
@@ -29,7 +29,7 @@ LINE = Net.of(LogisticRegression, features=3, classes=4)
 ROWS = {"x": torch.tensor(X), "y": torch.tensor(Y)}
 TWO = Federation.from_rows(ROWS, {0: {"train": range(8)}, 1: {"train": range(8, 12)}}, classes=4)
 STEPS = {"optimizer": SGD(0.5), "steps": 2, "batch_size": 12}
-TURN = Turn(0, None, Seed(3), 2)
+TURN = Context(0, None, Seed(3), 2)
 
 
 def softmax(scores):
@@ -37,7 +37,7 @@ def softmax(scores):
     return e / e.sum(-1, keepdims=True)
 
 
-def slope_by_hand(w, b, z, c):
+def gradient_by_hand(w, b, z, c):
     """Mean over rows of (p - e_c) z' and p - e_c."""
     off = softmax(z @ w.T + b) - np.eye(len(w))[c]
     return off.T @ z / len(z), off.mean(0)
@@ -52,26 +52,26 @@ def server(method, seed=0):
     return state, array(state.shared[WEIGHT]), array(state.shared[BIAS])
 
 
-def test_slopes_are_those_of_the_mean_loss_of_a_class():
+def test_gradients_are_those_of_the_mean_loss_of_a_class():
     """Against central differences of -mean log softmax over the rows of the class; class 3 has none."""
     head = head_of(LINE.init(Seed(1)))
-    found = class_slopes(LINE, head, Table(ROWS), head)
+    found = class_gradients(LINE, head, Table(ROWS), head)
     w, b = array(head[WEIGHT]), array(head[BIAS])
     for c in range(3):
         for at in np.ndindex(*w.shape):
             step = np.zeros_like(w)
             step[at] = 1e-5
             up, down = (-np.log(softmax(X[c == Y] @ (w + s).T + b)[:, c]).mean() for s in (step, -step))
-            assert float(found.slopes[WEIGHT][(c, *at)]) == pytest.approx((up - down) / 2e-5, abs=1e-5)
+            assert float(found.gradients[WEIGHT][(c, *at)]) == pytest.approx((up - down) / 2e-5, abs=1e-5)
     assert found.shown.tolist() == [True, True, True, False]
-    assert not any(t[3].any() for t in found.slopes.values())
+    assert not any(t[3].any() for t in found.gradients.values())
 
 
 def distance(w, b, features, wanted):
-    """Sum over classes, of rows of the weight's slope and of the bias's, of 1 - cosine."""
+    """Sum over classes, of rows of the weight's gradient and of the bias's, of 1 - cosine."""
     total = 0.0
     for c, (want_w, want_b) in wanted.items():
-        got_w, got_b = slope_by_hand(w, b, features[c], c)
+        got_w, got_b = gradient_by_hand(w, b, features[c], c)
         for got, want in [*zip(got_w, want_w, strict=True), (got_b, want_b)]:
             total += 1 - got @ want / np.linalg.norm(got) / np.linalg.norm(want)
     return total
@@ -80,31 +80,31 @@ def distance(w, b, features, wanted):
 def creff_by_hand(w, b, features, wanted, fresh_w, fresh_b):
     """Two steps of 0.1 on the features, by central differences; three full-batch steps of 0.2 on a fresh head."""
     for _ in range(2):
-        slope = np.zeros_like(features)
+        gradient = np.zeros_like(features)
         for at in np.ndindex(*features.shape):
             step = np.zeros_like(features)
             step[at] = 1e-5
             up, down = (distance(w, b, features + s, wanted) for s in (step, -step))
-            slope[at] = (up - down) / 2e-5
-        features = features - 0.1 * slope
+            gradient[at] = (up - down) / 2e-5
+        features = features - 0.1 * gradient
     for _ in range(3):
-        parts = [slope_by_hand(fresh_w, fresh_b, features[c], c) for c in range(len(features))]
+        parts = [gradient_by_hand(fresh_w, fresh_b, features[c], c) for c in range(len(features))]
         fresh_w = fresh_w - 0.2 * np.mean([p[0] for p in parts], 0)
         fresh_b = fresh_b - 0.2 * np.mean([p[1] for p in parts], 0)
     return features, fresh_w, fresh_b
 
 
 def test_creff_s_server_step():
-    """Clients hold classes {0, 1} and {1, 2}: class 1's slopes are averaged evenly; class 3's features stay."""
+    """Clients hold classes {0, 1} and {1, 2}: class 1's gradients are averaged evenly; class 3's features stay."""
     options = {"features": 2, "match_steps": 2, "match_lr": 0.1, "retrain_epochs": 3, "retrain_lr": 0.2}
     method = CReFF(LINE, **options, **STEPS)
     state = method.init_server(Seed(0))
     w, b = array(state.head[WEIGHT]), array(state.head[BIAS])
     clients = [TWO.site(c, 0).train for c in (0, 1)]
-    uploads = [class_slopes(LINE, {**state.shared, **state.head}, t, state.head) for t in clients]
+    uploads = [class_gradients(LINE, {**state.shared, **state.head}, t, state.head) for t in clients]
     zeros = {n: torch.zeros_like(t) for n, t in state.shared.items()}
-    after = method.up(state, [Reply(i, 4, SlopedUpload(zeros, u)) for i, u in enumerate(uploads)], TURN)
-    per_client = [{c: slope_by_hand(w, b, X[r][Y[r] == c], c) for c in set(Y[r])} for r in (range(8), range(8, 12))]
+    after = method.up(state, [Reply(i, 4, GradientUpload(zeros, u)) for i, u in enumerate(uploads)], TURN)
+    per_client = [{c: gradient_by_hand(w, b, X[r][Y[r] == c], c) for c in set(Y[r])} for r in (range(8), range(8, 12))]
     wanted = {c: [np.mean([p[c][i] for p in per_client if c in p], 0) for i in (0, 1)] for c in range(3)}
     fresh = head_of(LINE.init(TURN.seed.fold("head")))
     features, new_w, new_b = creff_by_hand(
@@ -161,7 +161,7 @@ def test_ratio_loss_begins_as_fedavg_and_then_weighs():
     first, plain = last(method, TWO, rounds=1), last(FedAvg(objective=LINE, **STEPS), TWO, rounds=1)
     assert all(torch.allclose(first.state.shared[n], t, atol=1e-7) for n, t in plain.state.shared.items())
     w, b = (array(method.init_server(Seed(0).fold("server")).shared[n]) for n in (WEIGHT, BIAS))
-    per_client = [{c: slope_by_hand(w, b, X[r][Y[r] == c], c) for c in set(Y[r])} for r in (range(8), range(8, 12))]
+    per_client = [{c: gradient_by_hand(w, b, X[r][Y[r] == c], c) for c in set(Y[r])} for r in (range(8), range(8, 12))]
     pushes = np.stack([-np.mean([p[c][0] for p in per_client if c in p], 0) for c in range(3)])
     expected = [0.7 + 0.2 * r for r in ratios_by_hand(pushes)]
     assert first.state.weights.tolist() == pytest.approx([*expected, 1.0], rel=1e-4)
@@ -169,16 +169,16 @@ def test_ratio_loss_begins_as_fedavg_and_then_weighs():
     assert not torch.allclose(later.state.shared[WEIGHT], unweighed.state.shared[WEIGHT], atol=1e-4)
 
 
-def test_slopes_that_do_not_fit_are_refused():
+def test_gradients_that_do_not_fit_are_refused():
     method = RatioLoss(LINE, **STEPS)
     state, _, _ = server(method)
     zeros = {n: torch.zeros_like(t) for n, t in state.shared.items()}
     good = {WEIGHT: torch.zeros(4, 4, 3), BIAS: torch.zeros(4, 4)}
-    method.check(state, SlopedUpload(zeros, ClassSlopes(good, torch.ones(4) > 0)))
+    method.check(state, GradientUpload(zeros, ClassGradients(good, torch.ones(4) > 0)))
     every = torch.ones(4) > 0
-    for slopes, shown in (({**good, BIAS: torch.zeros(4)}, every), (good, every[:3]), (good, every.long())):
+    for gradients, shown in (({**good, BIAS: torch.zeros(4)}, every), (good, every[:3]), (good, every.long())):
         with pytest.raises(InputError, match="upload"):
-            method.check(state, SlopedUpload(zeros, ClassSlopes(slopes, shown)))
+            method.check(state, GradientUpload(zeros, ClassGradients(gradients, shown)))
 
 
 def test_impossible_settings_are_refused():
@@ -191,7 +191,7 @@ def test_impossible_settings_are_refused():
 
 
 def test_fedrod_hyper_learns_a_matrix_that_makes_heads_from_shares():
-    """P = H a with a = (7, 3, 2, 0)/12: the slope along H is (slope along P) a'; G as in FedRoD."""
+    """P = H a with a = (7, 3, 2, 0)/12: the gradient along H is (gradient along P) a'; G as in FedRoD."""
     alone = Federation.from_rows(ROWS, {0: {"train": range(12)}}, classes=4)
     method, ones = FedRoDHyper(LINE, **STEPS), np.hstack([X, np.ones((12, 1))])
     start = method.init_server(Seed(0).fold("server")).shared

@@ -16,7 +16,9 @@ from fedquilt.rounds.phases import Phase
 from fedquilt.runs.virtual_clock import VirtualClock, server_seconds
 
 
-def visit(client: Any, down: int, up: int, seconds: float = 1.0, steps: int | None = 10, **more: Any) -> dict[str, Any]:
+def client_update(
+    client: Any, down: int, up: int, seconds: float = 1.0, steps: int | None = 10, **more: Any
+) -> dict[str, Any]:
     return {
         "exchange": "train",
         "trip": 0,
@@ -36,31 +38,33 @@ def test_the_slowest_participant_and_the_server() -> None:
     client 2: 0.1 + 1 + 3 * 2 + 0.1 + 4 = 11.2   <- and the server's 0.5
     """
     clock = VirtualClock(Network(downlink_mbps=8, uplink_mbps=2, latency_ms=100, compute_scale=3))
-    visits = [visit(1, 2_000_000, 250_000, 1.0), visit(2, 1_000_000, 1_000_000, 2.0)]
-    (trip,) = clock.trips(visits, {"train": 0.5})
+    updates = [client_update(1, 2_000_000, 250_000, 1.0), client_update(2, 1_000_000, 1_000_000, 2.0)]
+    (trip,) = clock.trips(updates, {"train": 0.5})
     assert (trip.broadcast, trip.train, trip.upload, trip.aggregate) == pytest.approx((1.1, 6.0, 4.1, 0.5))
     assert trip.seconds == pytest.approx(11.7)
 
 
 def test_exchanges_follow_each_other_and_equal_ones_share_the_servers_seconds() -> None:
-    """Trips 0 and 2 are of one exchange, whose server time of 1 s was measured in all: 0.5 s each."""
+    """Exchanges 0 and 2 are of one exchange, whose server time of 1 s was measured in all: 0.5 s each."""
     clock = VirtualClock(Network())
-    visits = [
-        visit(1, 9, 9, 2.0),
-        visit(2, 9, 9, 5.0),
-        visit(1, 9, 9, 7.0, trip=1, exchange="search"),
-        visit(1, 9, 9, 3.0, trip=2),
+    updates = [
+        client_update(1, 9, 9, 2.0),
+        client_update(2, 9, 9, 5.0),
+        client_update(1, 9, 9, 7.0, trip=1, exchange="search"),
+        client_update(1, 9, 9, 3.0, trip=2),
     ]
-    found = clock.trips(visits, {"train": 1.0, "search": 0.25})
+    found = clock.trips(updates, {"train": 1.0, "search": 0.25})
     assert [(t.exchange, t.seconds) for t in found] == [("train", 5.5), ("search", 7.25), ("train", 3.5)]
 
 
 def test_given_seconds_per_step_make_the_clock_independent_of_the_machine() -> None:
     clock = VirtualClock(Network(seconds_per_step=0.2, compute_scale=2))
-    (trip,) = clock.trips([visit(1, 9, 9, seconds=123.0, steps=10), visit(2, 9, 9, steps=None)], {"train": 55.0})
+    (trip,) = clock.trips(
+        [client_update(1, 9, 9, seconds=123.0, steps=10), client_update(2, 9, 9, steps=None)], {"train": 55.0}
+    )
     assert trip.seconds == pytest.approx(4.0)
     fixed = VirtualClock(Network(seconds_per_step=0.2, server_seconds=1.5))
-    assert fixed.trips([visit(1, 9, 9)], {"train": 55.0})[0].seconds == pytest.approx(3.5)
+    assert fixed.trips([client_update(1, 9, 9)], {"train": 55.0})[0].seconds == pytest.approx(3.5)
 
 
 def test_profiles_are_drawn_by_shares_and_stay_with_their_client() -> None:

@@ -146,7 +146,7 @@ def test_partition_prints_and_draws(recipe: Path) -> None:
     assert 0.6 * 400 < sum(map(sum, table.values())) < 0.8 * 400  # 70 % of the rows are for training
     said = fedquilt("partition", recipe, "data.clients=35", "data.partition.minimum=2", "--plot", picture)
     assert said.code == 0, said
-    assert "training rows of 35 clients by label" in said.out
+    assert "training samples of 35 clients by label" in said.out
     assert "and 5 more clients" in said.out
     assert "rows per client: least" in said.out
     for word in ("bits of label entropy", "label distance", "size Gini", "imbalance factor"):

@@ -13,7 +13,7 @@ from fedquilt.config.config import Config, Data, Kinded
 from fedquilt.config.data import divided, federation_of
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.deployed import first_state
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.params import Params
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
@@ -45,7 +45,7 @@ class Assignment:
         margin: How much farther the second nearest is; infinite if there is none.
         ambiguous: Two clusters can hardly be told apart.
         rule: 'direction' compares the client's update from the model that clusters were found with; 'loss' takes the
-            cluster whose model has the lowest loss on the client's rows, where a run kept no directions.
+            cluster whose model has the lowest loss on the client's samples, where a run kept no directions.
     """
 
     cluster: int | None
@@ -57,14 +57,14 @@ class Assignment:
 
 
 def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) -> Assignment:
-    """The cluster of a client that never took part, from a run's folder and the client's own rows.
+    """The cluster of a client that never took part, from a run's folder and the client's own samples.
 
     By direction, the client trains as it would have when clusters were found, from the same model; the run keeps both.
     Otherwise the clusters' models are compared on its rows.
 
     Args:
         folder: Of a run whose method makes clusters.
-        data: The client's rows: an .npz (or what ``data.path`` takes) with x and y, prepared as the run's were; or a
+        data: The client's samples: an .npz (or what ``data.path`` takes) with x and y, prepared as the run's were; or a
             site.
         client: Its name, which its randomness follows from.
 
@@ -85,7 +85,7 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
     )
     if "y" not in site.train.columns and not getattr(learned.method, "reconstructs", False):
         raise InputError(
-            f"The client's rows ({data if not isinstance(data, Site) else 'a site'}) have no labels, and this method "
+            f"The client's samples ({data if not isinstance(data, Site) else 'a site'}) have no labels, and this method "
             "places a client by what it learns from them. Give the labels too: an .npz with x and y."
         )
     with one_thread():
@@ -96,7 +96,7 @@ def assign(folder: str | Path, data: str | Path | Site, client: ClientId = NEW) 
         except (StageError, RuntimeError) as error:
             cause = error.__cause__ or error
             raise InputError(
-                f"The client's rows, of shape {tuple(site.train.whole().x.shape[1:])}, do not fit the run's model: "
+                f"The client's samples, of shape {tuple(site.train.whole().x.shape[1:])}, do not fit the run's model: "
                 f"{cause}"
             ) from error
 
@@ -125,7 +125,7 @@ def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | No
             raise InputError(f"The columns of '{path}' are not those of the run's table: {kept.prepare.kinds()}.")
         one = one.prepared(kept.prepare)
     if any(t.kind == "normalise" and "mean" not in t.options for t in data.transforms):
-        one = replace(one, prepare=federation_of(config).prepare)  # its numbers are those of the run's training rows
+        one = replace(one, prepare=federation_of(config).prepare)  # its numbers are those of the run's training samples
     return one.site(one.ids[0], 0)
 
 
@@ -134,7 +134,7 @@ def _as_the_run(config: Config, path: Path, kept: Prepared | None) -> Data:
     if config.data.text is not None and config.data.tokeniser is None and path.suffix != ".npz":
         raise InputError(
             f"'{path}' is a table of texts, but the run numbered words by the vocabulary of its own texts, which it "
-            "did not keep. Give the client's rows as word ids, in an .npz with x and y."
+            "did not keep. Give the client's samples as word ids, in an .npz with x and y."
         )
     by_itself: Row = {"text": None, "words": None, "length": None, "tokeniser": None} if path.suffix == ".npz" else {}
     if kept is not None and path.name.endswith((".csv", ".csv.gz", ".parquet")):
@@ -178,8 +178,8 @@ class _Alone:
 def _by_direction(found: ClusterResult, learned: LearnedRun, site: Site, client: ClientId) -> Assignment:
     method: Any = learned.method
     fresh = first_state(method, learned.seed, client)
-    turn = Turn(learned.done, client, learned.seed.fold("newcomer", client))
-    vector = method.vector(method.welcome(learned.state), fresh, site, turn)
+    context = Context(learned.done, client, learned.seed.fold("newcomer", client))
+    vector = method.vector(method.welcome(learned.state), fresh, site, context)
     if vector is None:
         raise InputError(f"{type(method).__name__} keeps directions, but a client alone cannot tell its own.")
     placed = by_direction(found, vector)

@@ -42,14 +42,14 @@ Labelled = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class TaskExaminer:
+class TaskEvaluator:
     """Scores models on the tasks of a stream; the rows of all clients are put together.
 
     Args:
         method: Whose network has features (``embed``) and reconstructs.
         stream: The tasks.
         stages: The task of each stage: the columns of every matrix.
-        rows: At most so many training and as many test rows of each task, drawn by the seed; None for all.
+        rows: At most so many training and as many test samples of each task, drawn by the seed; None for all.
         probe, neighbours: How features are judged; both at length 1, without hidden patches.
         seed: For the order of the probe's batches, and the rows.
     """
@@ -76,7 +76,7 @@ class TaskExaminer:
 
     @cached_property
     def tables(self) -> dict[int, tuple[Table, Table]]:
-        """(training rows, test rows) of each task, of all clients."""
+        """(training samples, test samples) of each task, of all clients."""
         return {task: (self._some(self._train(task)), self._some(self._test(task))) for task in set(self.stages)}
 
     def _train(self, task: int) -> Table:
@@ -84,10 +84,10 @@ class TaskExaminer:
         return pooled.site("pooled", 0).train
 
     def _test(self, task: int) -> Table:
-        tables = [self.stream.exam_of(client, "test", task) for client in self.stream.examined]
+        tables = [self.stream.evaluation_of(client, "test", task) for client in self.stream.evaluated]
         index = [table.all_rows() for table in tables if table is not None]
         if not index:
-            raise InputError(f"Task {task} has no test rows. Give the recipe data.test.")
+            raise InputError(f"Task {task} has no test samples. Give the recipe data.test.")
         return Table(self.stream.tasks[task].columns, torch.unique(torch.cat(index)), self.stream.prepare)
 
     def _some(self, table: Table) -> Table:
@@ -112,7 +112,7 @@ class TaskExaminer:
         """Of each measure a score for the task of each stage.
 
         ``probe`` and ``neighbours`` tell the classes of one task apart, ``probe_all`` and ``neighbours_all`` those of
-        all tasks (where tasks share none); ``loss`` is that of guessing hidden patches of test rows.
+        all tasks (where tasks share none); ``loss`` is that of guessing hidden patches of test samples.
         """
         with one_thread():
             known = {t: tuple(self.features(model, part) for part in pair) for t, pair in self.tables.items()}
@@ -185,7 +185,7 @@ class Recalled:
     folder: Path
     kind: str
     seed: int
-    examiner: TaskExaminer
+    evaluator: TaskEvaluator
     stages: tuple[Stage, ...]
 
     @classmethod
@@ -203,17 +203,17 @@ class Recalled:
             )
         tasks = tuple(stream.clock.task(stage.round - 1) for stage in stages)
         method = method_of(config, stream)
-        examiner = TaskExaminer(method, stream, tasks, rows, seed=Seed(config.seed))
-        return cls(folder, config.method.kind, config.seed, examiner, stages)
+        evaluator = TaskEvaluator(method, stream, tasks, rows, seed=Seed(config.seed))
+        return cls(folder, config.method.kind, config.seed, evaluator, stages)
 
     @property
     def start(self) -> Params:
         """The model before the first round: for adapters, the frozen backbone."""
-        return self.examiner.net.init(Seed(self.seed).fold("server"))
+        return self.evaluator.net.init(Seed(self.seed).fold("server"))
 
     def models(self, stage: Stage) -> tuple[Params, ...]:
         """The global model after a stage, or all clients' models."""
-        whole = self.examiner.method.global_model(stage.state)
+        whole = self.evaluator.method.global_model(stage.state)
         return stage.models if whole is None else (whole,)
 
     def bank(self) -> dict[str, list[int]]:
@@ -224,17 +224,17 @@ class Recalled:
 
     def told(self) -> Row:
         """All numbers."""
-        before = self.examiner.scores(self.start)
-        after = [self.examiner.mean_scores(self.models(stage)) for stage in self.stages]
+        before = self.evaluator.scores(self.start)
+        after = [self.evaluator.mean_scores(self.models(stage)) for stage in self.stages]
         rounds = RunFolder(self.folder).rows("metrics/rounds.jsonl")
         names = ("round", "train_loss", "test_loss", "bytes_up", "bytes_down", "bank")
         return {
             "folder": str(self.folder),
             "method": self.kind,
             "seed": self.seed,
-            "tasks": list(self.examiner.stages),
+            "tasks": list(self.evaluator.stages),
             "rounds": [stage.round for stage in self.stages],
-            "rows": {task: [len(part) for part in pair] for task, pair in self.examiner.tables.items()},
+            "rows": {task: [len(part) for part in pair] for task, pair in self.evaluator.tables.items()},
             "measures": summary(before, after),
             "bank": self.bank(),
             "by_round": [{n: v for n, v in row.items() if n in names or n.startswith("prototypes_")} for row in rounds],

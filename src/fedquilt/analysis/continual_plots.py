@@ -104,9 +104,9 @@ def _draw_cosines(axis: Axes, rows: Sequence[Row]) -> None:
 
 def _reconstructions(run: Recalled, path: Path) -> Path:
     """Some test images of each task, with hidden patches as the models before and after all rounds guess them."""
-    net = run.examiner.net
-    x = _images([pair[1] for pair in run.examiner.tables.values()], 2)
-    tasks = [task for task, pair in run.examiner.tables.items() for _ in range(min(2, len(pair[1])))]
+    net = run.evaluator.net
+    x = _images([pair[1] for pair in run.evaluator.tables.values()], 2)
+    tasks = [task for task, pair in run.evaluator.tables.items() for _ in range(min(2, len(pair[1])))]
     noise = torch.rand(len(x), net.trait("patches"), generator=Seed(0).fold("pictures").torch())
     models = run.start, run.models(run.stages[-1])[0]
     how = net.trait("patch"), net.trait("norm_pixels")
@@ -128,9 +128,9 @@ def _reconstructions(run: Recalled, path: Path) -> Path:
 def _nearest(run: Recalled, path: Path) -> Path:
     """The prototypes behind most rows, each as the training images nearest to it."""
     bank, centre, counts = _bank(run)
-    model, tables = run.models(run.stages[-1])[0], run.examiner.tables
+    model, tables = run.models(run.stages[-1])[0], run.evaluator.tables
     drawn = {task: _some(pair[0]) for task, pair in tables.items()}
-    z = torch.cat([run.examiner.features(model, table)[0] for table in drawn.values()])
+    z = torch.cat([run.evaluator.features(model, table)[0] for table in drawn.values()])
     images = torch.cat([table.whole().x for table in drawn.values()])
     origin = [task for task, table in drawn.items() for _ in range(len(table))]
     shown = counts.argsort(descending=True, stable=True)[:SHOWN]
@@ -150,12 +150,12 @@ def _nearest(run: Recalled, path: Path) -> Path:
 def _map(run: Recalled, path: Path) -> Path:
     """Test features of all tasks on the two directions in which they differ most, before and after, with the bank."""
     bank, centre, _ = _bank(run)
-    tables = {task: _some(pair[1]) for task, pair in run.examiner.tables.items()}
+    tables = {task: _some(pair[1]) for task, pair in run.evaluator.tables.items()}
     figure, axes = subplots(1, 2, figsize=(10, 4.6))
     rows = []
     models = {"before": run.start, "after": run.models(run.stages[-1])[0]}
     for axis, (when, model) in zip(axes, models.items(), strict=True):
-        raw = [run.examiner.features(model, table)[0] for table in tables.values()]
+        raw = [run.evaluator.features(model, table)[0] for table in tables.values()]
         origin = centre if when == "after" else torch.cat(raw).mean(0) * bool(centre.any())
         z = [normalize(part - origin, dim=1) for part in raw]
         mean = torch.cat(z).mean(0)

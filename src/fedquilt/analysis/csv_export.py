@@ -7,7 +7,7 @@ after its training (evaluate.local), and otherwise the model it would use, befor
 asked, and empty everywhere in a run that measured none. ``client_<id>/deployed.csv``: round, model (which of the two
 metrics.csv describes), selected, deployed_accuracy and deployed_loss, always of the model it would use.
 ``cluster_metrics.csv``: round, cluster, n_clients, mean_acc, omega_phi_dist, lambda (empty where
-the method has none). Accuracies are fractions, on test rows; six decimals.
+the method has none). Accuracies are fractions, on test samples; six decimals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SERVER = ("round", "mean_acc", "std_acc", "mean_loss")
 CLIENT = ("round", "loss", "accuracy_before", "accuracy_after", "energy_consumed", "energy_ratio")
 DEPLOYED = ("round", "model", "selected", "deployed_accuracy", "deployed_loss")
 NOT_BY_CLIENT = "of the whole run only: the engine local tells clients apart"
-Visits = dict[tuple[int, ClientId], Mapping[str, JSON]]
+Updates = dict[tuple[int, ClientId], Mapping[str, JSON]]
 CLUSTER = ("round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambda")
 
 
@@ -41,12 +41,12 @@ def export_csv(run: str | Path, to: str | Path) -> Row:
         raise InputError(f"'{top}' is not empty, and tables of two runs would mix there. Give a new folder.")
     rounds = [r for r in source.rows("metrics/rounds.jsonl") if "test_accuracy" in r]
     if not rounds:
-        raise InputError(f"'{run}' has no scored round: it was not run, or has no test rows.")
+        raise InputError(f"'{run}' has no scored round: it was not run, or has no test samples.")
     names = ("round", "test_accuracy", "test_accuracy_std", "test_loss")
     _write(top / "server_metrics.csv", SERVER, _fields(rounds, names))
-    visits = _visits(source.rows("metrics/visits.jsonl"))
-    measured = any(visit.get("joules") is not None for visit in visits.values())
-    clients = _by_client(source.rows("metrics/clients.jsonl"), visits, measured)
+    updates = _updates(source.rows("metrics/client_updates.jsonl"))
+    measured = any(update.get("joules") is not None for update in updates.values())
+    clients = _by_client(source.rows("metrics/clients.jsonl"), updates, measured)
     for client, rows in clients.items():
         _write_client(top / f"client_{file_name(client)}", rows)
     scored = _write_clusters(top, source.rows(LOG))
@@ -78,19 +78,21 @@ def _no_joules(source: RunFolder) -> str:
     return str(energy.get("note") or (NOT_BY_CLIENT if energy.get("joules") else NOT_HERE))
 
 
-def _by_client(rows: Iterable[Mapping[str, JSON]], visits: Visits, measured: bool) -> dict[ClientId, list[list[JSON]]]:
-    """The lines of each client: of the model it would use, on its test rows."""
+def _by_client(
+    rows: Iterable[Mapping[str, JSON]], updates: Updates, measured: bool
+) -> dict[ClientId, list[list[JSON]]]:
+    """The lines of each client: of the model it would use, on its test samples."""
     clients: dict[ClientId, list[list[JSON]]] = {}
     for row in rows:
         if row["model"] == "deployed" and row["split"] == "test":
             client = client_id(row["client"])
-            clients.setdefault(client, []).append(_client(row, visits.get((row["round"], client)), measured))
+            clients.setdefault(client, []).append(_client(row, updates.get((row["round"], client)), measured))
     return clients
 
 
-def _visits(rows: Iterable[Mapping[str, JSON]]) -> Visits:
-    """Each client's visit of each round; of several the one that trained."""
-    found: Visits = {}
+def _updates(rows: Iterable[Mapping[str, JSON]]) -> Updates:
+    """Each client's update of each round; of several the one that trained."""
+    found: Updates = {}
     for row in rows:
         key = (row["round"], client_id(row["client"]))
         if key not in found or row.get("steps") is not None:
@@ -98,12 +100,12 @@ def _visits(rows: Iterable[Mapping[str, JSON]]) -> Visits:
     return found
 
 
-def _client(row: Mapping[str, JSON], visit: Mapping[str, JSON] | None, counted: bool) -> list[JSON]:
+def _client(row: Mapping[str, JSON], update: Mapping[str, JSON] | None, counted: bool) -> list[JSON]:
     joules: list[JSON] = [0, 0] if counted else [None, None]  # who was not asked spent nothing
-    measured = visit is not None and "after" in visit
-    before, after = (visit["before"], visit["after"]) if visit is not None and measured else (row, row)
-    if visit is not None:
-        joules = [visit.get("joules"), visit.get("joules_per_change")]
+    measured = update is not None and "after" in update
+    before, after = (update["before"], update["after"]) if update is not None and measured else (row, row)
+    if update is not None:
+        joules = [update.get("joules"), update.get("joules_per_change")]
     return [
         row["round"],
         after["loss"],
@@ -111,7 +113,7 @@ def _client(row: Mapping[str, JSON], visit: Mapping[str, JSON] | None, counted: 
         after["accuracy"],
         *joules,
         "local" if measured else "deployed",
-        int(visit is not None),
+        int(update is not None),
         row["accuracy"],
         row["loss"],
     ]

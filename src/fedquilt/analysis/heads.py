@@ -70,7 +70,7 @@ class Played:
         return found.slots
 
     def state(self, client: ClientId) -> tuple[Any, bool]:
-        """A client's state, and whether it was ever visited."""
+        """A client's state, and whether it was ever asked."""
         frame = self._slots.get(client)
         if frame is not None:
             return unpack(frame).state, True
@@ -113,7 +113,7 @@ class Played:
 
     @cached_property
     def personalised(self) -> bool:
-        """Whether clients that were visited have a head of their own."""
+        """Whether clients that were asked have a head of their own."""
         first = next((c for c in self.clients if self.state(c)[1]), None)
         heads = None if first is None else self.heads(first)
         return heads is not None and heads.own is not None

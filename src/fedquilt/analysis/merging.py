@@ -1,6 +1,6 @@
 """Merging saved models, one tensor of each at a time.
 
-The greedy soup of saved models, scored on a recipe's validation rows.
+The greedy soup of saved models, scored on a recipe's validation samples.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from fedquilt.storage.files import storage, to_json, write_atomic
 
 
 def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int], float]:
-    """Which models go into the soup, and its accuracy on the server's validation rows, or on all clients' together."""
+    """Which models go into the soup, and its accuracy on the server's validation samples, or on all clients'
+    together."""
     if recipe is None:
-        raise InputError("A greedy soup is scored on validation rows: give a recipe with --recipe.")
+        raise InputError("A greedy soup is scored on validation samples: give a recipe with --recipe.")
     config = load(recipe)
     federation = federation_of(config)
     tables = _validation_tables(federation)
     if not tables:
         raise InputError(
-            f"The recipe '{recipe}' has no validation rows; set data.valid = 0.1 or data.common_valid = 0.1, say."
+            f"The recipe '{recipe}' has no validation samples; set data.valid = 0.1 or data.common_valid = 0.1, say."
         )
     method = method_of(config, federation)
     net = method.net  # type: ignore[attr-defined]
@@ -61,9 +62,9 @@ def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int
 
 
 def _validation_tables(federation: Source) -> list[Table]:
-    """The server's validation rows, or those of all clients."""
+    """The server's validation samples, or those of all clients."""
     common: Table | None = getattr(federation, "server_valid", None)
-    held = (federation.exam(c, "valid", 0) for c in federation.examined)
+    held = (federation.evaluation(c, "valid", 0) for c in federation.evaluated)
     return [common] if common is not None else [t for t in held if t is not None]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedquilt.core.deployed import first_state
-from fedquilt.core.exchange import Method, Turn
+from fedquilt.core.exchange import Context, Method
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.plain import Row
@@ -38,9 +38,9 @@ class Newcomers:
     Args:
         mode: 'none', 'fine_tune' or 'head'.
         start: What each was given: 'global model', or 'fresh client' where the method has no global model.
-        epochs: Passes over a newcomer's own training rows; 0 for 'none'.
-        clients: For each newcomer its test rows, every metric, and the accuracy of always answering its most frequent
-            training label (majority).
+        epochs: Passes over a newcomer's own training samples; 0 for 'none'.
+        clients: For each newcomer its test samples, every metric, and the accuracy of always answering its most
+            frequent training label (majority).
         mean, std, worst: Of the accuracies, over newcomers.
         majority: The mean of the majority accuracies: the least that must be beaten.
     """
@@ -76,14 +76,14 @@ def evaluate_newcomers(
     seed: int = 0,
     score: Score = classify,
 ) -> Newcomers:
-    """Score clients that never took part, on their own test rows.
+    """Score clients that never took part, on their own test samples.
 
     mode 'none' takes the global model as it is. 'fine_tune' trains it for some epochs on the newcomer's own training
     rows, 'head' only its part called head; both with cross-entropy, the batch size and the optimiser of the method's
     local work, at its initial learning rate. Where the method has no global model (FedPer's heads stay at home, say),
-    'none' is refused, and the others start from what a client has before its first visit: the method's
+    'none' is refused, and the others start from what a client has before its first client update: the method's
     ``personal_model`` of the download and a fresh client state. A method may say otherwise:
-    ``newcomer_model(download, client, site, turn)`` gives the model that a newcomer with this data starts from,
+    ``newcomer_model(download, client, site, context)`` gives the model that a newcomer with this data starts from,
     ``newcomer_head`` names the parts that count as head.
 
     Args:
@@ -91,7 +91,7 @@ def evaluate_newcomers(
         federation: The newcomers and their data, for example of :func:`fedquilt.data.held_out`; for the folder of a run
             by default those its recipe holds out.
         mode: 'none', 'fine_tune' or 'head'.
-        epochs: Passes over a newcomer's training rows.
+        epochs: Passes over a newcomer's training samples.
         state, rounds, seed: With a method: the server's state, after how many rounds, and the seed of the run.
         score: How a model is scored.
 
@@ -141,13 +141,13 @@ def _evaluated(learned: LearnedRun, source: Source, mode: str, epochs: int, scor
     work = None if mode == "none" else _work(learned.method, mode, epochs)
     rows = []
     for client in source.ids:
-        table = source.exam(client, "test", learned.done - 1)
+        table = source.evaluation(client, "test", learned.done - 1)
         if table is not None:
             site = source.site(client, learned.done - 1)
             model = _model(learned, whole, client, site, work)
             rows.append(_row(client, score(learned.method.predict, model, table), site, table))
     if not rows:
-        raise InputError("No newcomer has test rows. Make the federation with test > 0.")
+        raise InputError("No newcomer has test samples. Make the federation with test > 0.")
     found = np.array([row["accuracy"] for row in rows])
     start = "own choice" if own is not None else "fresh client" if whole is None else "global model"
     return Newcomers(
@@ -164,23 +164,23 @@ def _evaluated(learned: LearnedRun, source: Source, mode: str, epochs: int, scor
 
 def _model(learned: LearnedRun, whole: Params | None, client: ClientId, site: Site, work: Train | None) -> Params:
     """What this newcomer would use."""
-    method, turn = learned.method, Turn(learned.done, client, learned.seed.fold("newcomer", client))
+    method, context = learned.method, Context(learned.done, client, learned.seed.fold("newcomer", client))
     fresh, own = first_state(method, learned.seed, client), getattr(method, "newcomer_model", None)
     model: Params
     if own is not None:
-        model = own(download_of(learned, client), fresh, site, turn)
+        model = own(download_of(learned, client), fresh, site, context)
     else:
         model = whole if whole is not None else method.personal_model(download_of(learned, client), fresh)
     if work is None:
         return model
     try:
-        return work.run(model, None, site, turn)[3].params
+        return work.run(model, None, site, context)[3].params
     except StageError as error:
         raise (error.__cause__ or error) from error
 
 
 def download_of(learned: LearnedRun, client: ClientId) -> Any:
-    """What the first trip of the next round would bring."""
+    """What the first exchange of the next round would bring."""
     exchanges = {e.name: e for e in learned.method.exchanges()}
     names = learned.method.plan(learned.state, learned.done) or tuple(exchanges)
     return exchanges[names[0]].downloaded(learned.state, client, learned.done, learned.seed)
@@ -234,7 +234,7 @@ def _work(method: Method, mode: str, epochs: int) -> Train:
 
 
 def _local_work(method: Method) -> Train | None:
-    """The first training among the method's trips."""
+    """The first training among the method's exchanges."""
     for exchange in method.exchanges():
         work: Any = exchange.work.works[0] if isinstance(exchange.work, InTurn) else exchange.work
         if isinstance(work, Train):
@@ -242,11 +242,11 @@ def _local_work(method: Method) -> Train | None:
     return None
 
 
-def _begin(download: Params, client: None, site: Site, turn: Turn) -> Job:
+def _begin(download: Params, client: None, site: Site, context: Context) -> Job:
     return Job(params=download)
 
 
-def _end(job: Job, trained: Trained, client: None, site: Site, turn: Turn) -> tuple[None, None]:
+def _end(job: Job, trained: Trained, client: None, site: Site, context: Context) -> tuple[None, None]:
     return None, None
 
 

@@ -177,7 +177,7 @@ class _Run:
 
     @torch.no_grad()
     def _score(self, params: Params) -> float:
-        """The mean loss over the validation rows, with the same masks every time."""
+        """The mean loss over the validation samples, with the same masks every time."""
         table = self.valid if self.valid is not None and len(self.valid) else None
         if table is None:
             return math.nan

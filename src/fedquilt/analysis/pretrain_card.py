@@ -85,7 +85,7 @@ pretrained = "{out.name}"
 ```
 
 - **Model**: {model}.
-- **Data**: {data}. The share `pretraining` of the training rows was set aside by the seed; a recipe with the same
+- **Data**: {data}. The share `pretraining` of the training samples was set aside by the seed; a recipe with the same
   `pretraining` and `seed` under `[data]` gives its clients the other rows. {facts.valid} of the images only scored it.
 - **Training**: {training}; {facts.seconds:.0f} s.
 - **sha256** of model.safetensors: `{facts.sha256}`

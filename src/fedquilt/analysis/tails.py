@@ -37,13 +37,13 @@ GROUPINGS = {"by_share": tiers_by_share, "by_count": tiers_by_count}
 
 
 def groups_of(counts: Tensor) -> dict[str, dict[str, list[int]]]:
-    """Head, middle and tail from training rows: by share (75 and 95 %), and by count (above 100, below 20)."""
+    """Head, middle and tail from training samples: by share (75 and 95 %), and by count (above 100, below 20)."""
     found = {kind: asdict(rule(counts.numpy())) for kind, rule in GROUPINGS.items()}
     return {kind: {name: list(classes) for name, classes in tiers.items()} for kind, tiers in found.items()}
 
 
 @dataclass
-class TailExaminer:
+class TailEvaluator:
     """Scores of models on tables; features are computed once for each body and table."""
 
     played: Played
@@ -68,7 +68,7 @@ class TailExaminer:
 
 
 def whole_views(heads: Heads, realign: Realign) -> dict[str, Head]:
-    """The heads a stranger could be given: frame, global head, realigned global head."""
+    """The heads a new client could be given: frame, global head, realigned global head."""
     found = {} if heads.fixed is None else {"universal": heads.fixed}
     return {**found, "global": heads.general, "realigned": realign.whole(heads.general)}
 
@@ -84,12 +84,12 @@ def labels_of(table: Table) -> Tensor:
 
 
 def evaluate(folder: str | Path, realign: Realign | None = None) -> Row:
-    """Score a run on the common test set and on every client's own test rows, in every mode its method has.
+    """Score a run on the common test set and on every client's own test samples, in every mode its method has.
 
     Modes: ``deployed`` (what the method itself uses), ``global`` and ``realigned`` (the global head, plain and
     realigned), ``universal`` (a fixed frame), ``own`` (a client's head as it is), ``readme``, ``code`` and ``sum`` (see
     :class:`Realign`). Local scores are told without and with the mask that leaves out classes of which the client has
-    no training row: the same for every method. Clients that were never visited use the realigned global head instead
+    no training sample: the same for every method. Clients that were never asked use the realigned global head instead
     of a realigned one of their own; they are listed as ``fallback``.
 
     Example:
@@ -102,7 +102,7 @@ def evaluate(folder: str | Path, realign: Realign | None = None) -> Row:
 
 def evaluated(played: Played, realign: Realign | None) -> Row:
     rule = realign or getattr(played.learned.method, "realign", None) or Realign()
-    shared, examiner = played.heads(), TailExaminer(played)
+    shared, evaluator = played.heads(), TailEvaluator(played)
     counts = played.counts
     found: Row = {
         "folder": str(played.folder),
@@ -112,24 +112,24 @@ def evaluated(played: Played, realign: Realign | None) -> Row:
         "realign": asdict(rule),
         "rows": counts.sum(0).tolist(),
         "groups": groups_of(counts.sum(0)),
-        "global": _common(played, examiner, shared, rule),
-        **_local(played, examiner, shared, rule),
+        "global": _common(played, evaluator, shared, rule),
+        **_local(played, evaluator, shared, rule),
     }
     if shared is not None:
-        found["collapse"] = _collapsed(played, examiner, shared, rule)
+        found["collapse"] = _collapsed(played, evaluator, shared, rule)
     return found
 
 
-def _common(played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign) -> Row:
+def _common(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
     """On the common test set."""
     table: Table | None = getattr(played.federation, "global_test", None)
     if table is None:
         return {}
     labels, groups, scored = labels_of(table), groups_of(played.counts.sum(0)), dict[str, Tensor]()
     if played.whole is not None:
-        scored["deployed"] = examiner.scores(played.whole, table)
+        scored["deployed"] = evaluator.scores(played.whole, table)
     if shared is not None:
-        features = examiner.features(shared, table)
+        features = evaluator.features(shared, table)
         scored |= {name: head(features) for name, head in whole_views(shared, rule).items()}
     return {name: _told(tally(scores, labels), groups) for name, scores in scored.items()}
 
@@ -139,16 +139,16 @@ def _told(found: ClassTally, groups: Mapping[str, JSON]) -> Row:
     return {**found.measures(), **halves([found]), **kinds, "per_class": found.recalls.tolist()}
 
 
-def _local(played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign) -> Row:
-    """On each client's own test rows."""
+def _local(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign) -> Row:
+    """On each client's own test samples."""
     tallies: dict[str, dict[str, list[ClassTally]]] = {}
     groupings: dict[str, list[Any]] = {kind: [] for kind in GROUPINGS}
     rows, fallback = list[int](), list[ClientId]()
     for client, counts in zip(played.clients, played.counts, strict=True):
-        table = played.federation.exam(client, "test", played.learned.done - 1)
+        table = played.federation.evaluation(client, "test", played.learned.done - 1)
         if table is None:
             continue
-        views, alone = _client_scores(played, examiner, shared, rule, client, table)
+        views, alone = _client_scores(played, evaluator, shared, rule, client, table)
         labels = labels_of(table)
         for (name, scores), (how, here) in product(views.items(), (("plain", None), ("masked", counts > 0))):
             tallies.setdefault(name, {}).setdefault(how, []).append(tally(masked(scores, here), labels))
@@ -159,35 +159,36 @@ def _local(played: Played, examiner: TailExaminer, shared: Heads | None, rule: R
             fallback.append(client)
     if not rows:
         raise InputError(
-            "No client has test rows. Give the recipe data.test, or data.local_tests and a common test set."
+            "No client has test samples. Give the recipe data.test, or data.local_tests and a common test set."
         )
     summed = partial(over_clients, rows=rows, groupings=groupings)
     clients = {name: {how: summed(t) for how, t in kinds.items()} for name, kinds in tallies.items()}
-    return {"clients": clients, "examined": len(rows), "fallback": fallback}
+    return {"clients": clients, "evaluated": len(rows), "fallback": fallback}
 
 
 def _client_scores(
-    played: Played, examiner: TailExaminer, shared: Heads | None, rule: Realign, client: ClientId, table: Table
+    played: Played, evaluator: TailEvaluator, shared: Heads | None, rule: Realign, client: ClientId, table: Table
 ) -> tuple[dict[str, Tensor], bool]:
-    """The scores of one client's rows in every mode, and whether it has no head of its own for want of a visit."""
-    scored = {"deployed": examiner.scores(played.personal(client), table)}
+    """The scores of one client's samples in every mode, and whether it has no head of its own for want of a client
+    update."""
+    scored = {"deployed": evaluator.scores(played.personal(client), table)}
     if shared is None:
         return scored, False
-    features = examiner.features(shared, table)
+    features = evaluator.features(shared, table)
     scored |= {name: head(features) for name, head in whole_views(shared, rule).items()}
     heads = played.heads(client)
     if heads is not None and heads.own is not None:
-        own = examiner.features(heads, table)
+        own = evaluator.features(heads, table)
         return scored | {name: head(own) for name, head in own_views(heads.general, heads.own, rule).items()}, False
     if not played.personalised:
         return scored, False
     return {**scored, "own": scored["deployed"], **dict.fromkeys(PERSONAL, scored["realigned"])}, True
 
 
-def _collapsed(played: Played, examiner: TailExaminer, shared: Heads, rule: Realign) -> Row:
-    """Neural collapse of the training rows' features, and norms of the heads' rows."""
+def _collapsed(played: Played, evaluator: TailEvaluator, shared: Heads, rule: Realign) -> Row:
+    """Neural collapse of the training samples' features, and norms of the heads' rows."""
     tables = [played.federation.site(c, played.learned.done - 1).train for c in played.clients]
-    features = torch.cat([*map(partial(examiner.features, shared), tables)])
+    features = torch.cat([*map(partial(evaluator.features, shared), tables)])
     labels = torch.cat([*map(labels_of, tables)])
     frame = None if shared.fixed is None else shared.fixed.weight
     measures = asdict(collapse(features, labels, played.counts.shape[1], frame))
@@ -201,7 +202,8 @@ def _collapsed(played: Played, examiner: TailExaminer, shared: Heads, rule: Real
 
 
 def pictures(found: Mapping[str, JSON], to: Path) -> list[Path]:
-    """Accuracy by class, and neural collapse: classes are ordered by their training rows, the most frequent first."""
+    """Accuracy by class, and neural collapse: classes are ordered by their training samples, the most frequent
+    first."""
     order = np.argsort(-np.asarray(found["rows"]), kind="stable").tolist()
     made = []
     if found["global"]:
@@ -225,8 +227,8 @@ def _by_rank(
         top.set(ylabel=what, ylim=(0, 1.02), title="Common test set, by class")
         top.legend(loc="lower left")
         bottom.bar(range(len(order)), [rows[c] for c in order], color="#999999")
-        bottom.set(yscale="log", ylabel="training rows", xlabel="class, most frequent first")
-        return save(figure, path, ("class", "training rows", *lines), _by_class(lines, order, rows))
+        bottom.set(yscale="log", ylabel="training samples", xlabel="class, most frequent first")
+        return save(figure, path, ("class", "training samples", *lines), _by_class(lines, order, rows))
 
 
 def collapse_picture(found: Mapping[str, JSON], order: Sequence[int], rows: Sequence[int], path: Path) -> Path:
@@ -247,7 +249,7 @@ def collapse_picture(found: Mapping[str, JSON], order: Sequence[int], rows: Sequ
         for axis in axes:
             axis.set_xlabel("class, most frequent first")
         lines = {**{f"norm of {n}": v for n, v in found["row_norms"].items()}, **means, **angles}
-        return save(figure, path, ("class", "training rows", *lines), _by_class(lines, order, rows))
+        return save(figure, path, ("class", "training samples", *lines), _by_class(lines, order, rows))
 
 
 def draw_lines(axis: Axes, lines: Mapping[str, Sequence[float]], order: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The attacks by name: each takes what was seen of a client, and scored against the client's rows:
+"""The attacks by name: each takes what was seen of a client, and scored against the client's samples:
 how alike pictures are, and which guess belongs to which of them."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _inverted(scene: Scene, seen: Sight, view: View, truth: Batch, seed: Seed, g
     if lacking := _lacking(seen, view):
         return {}, None, lacking
     model, head_known = filled(scene.net, view.model, seed.fold("own"))
-    count = min(seen.examples, scene.batch_size, MOST)
+    count = min(seen.samples, scene.batch_size, MOST)
     labels = label_of(view.gradient, count) if given else None
     if given and (labels is None or not head_known):
         return {}, None, "the head was not sent, so that there is no label to begin with"

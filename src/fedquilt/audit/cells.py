@@ -30,7 +30,7 @@ class Plan:
 
     Args:
         methods: Names of methods; empty for the recipe's own.
-        codecs: Of the changes of weights, or of HGLS's slopes; 'own' is the method's.
+        codecs: Of the changes of weights, or of HGLS's gradients; 'own' is the method's.
         defences: Combinations such as 'none' or 'batch+noise'.
         attacks: Names of ``fedquilt.audit.attacks.ATTACKS``.
         images: How many clients are attacked in each cell.

@@ -26,7 +26,7 @@ Change = Callable[[Any, Seed], Any]  # an upload, as its defence leaves it
 KNOWN = {
     "none": "one step on one row: the gradient itself",
     "batch": "one step on a larger batch",
-    "round": "the local training of the recipe on all of the client's rows",
+    "round": "the local training of the recipe on all of the client's samples",
     "noise": "the upload is clipped, and noise is added",
     "no_bias": "the change of the head's bias stays at home",
 }
@@ -130,7 +130,7 @@ def dressed(method: Method, codec: Codec | None, limit: float, noise: float | No
 
     Args:
         method: Which.
-        codec: Of the changes of weights, or of HGLS's slopes; None for the method's own.
+        codec: Of the changes of weights, or of HGLS's gradients; None for the method's own.
         limit, noise: As for :class:`clip_and_noise`, in units of the gradient; noise None for neither.
         bias: Whether the change of the head's bias is sent.
         pace: What one step makes of a gradient of norm 1: the learning rate.
@@ -143,32 +143,32 @@ def dressed(method: Method, codec: Codec | None, limit: float, noise: float | No
     if searching(method) is None:
         return Dressed(base=method, changes=changes(pace), codec=None if codec is None else on("delta", codec))
     head = {} if noise is None else {"mean_head": False}  # noise of this size does not hide whole heads
-    guarded = _with_slopes(method, changes(1.0), codec, head)
+    guarded = _with_gradients(method, changes(1.0), codec, head)
     return Dressed(base=guarded, changes=tuple(apart(c) for c in changes(pace)), codec=None)
 
 
 def searching(method: object) -> HGLS | None:
-    """The HGLS that a method is or is made of. Its slopes are gradients, and encoded before the upload is made."""
+    """The HGLS that a method is or is made of. Its gradients are gradients, and encoded before the upload is made."""
     while method is not None and not isinstance(method, HGLS):
         method = getattr(method, "base", None)
     return method
 
 
-def _with_slopes(method: Any, changes: tuple[Change, ...], codec: Codec | None, options: dict[str, Any]) -> Any:
+def _with_gradients(method: Any, changes: tuple[Change, ...], codec: Codec | None, options: dict[str, Any]) -> Any:
     if not isinstance(method, HGLS):
-        return replace(method, base=_with_slopes(method.base, changes, codec, options))
+        return replace(method, base=_with_gradients(method.base, changes, codec, options))
     return replace(method, codec=Guarded(changes, method.coding if codec is None else codec), **options)
 
 
 @dataclass(frozen=True)
 class apart:
-    """A change of all but an upload's slope, which is changed where it is encoded."""
+    """A change of all but an upload's gradient, which is changed where it is encoded."""
 
     change: Change
 
     def __call__(self, upload: HeadUpload, seed: Seed) -> HeadUpload:
-        changed: HeadUpload = self.change(replace(upload, slope=None), seed)
-        return replace(changed, slope=upload.slope)
+        changed: HeadUpload = self.change(replace(upload, gradient=None), seed)
+        return replace(changed, gradient=upload.gradient)
 
 
 def codec_of(text: str) -> Codec | None:

@@ -52,17 +52,17 @@ class Puzzle:
                 loss = -(unknown["label"].softmax(1) * scores.log_softmax(1)).sum(1).mean()
             else:
                 loss = F.cross_entropy(scores, labels)
-            slopes = torch.autograd.grad(loss, [model[n] for n in names], create_graph=True, materialize_grads=True)
-            return dict(zip(names, slopes, strict=True))
+            gradients = torch.autograd.grad(loss, [model[n] for n in names], create_graph=True, materialize_grads=True)
+            return dict(zip(names, gradients, strict=True))
         features = self.net.split(model, batch, train=train).features
         pull = unknown["pull"]
         found = {WEIGHT: pull.T @ features, BIAS: pull.sum(0)}
         body = [n for n in names if n not in found]
         if body:
-            slopes = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 features, [model[n] for n in body], unknown["back"], create_graph=True, materialize_grads=True
             )
-            found |= dict(zip(body, slopes, strict=True))
+            found |= dict(zip(body, gradients, strict=True))
         return {n: found[n] for n in names}
 
     def start(self, count: int, seed: Seed) -> dict[str, Tensor]:
@@ -123,8 +123,8 @@ def _searched(puzzle: Puzzle, count: int, seed: Seed, labels: Tensor | None, ite
         nonlocal best
         found = puzzle.explained(unknown, labels, model)
         error = torch.stack([(found[n] - seen).square().sum() for n, seen in puzzle.gradient.items()]).sum() / size
-        for tensor, slope in zip(free, torch.autograd.grad(error, free, materialize_grads=True), strict=True):
-            tensor.grad = slope
+        for tensor, gradient in zip(free, torch.autograd.grad(error, free, materialize_grads=True), strict=True):
+            tensor.grad = gradient
         value = float(error.detach())
         if value < best.mismatch:
             here = unknown["label"].argmax(1) if "label" in unknown else labels

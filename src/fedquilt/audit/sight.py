@@ -20,7 +20,7 @@ from fedquilt.errors import InputError
 from fedquilt.methods.personalised.fedproto import ROWS
 from fedquilt.records.record import pack
 
-KNOWN = {"delta", "base", "head", "slope"}  # fields of uploads that an attacker reads
+KNOWN = {"delta", "base", "head", "gradient"}  # fields of uploads that an attacker reads
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ class Sight:
     Args:
         client: Whose post.
         server: What the server holds: all that was sent to the client and all that it sent.
-        body: The changes of weights alone, where a slope was sent beside them: a codec may have spoiled the slope.
-        peer: What another client holds, where a method passes on what this one sent (HGLS's slopes); else None.
+        body: The changes of weights alone, where a gradient was sent beside them: a codec may have spoiled the
+        gradient.
+        peer: What another client holds, where a method passes on what this one sent (HGLS's gradients); else None.
         examples: How many rows it says it has.
         bytes_up: Of all its uploads.
         rest: Fields of its uploads that are neither changes nor gradients, in words.
@@ -50,7 +51,7 @@ class Sight:
     server: View
     body: View | None
     peer: View | None
-    examples: int
+    samples: int
     bytes_up: int
     rest: str = ""
     classes: frozenset[int] | None = None
@@ -66,12 +67,12 @@ def sight(letters: Sequence[Letter], client: ClientId, method: Method, pace: flo
         pace: Learning rate times local steps: what turns a change of the model into a mean gradient.
     """
     own, net = [letter for letter in letters if letter.client == client], network(method)
-    wire = next((w.upload.slope for w in own if getattr(w.upload, "slope", None) is not None), None)
-    slope = {} if wire is None else _slope(method, net, wire)
-    view, body = _views(own, net, slope, pace, _exact(method))
-    examples, size = max((w.examples for w in own), default=0), sum(w.bytes_up for w in own)
-    peer = None if wire is None else _peer(letters, client, net, wire, slope)
-    return Sight(client, view, body, peer, examples, size, _others(own), _told(own))
+    wire = next((w.upload.gradient for w in own if getattr(w.upload, "gradient", None) is not None), None)
+    gradient = {} if wire is None else _gradient(method, net, wire)
+    view, body = _views(own, net, gradient, pace, _exact(method))
+    samples, size = max((w.samples for w in own), default=0), sum(w.bytes_up for w in own)
+    peer = None if wire is None else _peer(letters, client, net, wire, gradient)
+    return Sight(client, view, body, peer, samples, size, _others(own), _told(own))
 
 
 def _others(own: Sequence[Letter]) -> str:
@@ -79,16 +80,16 @@ def _others(own: Sequence[Letter]) -> str:
     return ", ".join(sorted({f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN))
 
 
-def _views(own: Sequence[Letter], net: Net, slope: Params, pace: float, exact: bool) -> tuple[View, View | None]:
-    """What the server holds of a client with these letters: all of it, and without the slope, if there is one."""
+def _views(own: Sequence[Letter], net: Net, gradient: Params, pace: float, exact: bool) -> tuple[View, View | None]:
+    """What the server holds of a client with these letters: all of it, and without the gradient, if there is one."""
     changes = {n: t for n, t in _sent(own, "delta").items() if n in net.trainable}
     told, held = _sent(own, "head"), _held(own, net)
     estimate = {n: -t.float() / pace for n, t in changes.items()}
-    body = View(held, _moved(estimate)) if slope else None
-    if told and slope and exact:  # a gradient at the trained model, all of which was sent
+    body = View(held, _moved(estimate)) if gradient else None
+    if told and gradient and exact:  # a gradient at the trained model, all of which was sent
         trained = {n: held[n] + t for n, t in changes.items() if n in held}
-        return View({**held, **trained, **told}, _moved(slope)), body
-    return View({**told, **held}, _moved({**estimate, **slope})), body
+        return View({**held, **trained, **told}, _moved(gradient)), body
+    return View({**told, **held}, _moved({**estimate, **gradient})), body
 
 
 def _sent(own: Sequence[Letter], field: str) -> Params:
@@ -101,12 +102,13 @@ def _exact(method: Method) -> bool:
     return search is not None and search.gradient == "full"
 
 
-def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: object, slope: Params) -> View | None:
-    """The first other client that was sent this one's slope. Slopes come without names; here we know whose is whose."""
+def _peer(letters: Sequence[Letter], client: ClientId, net: Net, wire: object, gradient: Params) -> View | None:
+    """The first other client that was sent this one's gradient. Gradients come without names; here we know whose is
+    whose."""
     for letter in letters:
-        passed = getattr(letter.sent, "slopes", ())
+        passed = getattr(letter.sent, "gradients", ())
         if letter.client != client and pack(wire) in [pack(other) for other in passed]:
-            return View(_held([w for w in letters if w.client == letter.client], net), _moved(slope))
+            return View(_held([w for w in letters if w.client == letter.client], net), _moved(gradient))
     return None
 
 
@@ -124,11 +126,11 @@ def _held(letters: Sequence[Letter], net: Net) -> Params:
     return model
 
 
-def _slope(method: Method, net: Net, wire: object) -> Params:
-    """A head slope as everybody decodes it."""
+def _gradient(method: Method, net: Net, wire: object) -> Params:
+    """A head gradient as everybody decodes it."""
     search = searching(method)
     if search is None:
-        raise InputError(f"{type(method).__name__} sends slopes of a kind that is not known here.")
+        raise InputError(f"{type(method).__name__} sends gradients of a kind that is not known here.")
     names = (WEIGHT,) if search.drop_bias else (WEIGHT, BIAS)
     like = {n: torch.zeros_like(t) for n, t in net.init(Seed(0)).items() if n in names}
     decoded: Params = search.coding.decode(wire, like)

@@ -18,13 +18,13 @@ from fedquilt.rounds.rounds import MemorySlots, Rounds
 
 @dataclass(frozen=True)
 class Letter:
-    """One trip of one client, as the server saw it: both records, decoded, and the bytes of the upload's frame."""
+    """One exchange of one client, as the server saw it: both records, decoded, and the bytes of the upload's frame."""
 
     exchange: str
     client: ClientId
     sent: Any
     upload: Any
-    examples: int
+    samples: int
     bytes_up: int
 
 
@@ -35,13 +35,13 @@ class Tap(Local):
         super().__init__()
         self.frames: list[tuple[str, ClientId, bytes, bytes]] = []
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """As they are, written down."""
         for client in clients:
             made = task(client)
-            outcome = self.side.visit(made)
+            outcome = self.side.update(made)
             self.frames.append((made.exchange, client, made.down or b"", bytes(outcome.upload)))
             yield client, outcome
 
@@ -52,7 +52,7 @@ class Tap(Local):
         for name, client, down, up in self.frames:
             sent, wire = known[name].download.decode(unpack(down), None), unpack(up)
             upload = known[name].codec.decode(wire.upload, sent)
-            found.append(Letter(name, client, sent, upload, wire.examples, len(up)))
+            found.append(Letter(name, client, sent, upload, wire.samples, len(up)))
         return found
 
 
@@ -70,21 +70,21 @@ class Few:
         return self.source.ids
 
     @property
-    def examined(self) -> Sequence[ClientId]:
+    def evaluated(self) -> Sequence[ClientId]:
         """Those of the source."""
-        return self.source.examined
+        return self.source.evaluated
 
     def site(self, client: ClientId, round: int) -> Site:
-        """The client's data, with few training rows."""
+        """The client's data, with few training samples."""
         site = self.source.site(client, round)
         if self.rows is None or len(site.train) <= self.rows:
             return site
         chosen = self.seed.fold("few", client).numpy().choice(len(site.train), self.rows, replace=False)
         return replace(site, train=replace(site.train, index=site.train.all_rows()[chosen]))
 
-    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+    def evaluation(self, client: ClientId, split: str, round: int = 0) -> Table | None:
         """As the source."""
-        return self.source.exam(client, split, round)
+        return self.source.evaluation(client, split, round)
 
     def size(self, client: ClientId) -> int:
         """How many rows it trains on."""

@@ -59,10 +59,10 @@ def clusters(
 
 def assign(
     folder: Folder,
-    data: Annotated[Path, typer.Option(help="The client's rows: an .npz with x and y, or a .csv or .parquet.")],
+    data: Annotated[Path, typer.Option(help="The client's samples: an .npz with x and y, or a .csv or .parquet.")],
     as_json: AsJson = False,
 ) -> None:
-    """Tell which cluster of a run a new client belongs to, from the run's folder and the client's rows.
+    """Tell which cluster of a run a new client belongs to, from the run's folder and the client's samples.
 
     Example: [bold]fedquilt assign runs/groups-1a2b3c4d --data new.npz[/bold]
     """

@@ -78,7 +78,7 @@ def merge(
     t: Annotated[float | None, typer.Option(help="slerp: how far from the first to the second.")] = None,
     shrink: Annotated[float | None, typer.Option(help="regmean: factor of off-diagonals.")] = None,
     statistics: Annotated[list[Path] | None, typer.Option(help="fisher, regmean: a file for each model.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="greedy_soup: whose validation rows to score on.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="greedy_soup: whose validation samples to score on.")] = None,
     weight: Annotated[list[float] | None, typer.Option(help="How much each model counts, in order.")] = None,
     seed: Annotated[int, typer.Option(help="For rules that draw.", min=0)] = 0,
     force: Annotated[bool, typer.Option(help="Replace what is at --out.")] = False,

@@ -29,7 +29,7 @@ def sweep(
     random: Annotated[int | None, typer.Option(help="Try so many points at random.", min=1)] = None,
     optuna: Annotated[int | None, typer.Option(help="Try so many points that optuna proposes.", min=1)] = None,
 ) -> None:
-    """Try many settings of a method and choose one on validation rows; by default every combination.
+    """Try many settings of a method and choose one on validation samples; by default every combination.
 
     Points that are finished are kept, so an interrupted sweep goes on where it stopped. What is varied may also stand
     in the recipe, in \\[sweep.space].
@@ -140,7 +140,7 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
 
 def newcomers(
     folder: Folder,
-    epochs: Annotated[int, typer.Option(help="Passes over a newcomer's own rows.", min=1)] = 5,
+    epochs: Annotated[int, typer.Option(help="Passes over a newcomer's own samples.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Score the clients that a run held out (data.newcomers): as it is, after fine-tuning, and tuning the head only.

@@ -120,7 +120,7 @@ def _searching(asked: argparse.Namespace, algorithm: Algorithm, options: Options
     if asked.search is not None:
         found["search"] = asked.search
     if asked.use_grad_compress:
-        found |= {"slopes": "hgc_legacy" if asked.as_coded else "hgc", "num_bins": asked.bit_width or 16}
+        found |= {"gradient_codec": "hgc_legacy" if asked.as_coded else "hgc", "num_bins": asked.bit_width or 16}
     return found
 
 

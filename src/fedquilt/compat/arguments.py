@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     flag("-ld", "--learning_rate_decay", about="the learning rate falls by gamma each round")
     add("-ldg", "--learning_rate_decay_gamma", type=float, default=0.99, help="gamma (0.99)")
     add("-gr", "--global_rounds", type=whole(0), help="T; scores are taken before and after each (2000; CEHGLS: 100)")
-    add("-ls", "--local_epochs", type=whole(1), help="passes over a client's rows (1; CEHGLS: 2)")
+    add("-ls", "--local_epochs", type=whole(1), help="passes over a client's samples (1; CEHGLS: 2)")
     add("-algo", "--algorithm", default="FedAvg", help="FedAvg, FedProx, FedPer, ... in any case (FedAvg)")
     add("-jr", "--join_ratio", type=share, default=1.0, help="share of the clients that train in a round (1)")
     flag("-rjr", "--random_join_ratio", about="a random share, from --join_ratio up to all")

@@ -54,7 +54,8 @@ def _plain(name: str) -> str:
 
 
 def _few_shot(data: Federation, shots: int) -> Federation:
-    """The same with each client's first ``shots`` training rows of every class, in the order of the file; 0 for all."""
+    """The same with each client's first ``shots`` training samples of every class, in the order of the file; 0 for
+    all."""
     if not shots:
         return data
     labels, parts = data.columns["y"].numpy(), []
@@ -68,7 +69,7 @@ def _few_shot(data: Federation, shots: int) -> Federation:
 
 
 def federations(asked: argparse.Namespace, folder: Path) -> tuple[Federation, Federation | None]:
-    """The clients that train, whose training rows are scored as 'valid'; and the newcomers."""
+    """The clients that train, whose training samples are scored as 'valid'; and the newcomers."""
     whole = Federation.from_pfllib(folder, valid=0.0)
     wanted, new = asked.num_clients, asked.num_new_clients
     if wanted + new > len(whole.ids):
@@ -78,7 +79,7 @@ def federations(asked: argparse.Namespace, folder: Path) -> tuple[Federation, Fe
         raise InputError(f"-ncl {asked.num_classes}: {folder} has {whole.classes} classes. Leave -ncl out.")
     part = _few_shot(only_clients(whole, whole.ids[:wanted]), asked.few_shot)
     newcomers = only_clients(whole, whole.ids[wanted : wanted + new]) if new else None
-    return replace(part, exam_valid=part.train), newcomers
+    return replace(part, evaluation_valid=part.train), newcomers
 
 
 def run(words: Sequence[str] | None = None) -> list[Path]:

@@ -25,7 +25,7 @@ from fedquilt.compat.algorithms import method_settings, model_settings
 from fedquilt.compat.results import Traffic
 from fedquilt.compat.scores import PFLlibScores, evaluation, grade
 from fedquilt.config.config import Config, parse
-from fedquilt.core.exchange import Exchange, Method, Reply, Turn, at_random, unmoved
+from fedquilt.core.exchange import Context, Exchange, Method, Reply, at_random, unmoved
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.core.train import InTurn, Job, Train
@@ -103,7 +103,7 @@ def played(
     for number in range(asked.global_rounds + 1):
         began = time.perf_counter()
         if number % asked.eval_gap == 0:
-            found.append(evaluation(rounds.examine(federation.examined, with_global=False)))
+            found.append(evaluation(rounds.evaluate(federation.evaluated, with_global=False)))
             say(f"round {number}: {found[-1].words}")
         if asked.dlg_eval and number % asked.dlg_gap == 0:
             say(attacked(asked, config, method, federation, rounds))
@@ -264,26 +264,28 @@ class Practical(OnBase):
         return replace(work, start=partial(self._start, work.start, work.epochs))
 
     def _start(
-        self, begin: Callable[..., Job], epochs: int, download: object, client: object, site: Site, turn: Turn
+        self, begin: Callable[..., Job], epochs: int, download: object, client: object, site: Site, context: Context
     ) -> Job:
-        job = begin(download, client, site, turn)
-        if turn.client not in self.slow:
+        job = begin(download, client, site, context)
+        if context.client not in self.slow:
             return job
         most = max(1, (job.epochs or epochs) // 2)
-        return replace(job, epochs=int(turn.seed.fold("slow").numpy().integers(1, most + 1)))
+        return replace(job, epochs=int(context.seed.fold("slow").numpy().integers(1, most + 1)))
 
     def _up(
-        self, up: Callable[[S, Iterable[Reply[U]], Turn], S], state: S, replies: Iterable[Reply[U]], turn: Turn
+        self, up: Callable[[S, Iterable[Reply[U]], Context], S], state: S, replies: Iterable[Reply[U]], context: Context
     ) -> S:
         heard = list(replies)
         count = int((1 - self.drop_rate) * len(heard))
-        drawn = turn.seed.fold("lost").numpy().choice(len(heard), count, replace=False)
+        drawn = context.seed.fold("lost").numpy().choice(len(heard), count, replace=False)
         there = [heard[i] for i in sorted(drawn)]
-        return up(state, iter([reply for reply in there if self.seconds(reply.client, turn) <= self.patience]), turn)
+        return up(
+            state, iter([reply for reply in there if self.seconds(reply.client, context) <= self.patience]), context
+        )
 
-    def seconds(self, client: ClientId, turn: Turn) -> float:
+    def seconds(self, client: ClientId, context: Context) -> float:
         """The mean simulated time of the client's messages, two a round, up to this round."""
         if client not in self.late:
             return 0.0
-        draws = Seed(self.seed).fold("delay", client).numpy().random(turn.round + 1)
+        draws = Seed(self.seed).fold("delay", client).numpy().random(context.round + 1)
         return float(2 * DELAY * draws.mean())

@@ -76,12 +76,12 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def summary(paths: Sequence[Path]) -> list[str]:
-    """What PFLlib tells, named as what it is; and beside it a number that is not chosen on the test rows."""
+    """What PFLlib tells, named as what it is; and beside it a number that is not chosen on the test samples."""
     runs = [load(path) for path in paths]
     best = [float(run["rs_test_acc"].max()) for run in runs]
     ends = [float(run["rs_test_acc"][-LAST:].mean()) for run in runs]
     lines = [
-        f"best accuracy (the highest of all scores, so chosen on the test rows): {_spread(best)}",
+        f"best accuracy (the highest of all scores, so chosen on the test samples): {_spread(best)}",
         f"mean accuracy of the last {min(LAST, len(runs[0]['rs_test_acc']))} scores: {_spread(ends)}",
     ]
     if len(runs) == 1:

@@ -66,21 +66,21 @@ class PFLlibScores:
         )
 
 
-Exams = Mapping[ClientId, Mapping[str, Mapping[str, Grades]]]  # by client, model and split
+Evaluations = Mapping[ClientId, Mapping[str, Mapping[str, Grades]]]  # by client, model and split
 
 
-def _grades(exams: Exams, split: str) -> list[Grades]:
+def _grades(evaluations: Evaluations, split: str) -> list[Grades]:
     """Of the clients whose deployed models were graded on this split."""
-    return [e["deployed"][split] for e in exams.values() if split in e["deployed"]]
+    return [e["deployed"][split] for e in evaluations.values() if split in e["deployed"]]
 
 
 def _total(grades: list[Grades], name: str) -> float:
     return float(sum(getattr(one, name) for one in grades))
 
 
-def evaluation(exams: Exams) -> PFLlibScores:
-    """From each client's grades: on 'test' rows, and on training rows under the name 'valid'."""
-    tests, trains = _grades(exams, "test"), _grades(exams, "valid")
+def evaluation(evaluations: Evaluations) -> PFLlibScores:
+    """From each client's grades: on 'test' rows, and on training samples under the name 'valid'."""
+    tests, trains = _grades(evaluations, "test"), _grades(evaluations, "valid")
     rows = _total(tests, "rows")
     known = [(g.auc, g.rows) for g in tests if g.auc is not None]
     auc = sum(a * n for a, n in known) / sum(n for _, n in known) if known else float("nan")

@@ -25,7 +25,7 @@ from fedquilt.storage.files import to_json, write_atomic
 
 
 def write(federation: Federation, folder: Path, settings: Mapping[str, Any] | None = None) -> None:
-    """Clients become 0, 1, ... in their order; validation rows go to train, for PFLlib has none.
+    """Clients become 0, 1, ... in their order; validation samples go to train, for PFLlib has none.
 
     ``settings`` say how the division was made, in the words of PFLlib's config.json.
     """
@@ -34,9 +34,9 @@ def write(federation: Federation, folder: Path, settings: Mapping[str, Any] | No
     counts: list[list[list[int]]] = []
     sizes: dict[str, list[int]] = {"train": [], "test": []}
     for number, client in enumerate(federation.ids):
-        site, test = federation.site(client, 0), federation.exam(client, "test")
+        site, test = federation.site(client, 0), federation.evaluation(client, "test")
         if test is None:
-            raise InputError(f"Client {client!r} has no test rows; PFLlib's layout needs some. Set data.test > 0.")
+            raise InputError(f"Client {client!r} has no test samples; PFLlib's layout needs some. Set data.test > 0.")
         tables = [site.train] if site.valid is None else [site.train, site.valid]
         parts = {"train": tables, "test": [test]}
         labels = {part: _saved(folder / part / f"{number}.npz", held) for part, held in parts.items()}

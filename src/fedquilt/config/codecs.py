@@ -8,7 +8,7 @@ from dataclasses import replace
 from fedquilt.config.options import check_options
 from fedquilt.config.settings import CodecChoice, Config
 from fedquilt.core.deployed import first_state
-from fedquilt.core.exchange import Codec, Exchange, Method, Turn, plain
+from fedquilt.core.exchange import Codec, Context, Exchange, Method, plain
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site, Source, Table
@@ -59,7 +59,8 @@ def _made(kind: str, options: Row, where: str) -> Codec:
 
 
 def check_codecs(method: Method, source: Source, seed: Seed) -> None:
-    """Refuse codecs that cannot work on what this method sends: one small trip of one client is coded and decoded."""
+    """Refuse codecs that cannot work on what this method sends: one small exchange of one client is coded and
+    decoded."""
     trips = [e for e in method.exchanges() if e.codec != plain or e.download != plain]
     if not trips or not len(source.ids):
         return
@@ -67,15 +68,15 @@ def check_codecs(method: Method, source: Source, seed: Seed) -> None:
     state, own = method.init_server(seed.fold("server")), first_state(method, seed, client)
     site = _few_rows(source.site(client, 0))
     for trip in trips:
-        turn = Turn(0, client, seed.fold("check", trip.name))
+        context = Context(0, client, seed.fold("check", trip.name))
         with _named(trip, "downloads"):
             sent = trip.downloaded(state, client, 0, seed)
         try:
-            upload = _short(trip).work(sent, own, site, turn)[1]
+            upload = _short(trip).work(sent, own, site, context)[1]
         except Exception:  # what the method itself does wrong, the run will say
             continue
         with _named(trip, "uploads"):
-            wire, _ = trip.codec.encode(upload, sent, None, turn.seed)
+            wire, _ = trip.codec.encode(upload, sent, None, context.seed)
             trip.codec.decode(unpack(pack(wire, compact=True)), sent)
 
 

@@ -46,7 +46,7 @@ def rows_aside(count: int, share: float, seed: int) -> Array:
 
 
 def set_aside(arrays: Arrays, share: float, seed: int) -> tuple[Arrays, Arrays]:
-    """The training rows for pretraining, and the others, for clients. The common test set stays with the others."""
+    """The training samples for pretraining, and the others, for clients. The common test set stays with the others."""
     chosen = np.zeros(len(arrays.y), np.bool_)
     chosen[rows_aside(len(arrays.y), share, seed)] = True
     return replace(_rows(arrays, chosen), x_test=None, y_test=None), _rows(arrays, ~chosen)
@@ -69,7 +69,7 @@ def federations_of(config: Config) -> tuple[Federation | Stream, Federation | St
     """The clients that take part, and the newcomers that never do (None without any)."""
     data = config.data
     if config.stream is not None and data.common_valid:
-        raise InputError("data.common_valid: a stream has no validation rows at the server; leave it out.")
+        raise InputError("data.common_valid: a stream has no validation samples at the server; leave it out.")
     return _parted(data, divided(data)) if config.stream is None else _parted(data, _stream(config))
 
 
@@ -295,7 +295,7 @@ def _stream(config: Config) -> Stream:
 
 
 def _fitted(part: D, new: D | None) -> tuple[D, D | None]:
-    """With the numbers that a normalisation takes from the training rows of those that take part."""
+    """With the numbers that a normalisation takes from the training samples of those that take part."""
     tasks = part.tasks if isinstance(part, Stream) else (part,)
     if isinstance(part.prepare, PerColumn):
         if part.prepare.scope == "clients" and isinstance(part, Stream):

@@ -137,7 +137,7 @@ class StreamChoice(Kinded):
 class CodecChoice(Kinded):
     """How messages travel: a codec by name, on one field or on all; what it leaves may be coded again.
 
-    ``exchange`` is the trip it is for; by default the one called 'train', or else the first.
+    ``exchange`` is the exchange it is for; by default the one called 'train', or else the first.
     """
 
     field: str | None = None
@@ -254,7 +254,7 @@ def _metric(id: str) -> str:
 
 
 class Stop(_Section):
-    """Stop when the metric on validation rows, by which the best round is chosen too, has not become better by
+    """Stop when the metric on validation samples, by which the best round is chosen too, has not become better by
     min_delta for ``patience`` evaluations."""
 
     metric: Annotated[str, AfterValidator(_metric)] = PRIMARY

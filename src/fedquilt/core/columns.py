@@ -37,7 +37,7 @@ class Column:
         category: Whether its cells are names.
         levels: Of a category, the codes of the levels that have a column of their own; any other is none of them.
         mean, std: Of a number. A missing cell is the mean; a column that never changes has the deviation 1.
-        flagged: Whether training rows have missing cells here, so that a 0/1 column says where.
+        flagged: Whether training samples have missing cells here, so that a 0/1 column says where.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Column:
 
 @record
 class ColumnSums:
-    """What one client tells of its training rows, column by column: nothing but counts and sums leave it.
+    """What one client tells of its training samples, column by column: nothing but counts and sums leave it.
 
     Args:
         present: How many cells are not missing, int64 [columns].
@@ -73,7 +73,7 @@ class PerColumn:
 
     Args:
         columns: In the order of the stored rows.
-        scope: Whose training rows the means and deviations are of: all clients' ('federation'), each client's own
+        scope: Whose training samples the means and deviations are of: all clients' ('federation'), each client's own
             ('clients'), or 'none': numbers stay as they are. Levels and flags are always the federation's.
 
     Example:
@@ -148,7 +148,7 @@ class PerColumn:
 
     def _numbers_told(self) -> list[str]:
         count = sum(not c.category for c in self.columns)
-        whose = {"federation": "all clients' training rows", "clients": "each client's own training rows"}
+        whose = {"federation": "all clients' training samples", "clients": "each client's own training samples"}
         done = f"standardised by {whose[self.scope]}" if self.scope in whose else "as they are"
         return [f"{_many(count, 'number column', 's')}, {done}"] if count else []
 
@@ -196,7 +196,7 @@ def _frequent(codes: Floats) -> Tensor:
 
 
 def both(a: ColumnSums, b: ColumnSums) -> ColumnSums:
-    """The sums of two clients' rows together, by the formula of Chan, Golub and LeVeque."""
+    """The sums of two clients' samples together, by the formula of Chan, Golub and LeVeque."""
     n, m = a.present.double(), b.present.double()
     total = (n + m).clamp(min=1)
     apart = b.mean - a.mean
@@ -216,7 +216,7 @@ def fitted(blank: PerColumn, sums: Iterable[ColumnSums]) -> PerColumn:
     """With the numbers of all these clients, which are added in this order."""
     given = list(sums)
     if not given:
-        raise InputError("There are no training rows to take statistics of.")
+        raise InputError("There are no training samples to take statistics of.")
     return _filled_in(blank, reduce(both, given))
 
 

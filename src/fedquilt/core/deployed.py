@@ -1,4 +1,5 @@
-"""What a client has before its first visit, the model that it uses now, and the modes that models are scored in."""
+"""What a client has before its first client update, the model that it uses now, and the modes that models are scored
+in."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from fedquilt.core.table import ClientId, Site
 
 
 def first_state(method: Any, seed: Seed, client: ClientId) -> Any:
-    """A client's state before its first visit: a pure function of the run's seed and the client's id.
+    """A client's state before its first client update: a pure function of the run's seed and the client's id.
 
     By default every client draws its own first values. A method with ``shared_start`` gives all clients the same ones,
     those of the model whose shared part the server began with.
@@ -21,17 +22,17 @@ def first_state(method: Any, seed: Seed, client: ClientId) -> Any:
 
 
 def mode_scores(method: object) -> dict[str, str]:
-    """For a method whose global model could be any of several ``modes(held)``: under which name exams tell the scores
-    of each mode. Empty for all other methods."""
+    """For a method whose global model could be any of several ``modes(held)``: under which name evaluations tell the
+    scores of each mode. Empty for all other methods."""
     return {mode: f"global.{mode}" for mode in getattr(method, "mode_names", ())}
 
 
 def selected_model(method: object, download: object, client: object, site: Callable[[], Site | None]) -> Params | None:
-    """The model that a client selects by its own training rows, or None where there is nothing to select.
+    """The model that a client selects by its own training samples, or None where there is nothing to select.
 
     Where a method has several models and has not placed a client yet, the client takes the one of lowest loss on its
-    own training rows: the method's ``select_model(download, client, site)``. ``site`` gives None for a client without
-    training rows, and is not asked for methods that never select.
+    own training samples: the method's ``select_model(download, client, site)``. ``site`` gives None for a client
+    without training samples, and is not asked for methods that never select.
     """
     select = getattr(method, "select_model", None)
     rows = None if select is None else site()

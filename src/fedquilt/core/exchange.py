@@ -1,6 +1,6 @@
 """Exchanges: the shapes every method is made of.
 
-One exchange is a trip: the server speaks (``down``), the cohort works (``work``), the server listens
+One exchange is an exchange: the server speaks (``down``), the cohort works (``work``), the server listens
 (``up``). No function sees both the server's state and a client's data; the signatures forbid it.
 """
 
@@ -34,7 +34,7 @@ else:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Context:
     """Where in a run a piece of work happens.
 
     Args:
@@ -55,7 +55,7 @@ class Reply(Generic[R]):
     """What one client answered. ``examples`` is how much data stands behind it."""
 
     client: ClientId
-    examples: int
+    samples: int
     upload: R
 
 
@@ -135,8 +135,8 @@ def anything(state: object, upload: object) -> None:
     """Accept every upload; see ``Exchange.check``."""
 
 
-def unmoved(state: S, replies: Iterable[Reply[U]], turn: Turn) -> S:
-    """The ``up`` of a trip that only brings clients something: the server stays as it is."""
+def unmoved(state: S, replies: Iterable[Reply[U]], context: Context) -> S:
+    """The ``up`` of an exchange that only brings clients something: the server stays as it is."""
     return state
 
 
@@ -147,13 +147,13 @@ def as_it_is(message: U) -> U:
 
 @dataclass(frozen=True)
 class Exchange(Generic[S, D, C, U]):
-    """One trip.
+    """One exchange.
 
     Args:
         name: A Python identifier; on a Flower federation it is also the message action.
         down: ``(server_state, client_id) -> download``. Server side.
-        work: ``(download, client_state, site, turn) -> (client_state, upload)``. Client side; usually a ``Train``.
-        up: ``(server_state, replies, turn) -> server_state``. Server side; replies stream in ascending client id.
+        work: ``(download, client_state, site, context) -> (client_state, upload)``. Client side; usually a ``Train``.
+        up: ``(server_state, replies, context) -> server_state``. Server side; replies stream in ascending client id.
         codec: How the upload travels.
         cohort: ``(server_state, ids, seed) -> ids`` who is asked. Two exchanges of one round with the same rule
             ask the same clients.
@@ -162,11 +162,11 @@ class Exchange(Generic[S, D, C, U]):
         download: How the download travels. What ``work`` gets, and an upload's codec takes for ``sent``, is what came
             out of it.
         upload: The type of an upload, if ``check`` does not look at it: a record, a union of records, or None for
-            trips whose clients have nothing to say. Whatever it is, the fields of records hold what their
+            exchanges whose clients have nothing to say. Whatever it is, the fields of records hold what their
             annotations declare (see :mod:`fedquilt.records.declared`), or the reply is left out.
         most_bytes: The longest frame that an upload may have; by default 64 MiB and 16 times its download, or the
             server's state, if that is larger.
-        for_scores: The trip only makes clients' models ready for use, and training never sees what it leaves. It is
+        for_scores: The exchange only makes clients' models ready for use, and training never sees what it leaves. It is
             made in rounds after which models are scored, and in the last one.
         uncoded: ``message -> message``: an upload or a download as large as it would be, had the method itself coded
             nothing in it. For the account of bytes only, so tensors may be on the device 'meta'.
@@ -174,8 +174,8 @@ class Exchange(Generic[S, D, C, U]):
 
     name: str
     down: Callable[[S, ClientId], D]
-    work: Callable[[D, C, Site, Turn], tuple[C, U]]
-    up: Callable[[S, Iterable[Reply[U]], Turn], S]
+    work: Callable[[D, C, Site, Context], tuple[C, U]]
+    up: Callable[[S, Iterable[Reply[U]], Context], S]
     codec: Codec = plain
     cohort: Cohort = everyone
     check: Callable[[S, U], None] = anything
@@ -210,7 +210,7 @@ class Exchange(Generic[S, D, C, U]):
         return seed.fold("download", self.name, round)
 
     def training(self, **changes: object) -> Exchange[S, D, C, U]:
-        """The same trip with changes of its local training: ``start``, ``objective``, ``finish``, ``only``, ..."""
+        """The same exchange with changes of its local training: ``start``, ``objective``, ``finish``, ``only``, ..."""
         work: Any = self.work
         return replace(self, work=replace(work, **changes))
 
@@ -223,18 +223,18 @@ class Method(Protocol[S, C]):
         ...
 
     def init_client(self, seed: Seed) -> C:
-        """A client's state before its first visit: a record."""
+        """A client's state before its first client update: a record."""
         ...
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Every trip this method ever makes."""
+        """Every exchange this method ever makes."""
         ...
 
     def plan(self, state: S, round: int) -> tuple[str, ...]:
-        """The names of the trips of this round (from 0), in order.
+        """The names of the exchanges of this round (from 0), in order.
 
         It is also asked about the round after the last one: a client's model is scored with the download that the
-        first of those trips would bring it.
+        first of those exchanges would bring it.
         """
         ...
 
@@ -243,7 +243,7 @@ class Method(Protocol[S, C]):
         ...
 
     def global_model(self, state: S) -> Params | None:
-        """What a stranger would be given, or None when there is no such model."""
+        """What a new client would be given, or None when there is no such model."""
         ...
 
     def personal_model(self, download: Any, client: C) -> Params:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedquilt.core.capture.purity import own
-from fedquilt.core.capture.steps import Capture, Tapes, VisitSteps
+from fedquilt.core.capture.steps import Capture, CapturedSteps, UpdateSteps
 from fedquilt.core.device import in_bfloat16
 from fedquilt.core.params import Names, Params, nothing, under
 from fedquilt.core.resident import Resident, slots_of
@@ -23,7 +23,7 @@ from fedquilt.core.table import Batch
 from fedquilt.errors import InputError
 from fedquilt.kernels import wide
 
-_SMALL = 2**20  # numbers of a network whose first values are drawn from a tape
+_SMALL = 2**20  # numbers of a network whose first values are drawn from a captured step
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
 
@@ -131,14 +131,14 @@ class Net:
         )
 
     @property
-    def tapes(self) -> Tapes:
+    def captured_steps(self) -> CapturedSteps:
         """Its captured steps; none where a pass also changes the module (BatchNorm, buffers of a module's own)."""
         if "tapes" not in self._cell:
             resident = self._resident()
-            tapes = Tapes(resident, self.capture)
-            tapes.wanted = tapes.wanted and not resident.normalises and not resident.transient
-            self._cell["tapes"] = tapes
-        found: Tapes = self._cell["tapes"]
+            captured_steps = CapturedSteps(resident, self.capture)
+            captured_steps.wanted = captured_steps.wanted and not resident.normalises and not resident.transient
+            self._cell["tapes"] = captured_steps
+        found: CapturedSteps = self._cell["tapes"]
         return found
 
     @property
@@ -174,13 +174,15 @@ class Net:
         slots = slots_of(self._make())
         return [slots[n][0][0][slots[n][0][1]].detach().clone() for n in self.names]
 
-    def _births(self) -> VisitSteps:
+    def _births(self) -> UpdateSteps:
         """Drawing fresh values is recorded, too: with many clients, building a module for each takes longer."""
         if "births" not in self._cell:
-            tapes = Tapes(capture=self.capture, build=(self.build, self._resident().module))
-            self._cell["births"] = tapes.visit(self.build, [])
-        found: VisitSteps = self._cell["births"]
-        return found if found.watch is None else found.tapes.visit(self.build, [])  # a user's code is looked at anew
+            captured_steps = CapturedSteps(capture=self.capture, build=(self.build, self._resident().module))
+            self._cell["births"] = captured_steps.update(self.build, [])
+        found: UpdateSteps = self._cell["births"]
+        return (
+            found if found.watch is None else found.captured_steps.update(self.build, [])
+        )  # a user's code is looked at anew
 
     def full(self, params: Mapping[str, Tensor]) -> Params:
         """A complete state dict: these values plus the frozen ones, for saving a model."""

@@ -41,7 +41,9 @@ class Seed:
         """A new seed from this one and any keys (ints, strings, tuples of them)."""
         text = repr((self.value, *map(_plain, keys))).encode()
         found = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") & _MASK
-        made = object.__new__(Seed)  # there is nothing to check, and seeds are folded several times in every visit
+        made = object.__new__(
+            Seed
+        )  # there is nothing to check, and seeds are folded several times in every client update
         object.__setattr__(made, "value", found)
         return made
 

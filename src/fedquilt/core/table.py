@@ -155,12 +155,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Site:
-    """What a method may see of a client: its training rows and its held-out rows, never its test rows.
+    """What a method may see of a client: its training samples and its held-out samples, never its test samples.
 
     Args:
         train: Training rows, with labels.
         valid: Held-out rows.
-        unlabelled: Further training rows, without the column y: only methods that need no labels use them.
+        unlabelled: Further training samples, without the column y: only methods that need no labels use them.
     """
 
     train: Table
@@ -175,8 +175,8 @@ class Site:
         return Table(columns, torch.cat([table.all_rows() for table in tables]), self.train.prepare)
 
     @property
-    def examples(self) -> int:
-        """How much data stands behind this client's uploads: its labelled training rows."""
+    def samples(self) -> int:
+        """How much data stands behind this client's uploads: its labelled training samples."""
         return len(self.train)
 
 
@@ -189,7 +189,7 @@ class Source(Protocol):
         ...
 
     @property
-    def examined(self) -> Sequence[ClientId]:
+    def evaluated(self) -> Sequence[ClientId]:
         """The clients whose models are scored, in ascending order."""
         ...
 
@@ -197,12 +197,12 @@ class Source(Protocol):
         """The client's data in this round."""
         ...
 
-    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+    def evaluation(self, client: ClientId, split: str, round: int = 0) -> Table | None:
         """The rows on which a client's model is scored after this round: split 'valid' or 'test'."""
         ...
 
     def size(self, client: ClientId) -> int:
-        """How many training rows the client has, in its largest round: for balancing load, and because a reply that
+        """How many training samples the client has, in its largest round: for balancing load, and because a reply that
         claims more of them is refused. 0 where nobody knows."""
         ...
 
@@ -220,7 +220,7 @@ class Divided(Source, Protocol):
         ...
 
     def pooled(self) -> Source:
-        """The same with one training client, for all rows; exams stay as they are."""
+        """The same with one training client, for all rows; evaluations stay as they are."""
         ...
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedquilt.core.allowance import ask
 from fedquilt.core.device import carried, elsewhere, moved
-from fedquilt.core.exchange import C, D, Turn, U
+from fedquilt.core.exchange import C, Context, D, U
 from fedquilt.core.objective import Loss
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
@@ -63,8 +63,8 @@ class Job:
         fixed: What the objective reads and nothing changes. ``fixed["start"]`` is by convention the shared part
             of the model the client began from.
         memo: Anything else ``finish`` needs; never sent.
-        rate: Multiplies the learning rate of this visit.
-        epochs: Replaces the epochs of the ``Train``, for this visit.
+        rate: Multiplies the learning rate of this client update.
+        epochs: Replaces the epochs of the ``Train``, for this client update.
         memory: The optimiser's memory to go on with, from an earlier ``Trained``; None starts afresh.
     """
 
@@ -95,7 +95,7 @@ class Descent:
     train: Train
     job: Job
     site: Site
-    turn: Turn
+    context: Context
 
 
 Visited = tuple[C, U, Job, Trained]  # the client's new state, the upload, and both ends of the training
@@ -116,16 +116,18 @@ class TrainingWork(ABC, Generic[D, C, U]):
     """Work that trains. Calling it is its definition; engines may only make it faster."""
 
     @abstractmethod
-    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
+    def play(self, download: D, client: C, site: Site, context: Context) -> Play[C, U]:
         """What is yielded is to be descended, and sent back."""
 
-    def __call__(self, download: D, client: C, site: Site, turn: Turn) -> tuple[C, U]:
-        client, upload, _, _ = self.run(download, client, site, turn)
+    def __call__(self, download: D, client: C, site: Site, context: Context) -> tuple[C, U]:
+        client, upload, _, _ = self.run(download, client, site, context)
         return client, upload
 
-    def run(self, download: D, client: C, site: Site, turn: Turn, device: torch.device | None = None) -> Visited[C, U]:
+    def run(
+        self, download: D, client: C, site: Site, context: Context, device: torch.device | None = None
+    ) -> Visited[C, U]:
         """As calling it, and also what it began with and what it left behind, for engines that measure."""
-        return _played(self.play(download, client, site, turn), device)
+        return _played(self.play(download, client, site, context), device)
 
 
 @dataclass(frozen=True)
@@ -133,11 +135,11 @@ class Train(TrainingWork[D, C, U]):
     """Local training. Calling it is its definition; engines may only make it faster.
 
     Args:
-        start: ``(download, client_state, site, turn) -> Job``. Any Python.
+        start: ``(download, client_state, site, context) -> Job``. Any Python.
         objective: ``(params, fixed, batch) -> scalar``. Pure: the only hot code.
-        finish: ``(job, trained, client_state, site, turn) -> (client_state, upload)``. Any Python.
+        finish: ``(job, trained, client_state, site, context) -> (client_state, upload)``. Any Python.
         optimizer: How a step is made.
-        epochs: Passes over the client's training rows.
+        epochs: Passes over the client's training samples.
         epochs_first: Passes in the first round of a run, if other than ``epochs``.
         steps: If set, exactly so many steps instead of passes.
         batch_size: Rows per step; the last batch of a pass may be smaller. With BatchNorm, which cannot learn from a
@@ -148,9 +150,9 @@ class Train(TrainingWork[D, C, U]):
         rows: ``site -> table``, what is trained on.
     """
 
-    start: Callable[[D, C, Site, Turn], Job]
+    start: Callable[[D, C, Site, Context], Job]
     objective: Loss
-    finish: Callable[[Job, Trained, C, Site, Turn], tuple[C, U]]
+    finish: Callable[[Job, Trained, C, Site, Context], tuple[C, U]]
     optimizer: Optimizer
     epochs: int = 1
     steps: int | None = None
@@ -166,18 +168,19 @@ class Train(TrainingWork[D, C, U]):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
-        """The visit with its descent left to whoever plays it: what is yielded is to be descended, and sent back."""
+    def play(self, download: D, client: C, site: Site, context: Context) -> Play[C, U]:
+        """The client update with its descent left to whoever plays it: what is yielded is to be descended, and sent
+        back."""
         with _stage("start"):
-            job = self.start(download, client, site, turn)
-        trained = yield Descent(self, job, site, turn)
+            job = self.start(download, client, site, context)
+        trained = yield Descent(self, job, site, context)
         with _stage("finish"):
-            client, upload = self.finish(job, trained, client, site, turn)
+            client, upload = self.finish(job, trained, client, site, context)
         return client, upload, job, trained
 
-    def rate(self, job: Job, turn: Turn) -> float:
-        """The learning rate of a visit."""
-        return self.optimizer.lr * self.schedule(turn.round) * job.rate
+    def rate(self, job: Job, context: Context) -> float:
+        """The learning rate of a client update."""
+        return self.optimizer.lr * self.schedule(context.round) * job.rate
 
     def trains(self, params: Params) -> list[str]:
         """The names of a job's params that are trained."""
@@ -189,29 +192,29 @@ class Train(TrainingWork[D, C, U]):
             )
         return names
 
-    def passes(self, job: Job, turn: Turn) -> int:
-        """How often a visit passes over the rows, unless ``steps`` says how many steps it makes."""
-        return job.epochs or ((turn.round == 0 and self.epochs_first) or self.epochs)
+    def passes(self, job: Job, context: Context) -> int:
+        """How often a client update passes over the rows, unless ``steps`` says how many steps it makes."""
+        return job.epochs or ((context.round == 0 and self.epochs_first) or self.epochs)
 
-    def how(self, job: Job, turn: Turn) -> tuple[int, int, Seed, int | None, bool]:
-        """How a visit's rows are cut into batches: the arguments of :meth:`Table.batches`."""
+    def how(self, job: Job, context: Context) -> tuple[int, int, Seed, int | None, bool]:
+        """How a client update's rows are cut into batches: the arguments of :meth:`Table.batches`."""
         lone = not self.objective.net.normalises
-        return self.batch_size, self.passes(job, turn), turn.seed.fold("batches"), self.steps, lone
+        return self.batch_size, self.passes(job, context), context.seed.fold("batches"), self.steps, lone
 
-    def batches(self, job: Job, site: Site, turn: Turn) -> Iterator[Batch]:
-        """The batches of a visit, one for each step."""
-        return self.rows(site).batches(*self.how(job, turn))
+    def batches(self, job: Job, site: Site, context: Context) -> Iterator[Batch]:
+        """The batches of a client update, one for each step."""
+        return self.rows(site).batches(*self.how(job, context))
 
-    def _ask(self, job: Job, site: Site, turn: Turn) -> None:
+    def _ask(self, job: Job, site: Site, context: Context) -> None:
         """Whether so much training is allowed here, with the steps that the objective makes inside each."""
-        passes = self.passes(job, turn)
+        passes = self.passes(job, context)
         steps = self.steps or passes * -(-len(self.rows(site)) // self.batch_size)
         ask(passes if self.steps is None else None, steps * (1 + getattr(self.objective, "inner_steps", 0)))
 
     def descend(self, descent: Descent, device: torch.device | None = None) -> Trained:
         """Step by step down the objective."""
-        job, site, turn = descent.job, descent.site, descent.turn
-        self._ask(job, site, turn)
+        job, site, context = descent.job, descent.site, descent.context
+        self._ask(job, site, context)
         params = self.objective.net.own(job.params, device)
         fixed = moved(job.fixed, device) if device is not None and elsewhere(device) else job.fixed
         names = self.trains(params)
@@ -220,19 +223,19 @@ class Train(TrainingWork[D, C, U]):
         bare = [w.detach() for w in weights]  # the same memory, seen without autograd
         memory = job.memory or Memory()
         slots = self._slots(memory, bare)
-        lr = self.rate(job, turn)
+        lr = self.rate(job, context)
         losses: list[Tensor] = []
         grads: list[Tensor] = []
         stable = [*params.values(), *leaves(fixed), one]
-        visit = self.objective.net.tapes.visit(self.objective, stable, (list(params), names, fixed), fresh=1)
+        update = self.objective.net.captured_steps.update(self.objective, stable, (list(params), names, fixed), fresh=1)
 
         def eager() -> list[Tensor]:
             loss = self.objective(params, fixed, batch)
             return [loss.detach(), *gradients(loss, weights, one)]
 
-        with turn.seed.fold("ambient").ambient():
-            for batch in carried(self.batches(job, site, turn), device):
-                loss, *grads = visit.step({**batch.columns, "": batch.weight}, eager)
+        with context.seed.fold("ambient").ambient():
+            for batch in carried(self.batches(job, site, context), device):
+                loss, *grads = update.step({**batch.columns, "": batch.weight}, eager)
                 if self.clip is not None:
                     _clip(grads, self.clip)
                 losses.append(loss)
@@ -248,18 +251,19 @@ class Train(TrainingWork[D, C, U]):
 
 @dataclass(frozen=True)
 class InTurn(TrainingWork[D, C, U]):
-    """Several trainings in one visit: each sees the client's state as the one before left it; one of them uploads.
+    """Several trainings in one client update: each sees the client's state as the one before left it; one of them
+    uploads.
 
-    The first has the visit's own seed, so that it does exactly what it would do alone.
+    The first has the client update's own seed, so that it does exactly what it would do alone.
     """
 
     works: tuple[Train[D, C, U | None], ...]
 
-    def play(self, download: D, client: C, site: Site, turn: Turn) -> Play[C, U]:
+    def play(self, download: D, client: C, site: Site, context: Context) -> Play[C, U]:
         """As :meth:`Train.play`; the job is that of the training that uploads."""
         found: list[tuple[U, Job, Trained]] = []
         for i, work in enumerate(self.works):
-            here = turn if i == 0 else replace(turn, seed=turn.seed.fold("then", i))
+            here = context if i == 0 else replace(context, seed=context.seed.fold("then", i))
             client, upload, job, trained = yield from work.play(download, client, site, here)
             if upload is not None:
                 found.append((upload, job, trained))
@@ -272,9 +276,9 @@ def _left_behind(params: Params, gradient: Params, losses: list[Tensor], lr: flo
     """The same on the CPU."""
     mean_loss = float(torch.stack(losses).mean()) if losses else 0.0
     home = {n: t.detach().cpu() for n, t in params.items()}
-    slopes = {n: g.cpu() for n, g in gradient.items()}
+    gradients = {n: g.cpu() for n, g in gradient.items()}
     kept = Memory(memory.steps, tuple(tuple(t.cpu() for t in s) for s in memory.slots))
-    return Trained(home, slopes, len(losses), mean_loss, lr, kept)
+    return Trained(home, gradients, len(losses), mean_loss, lr, kept)
 
 
 def _played(play: Play[C, U], device: torch.device | None) -> Visited[C, U]:
@@ -300,7 +304,7 @@ def _stage(name: str) -> Iterator[None]:
 
 
 def in_turn(*works: Any) -> InTurn:
-    """One training after another, in one visit; see :class:`InTurn`."""
+    """One training after another, in one client update; see :class:`InTurn`."""
     return InTurn(works)
 
 

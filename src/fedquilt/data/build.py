@@ -54,8 +54,8 @@ class Holdings:
     preparation: PerColumn | None = None
 
     def parts(self) -> dict[str, Any]:
-        """The fields of a federation; everybody who trains is examined."""
-        return {**vars(self), "examined": self.ids, "exam_valid": self.valid}
+        """The fields of a federation; everybody who trains is evaluated."""
+        return {**vars(self), "evaluated": self.ids, "evaluation_valid": self.valid}
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class Extras:
         (*found,), table = of_pieces([*inputs, *wide], where)
         if table is None:
             return list(inputs), self
-        exam = None if self.global_test is None else (found.pop(), self.global_test[1])
-        return found, replace(self, table=table, global_test=exam)
+        evaluation = None if self.global_test is None else (found.pop(), self.global_test[1])
+        return found, replace(self, table=table, global_test=evaluation)
 
     def _as_table(self, made: Holdings) -> Holdings:
-        """The rows as a table whose numbers are those of the training rows; None where they are none."""
+        """The rows as a table whose numbers are those of the training samples; None where they are none."""
         x, wide = made.columns["x"], made.global_columns
         if isinstance(self.prepare, PerColumn):
             return replace(made, preparation=self.prepare)  # its numbers come later
@@ -144,8 +144,8 @@ def of_clients(clients: Given, test: float, valid: float, seed: Seed, extras: Ex
     whole, *fixed = (ClientRows.of(p) for p in parts.values())
     draws = [seed.fold("split", c).numpy().random(len(p)) for c, p in zip(ids, parts["whole"], strict=True)]
     cut = split(whole, test, valid, np.concatenate(draws))
-    train, held, exam = (merged(a, b) for a, b in zip(cut, fixed, strict=True))
-    return extras.complete(Holdings(_stacked(pieces), ids, train, held, exam))
+    train, held, evaluation = (merged(a, b) for a, b in zip(cut, fixed, strict=True))
+    return extras.complete(Holdings(_stacked(pieces), ids, train, held, evaluation))
 
 
 def of_arrays(
@@ -182,7 +182,7 @@ def of_arrays(
 def _own_tests(
     ids: Sequence[ClientId], user_test: object, user: object, extras: Extras
 ) -> tuple[list[Ints], Ints] | None:
-    """Of the test set, the rows of each of these users, and those of people who have no training rows at all; None
+    """Of the test set, the rows of each of these users, and those of people who have no training samples at all; None
     if it holds no row of any user."""
     assert extras.global_test is not None
     names = np.asarray(user_test)
@@ -204,11 +204,12 @@ def _with_own_tests(
     seed: Seed,
     extras: Extras,
 ) -> Holdings:
-    """Users who are examined on their own rows of the test set; those of people who never train are the global test."""
+    """Users who are evaluated on their own samples of the test set; those of people who never train are the global
+    test."""
     assert extras.global_test is not None
     (own, strangers), (x, y) = found, extras.global_test
-    tests = pair_columns(x, y, "test rows", extras.tabular)
-    same_kind(columns["x"], tests["x"], "test rows")
+    tests = pair_columns(x, y, "test samples", extras.tabular)
+    same_kind(columns["x"], tests["x"], "test samples")
     base = len(columns["x"])
     whole = {name: torch.cat([column, tests[name]]) for name, column in columns.items()}
     rows = ClientRows.of(parts)
@@ -241,13 +242,13 @@ def of_rows(columns: Columns, clients: Mapping[Any, Mapping[str, ArrayLike]], ex
     for client, splits in given.items():
         _check_splits(client, splits)
     parts = [[np.asarray(given[c].get(name, ()), np.int64).reshape(-1) for c in ids] for name in SPLITS]
-    train, held, exam = (ClientRows.of(p) for p in parts)
-    _check_rows((train, held, exam), ids, lengths["x"])
-    return extras.complete(Holdings(columns, ids, train, held, exam))
+    train, held, evaluation = (ClientRows.of(p) for p in parts)
+    _check_rows((train, held, evaluation), ids, lengths["x"])
+    return extras.complete(Holdings(columns, ids, train, held, evaluation))
 
 
 def _check_rows(made: Sequence[ClientRows], ids: Sequence[ClientId], length: int) -> None:
-    """Every row number exists, and no client has one twice: a test row must not be a training row."""
+    """Every row number exists, and no client has one twice: a test sample must not be a training sample."""
     flat = np.concatenate([r.index.numpy() for r in made])
     if len(flat) and not 0 <= flat.min() <= flat.max() < length:
         raise InputError(f"Row numbers go from {flat.min()} to {flat.max()}, but the columns have {length} rows.")
@@ -325,7 +326,7 @@ def _without_empty(made: Holdings, drop: bool) -> Holdings:
     empty = [c for c, ok in zip(made.ids, has, strict=True) if not ok]
     if not drop or not has.any():
         raise InputError(
-            f"{len(empty)} of {len(made.ids)} clients have no training rows: {few(empty)}. Give them data, or "
+            f"{len(empty)} of {len(made.ids)} clients have no training samples: {few(empty)}. Give them data, or "
             "leave them out with drop_empty=True."
         )
     ids = tuple(c for c, ok in zip(made.ids, has, strict=True) if ok)

@@ -33,20 +33,21 @@ class Federation:
     Make one with a ``from_`` method; these check what they are given. Bytes (uint8) are taken for images, stored
     channels first and prepared with ``Pixels()`` unless ``prepare`` says otherwise; floats are stored as float32,
     other numbers as int64. Floats of two dimensions are a table: each column is standardised by the mean and deviation
-    of the training rows (``standardise``: 'federation', of all clients' rows; 'clients', of each client's own; False,
-    not at all; None, the rows are ready), missing cells (NaN) are the mean and flagged, and categories are 0/1 columns.
+    of the training samples (``standardise``: 'federation', of all clients' samples; 'clients', of each client's own;
+    False, not at all; None, the rows are ready), missing cells (NaN) are the mean and flagged, and categories are 0/1
+    columns.
 
     Args:
         columns: Tensors of equal length, shared by all clients: x, y and any others.
         ids: The clients that train, ascending: ints, strings or tuples of them.
         train, valid: Their rows.
-        examined: The clients whose models are scored, ascending.
-        exam_valid, test: The rows of those.
+        evaluated: The clients whose models are scored, ascending.
+        evaluation_valid, test: The rows of those.
         global_columns: A test set that belongs to no client, or None.
         server_columns: Validation rows that belong to no client, or None; only the server looks at them.
         classes: How many classes there are, or None without labels.
         prepare: Turns stored rows into what a network takes; a frozen dataclass, so that other processes can have it.
-        groups: The planted group of each examined client, where there are such groups: what clustering should find.
+        groups: The planted group of each evaluated client, where there are such groups: what clustering should find.
         unlabelled: Training rows of ``ids`` whose labels nobody may see, or None; see
             :func:`fedquilt.data.without_labels`.
         preparation: What was done to the columns of a table, or None.
@@ -63,8 +64,8 @@ class Federation:
     ids: tuple[ClientId, ...]
     train: ClientRows
     valid: ClientRows
-    examined: tuple[ClientId, ...]
-    exam_valid: ClientRows
+    evaluated: tuple[ClientId, ...]
+    evaluation_valid: ClientRows
     test: ClientRows
     global_columns: Columns | None = None
     classes: int | None = None
@@ -115,9 +116,9 @@ class Federation:
     ) -> Federation:
         """From one data set, divided over ``clients`` (20) by a partition (IID), or by the ``user`` of each row.
 
-        With ``user``, every distinct user is a client, or ``clients`` of them drawn at random. Each client's rows
+        With ``user``, every distinct user is a client, or ``clients`` of them drawn at random. Each client's samples
         are then split by the fractions. If ``user_test`` says whose the rows of ``global_test`` are, users are
-        examined on those of their own, and nothing but ``valid`` is cut from their rows. The arrays are not copied
+        evaluated on those of their own, and nothing but ``valid`` is cut from their rows. The arrays are not copied
         where type and layout allow it. Where there are no labels, ``y`` is None. ``x`` may be a data frame, or an array
         of names and numbers; ``table`` says what the columns are where that was found out already.
         """
@@ -236,7 +237,7 @@ class Federation:
     def from_pfllib(cls, folder: str | Path, valid: float = 0.1, seed: int | Seed = 0, **options: Any) -> Federation:
         """From a division that PFLlib wrote (dataset/NAME); its pickles are read without running anything.
 
-        Clients and their test rows stay as they are; the fraction ``valid`` of the training rows is held out.
+        Clients and their test samples stay as they are; the fraction ``valid`` of the training samples is held out.
         """
         clients, classes = imports.of_pfllib(Path(folder), valid, as_seed(seed))
         return cls.from_clients(clients, **{"classes": classes, "standardise": None, **options})
@@ -256,7 +257,7 @@ class Federation:
         return cls(**build.of_rows(columns, clients, Extras(global_test, classes, prepare, drop_empty)).parts())
 
     def site(self, client: ClientId, round: int) -> Site:
-        """The client's training and validation rows; the same in every round."""
+        """The client's training and validation samples; the same in every round."""
         place = self.place(client)
         valid = self.valid[place]
         return Site(self._table(self.train[place]), self._table(valid) if len(valid) else None, self._bare(place))
@@ -266,15 +267,15 @@ class Federation:
             return None
         return Table({name: column for name, column in self.columns.items() if name != "y"}, rows, self.prepare)
 
-    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+    def evaluation(self, client: ClientId, split: str, round: int = 0) -> Table | None:
         """The client's 'valid' or 'test' rows, or None when it has none; the same after every round."""
         if split not in ("valid", "test"):
-            raise InputError(f"A model is examined on 'valid' or 'test', got {split!r}.")
-        rows = (self.test if split == "test" else self.exam_valid)[self.place(client, examined=True)]
+            raise InputError(f"A model is evaluated on 'valid' or 'test', got {split!r}.")
+        rows = (self.test if split == "test" else self.evaluation_valid)[self.place(client, evaluated=True)]
         return self._table(rows) if len(rows) else None
 
     def size(self, client: ClientId) -> int:
-        """How many training rows the client has."""
+        """How many training samples the client has."""
         return len(self.train[self.place(client)])
 
     @property
@@ -284,7 +285,7 @@ class Federation:
 
     @property
     def server_valid(self) -> Table | None:
-        """The validation rows that belong to no client."""
+        """The validation samples that belong to no client."""
         return None if self.server_columns is None else Table(self.server_columns, None, self.prepare)
 
     def labels(self, client: ClientId, split: str = "train") -> Tensor:
@@ -312,7 +313,8 @@ class Federation:
         return standardised(self, prepare)
 
     def pooled(self) -> Federation:
-        """The same with one training client, 'pooled', for all train and all valid rows; exams stay as they are."""
+        """The same with one training client, 'pooled', for all train and all valid rows; evaluations stay as they
+        are."""
         bare = None if self.unlabelled is None else self.unlabelled.together()
         return replace(self, ids=("pooled",), train=self.train.together(), valid=self.valid.together(), unlabelled=bare)
 
@@ -332,18 +334,18 @@ class Federation:
         return cls(**sharing.parts(tensors, layout), prepare=prepare)
 
     def __repr__(self) -> str:
-        return f"Federation({len(self.ids)} clients, {len(self.train.index)} training rows, {self.classes} classes)"
+        return f"Federation({len(self.ids)} clients, {len(self.train.index)} training samples, {self.classes} classes)"
 
     @cached_property
     def places(self) -> tuple[dict[ClientId, int], ...]:
-        """Where each client stands in ``ids``, and in ``examined``."""
-        return tuple({client: i for i, client in enumerate(ids)} for ids in (self.ids, self.examined))
+        """Where each client stands in ``ids``, and in ``evaluated``."""
+        return tuple({client: i for i, client in enumerate(ids)} for ids in (self.ids, self.evaluated))
 
-    def place(self, client: ClientId, examined: bool = False) -> int:
-        """Where the client stands in ``ids`` (or ``examined``), and so in the rows."""
-        found = self.places[examined].get(client)
+    def place(self, client: ClientId, evaluated: bool = False) -> int:
+        """Where the client stands in ``ids`` (or ``evaluated``), and so in the rows."""
+        found = self.places[evaluated].get(client)
         if found is None:
-            ids = self.examined if examined else self.ids
+            ids = self.evaluated if evaluated else self.ids
             raise InputError(f"There is no client {client!r} in this federation of {len(ids)}: {few(ids)}.")
         return found
 

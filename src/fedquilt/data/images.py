@@ -18,10 +18,10 @@ def rotated(images: Tensor, angle: float) -> Tensor:
 def sampled(images: Tensor, angle: float) -> Tensor:
     """The images turned counter-clockwise by degrees, by bilinear sampling with zeros outside; they must be square."""
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    turn = torch.tensor([[cos, -sin, 0.0], [sin, cos, 0.0]]).expand(len(images), 2, 3)  # from new places to old ones
+    context = torch.tensor([[cos, -sin, 0.0], [sin, cos, 0.0]]).expand(len(images), 2, 3)  # from new places to old ones
 
     def turned(x: Tensor) -> Tensor:
-        return grid_sample(x, affine_grid(turn, list(x.shape), align_corners=False), align_corners=False)
+        return grid_sample(x, affine_grid(context, list(x.shape), align_corners=False), align_corners=False)
 
     return on_floats(images, turned) if len(images) else images
 

@@ -28,9 +28,9 @@ class Majority:
     """The accuracy of answers that need no model: always the most frequent training label (the smallest on a tie).
 
     Args:
-        clients: Each examined client's own label on its own test rows; NaN where there are none.
-        personal: The same over all clients' test rows together; NaN without any.
-        overall: One label for all, the most frequent of the whole federation, on all clients' test rows.
+        clients: Each evaluated client's own label on its own test samples; NaN where there are none.
+        personal: The same over all clients' test samples together; NaN without any.
+        overall: One label for all, the most frequent of the whole federation, on all clients' test samples.
         global_test: That label on the global test set, or None without one.
     """
 
@@ -52,7 +52,7 @@ def labels(data: Federation, client: ClientId, split: str) -> Tensor:
     if split not in ("train", "valid", "test"):
         raise InputError(f"The splits are train, valid and test, got {split!r}.")
     if split == "test" or (split == "valid" and client not in data.places[0]):
-        rows = (data.test if split == "test" else data.exam_valid)[data.place(client, examined=True)]
+        rows = (data.test if split == "test" else data.evaluation_valid)[data.place(client, evaluated=True)]
     else:
         rows = (data.train if split == "train" else data.valid)[data.place(client)]
     return labels_of(data).index_select(0, rows)
@@ -73,7 +73,7 @@ def majority(data: Federation) -> Majority:
     y = labels_of(data).numpy()
     common = _most_frequent(data.train.together(), y)[0]
     own = dict(zip(data.ids, _most_frequent(data.train, y).tolist(), strict=True))
-    answers = np.array([own.get(client, common) for client in data.examined], np.int64)
+    answers = np.array([own.get(client, common) for client in data.evaluated], np.int64)
     owners, truth = data.test.owners(), y[data.test.index.numpy()]
     right = np.bincount(owners[answers[owners] == truth], minlength=len(answers))
     asked = data.test.counts()
@@ -106,7 +106,7 @@ def summary(data: Federation) -> Row:
         "shape": list(data.columns["x"].shape[1:]),
         "rows": {"train": len(data.train.index), "valid": len(data.valid.index), "test": len(data.test.index)},
         "global_test": 0 if data.global_columns is None else len(data.global_columns["x"]),
-        "training rows per client": {
+        "training samples per client": {
             "least": int(sizes.min()),
             "median": float(np.median(sizes)),
             "most": int(sizes.max()),
@@ -131,7 +131,7 @@ def _kinds_per_client(data: Federation) -> Ints:
 
 def fingerprint(data: Federation | Stream) -> str:
     """sha256 over every tensor (name, type, shape, bytes), every id, and how rows are prepared."""
-    digest = hashlib.sha256(repr((data.ids, data.examined)).encode())
+    digest = hashlib.sha256(repr((data.ids, data.evaluated)).encode())
     if data.prepare is not None:
         digest.update(_described(data.prepare))
     wide = getattr(data, "server_columns", None) or {}  # a stream has none

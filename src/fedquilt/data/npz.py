@@ -28,7 +28,7 @@ class Arrays:
         labelled: Whether there are labels; if not, y is all zeros.
         x_test, y_test: A test set of its own, for the global model; or None.
         user: Who each row comes from, where that is known; one natural client each.
-        user_test: The same for the rows of the test set: natural clients are then examined on their own.
+        user_test: The same for the rows of the test set: natural clients are then evaluated on their own.
         classes: How many classes.
         name, licence, source: What it is called, its terms, and where it comes from.
         table: What the columns of a table are, where they have names or are categories.

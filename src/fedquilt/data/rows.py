@@ -81,16 +81,16 @@ def chosen(rows: ClientRows, mask: NDArray[np.bool_]) -> ClientRows:
 
 
 def shuffled(rows: ClientRows, keys: Floats) -> ClientRows:
-    """Each client's rows in the order of their random keys."""
+    """Each client's samples in the order of their random keys."""
     order = np.lexsort((keys, rows.owners()))
     return ClientRows(torch.from_numpy(rows.index.numpy()[order]), rows.offsets)
 
 
 def split(rows: ClientRows, test: float, valid: float, keys: Floats) -> tuple[ClientRows, ClientRows, ClientRows]:
-    """Training, validation and test rows of every client, chosen by random keys; each part ascending.
+    """Training, validation and test samples of every client, chosen by random keys; each part ascending.
 
     A client with n rows gives round(test * n) and round(valid * n) of them, halves rounded up; where that would leave
-    no training row, the validation rows give way first.
+    no training sample, the validation samples give way first.
     """
     mixed, counts = shuffled(rows, keys), rows.counts()
     spare = np.maximum(counts - 1, 0)
@@ -100,8 +100,12 @@ def split(rows: ClientRows, test: float, valid: float, keys: Floats) -> tuple[Cl
     rank = np.arange(len(index)) - mixed.offsets.numpy()[owners]
     part = np.where(rank < tests[owners], 2, np.where(rank < (tests + valids)[owners], 1, 0))
     order = np.lexsort((index, owners, part))
-    train, held, exam = np.split(index[order], np.cumsum([(part == 0).sum(), (part == 1).sum()]))
-    return ClientRows.cut(train, counts - tests - valids), ClientRows.cut(held, valids), ClientRows.cut(exam, tests)
+    train, held, evaluation = np.split(index[order], np.cumsum([(part == 0).sum(), (part == 1).sum()]))
+    return (
+        ClientRows.cut(train, counts - tests - valids),
+        ClientRows.cut(held, valids),
+        ClientRows.cut(evaluation, tests),
+    )
 
 
 def merged(a: ClientRows, b: ClientRows) -> ClientRows:

@@ -30,11 +30,11 @@ def layout(data: Federation) -> Row:
     """Ids, column names and the number of classes, as plain values."""
     return {
         "ids": list(data.ids),
-        "examined": None if data.examined is data.ids else list(data.examined),
+        "evaluated": None if data.evaluated is data.ids else list(data.evaluated),
         "columns": list(data.columns),
         "global": None if data.global_columns is None else list(data.global_columns),
         "classes": data.classes,
-        "groups": None if data.groups is None else [data.groups[client] for client in data.examined],
+        "groups": None if data.groups is None else [data.groups[client] for client in data.evaluated],
     }
 
 
@@ -44,18 +44,18 @@ def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, JSON]) -> Row:
         ids = tuple(map(_id, layout["ids"]))
         train, valid, test = (_rows(tensors, kind) for kind in ("train", "valid", "test"))
         wide, planted = layout["global"], layout["groups"]
-        examined = ids if layout["examined"] is None else tuple(map(_id, layout["examined"]))
+        evaluated = ids if layout["evaluated"] is None else tuple(map(_id, layout["evaluated"]))
         return {
             "columns": {name: tensors[f"columns.{name}"] for name in layout["columns"]},
             "ids": ids,
             "train": train,
             "valid": valid,
-            "examined": examined,
-            "exam_valid": _rows(tensors, "exam_valid") if "exam_valid.index" in tensors else valid,
+            "evaluated": evaluated,
+            "evaluation_valid": _rows(tensors, "evaluation_valid") if "evaluation_valid.index" in tensors else valid,
             "test": test,
             "global_columns": None if wide is None else {name: tensors[f"global.{name}"] for name in wide},
             "classes": layout["classes"],
-            "groups": None if planted is None else dict(zip(examined, planted, strict=True)),
+            "groups": None if planted is None else dict(zip(evaluated, planted, strict=True)),
             "unlabelled": _rows(tensors, "unlabelled") if "unlabelled.index" in tensors else None,
         }
     except KeyError as error:
@@ -65,7 +65,7 @@ def parts(tensors: Mapping[str, Tensor], layout: Mapping[str, JSON]) -> Row:
 
 
 def _kinds(data: Federation) -> tuple[str, ...]:
-    own = () if data.exam_valid is data.valid else ("exam_valid",)
+    own = () if data.evaluation_valid is data.valid else ("evaluation_valid",)
     return ("train", "valid", "test", *own, *(() if data.unlabelled is None else ("unlabelled",)))
 
 

@@ -44,7 +44,7 @@ def held_out(data: Data, newcomers: int, seed: int | Seed = 0) -> tuple[Data, Da
 
 
 def _refitted(data: Data, part: Data) -> Data:
-    """A table's numbers are those of the training rows of who takes part."""
+    """A table's numbers are those of the training samples of who takes part."""
     tasks = (part,) if isinstance(part, Federation) else part.tasks
     prepare = tasks[0].prepare
     if not isinstance(prepare, PerColumn) or prepare == prepare.blank():
@@ -54,13 +54,13 @@ def _refitted(data: Data, part: Data) -> Data:
 
 
 def without_labels(data: Data, share: float, seed: int | Seed = 0) -> Data:
-    """The same where a random part of each client's training rows has lost its labels (``Site.unlabelled``).
+    """The same where a random part of each client's training samples has lost its labels (``Site.unlabelled``).
 
-    A client with n training rows loses round(share * n) labels, halves rounded up, but never all of them. Validation
-    and test rows keep theirs.
+    A client with n training samples loses round(share * n) labels, halves rounded up, but never all of them. Validation
+    and test samples keep theirs.
     """
     if not 0 <= share < 1:
-        raise InputError(f"The share of unlabelled rows must be from 0 to below 1, got {share!r}.")
+        raise InputError(f"The share of unlabelled samples must be from 0 to below 1, got {share!r}.")
     _check_own(data)
     if share and isinstance(data, Stream):
         _check_apart(data)
@@ -77,8 +77,10 @@ def _each(data: Data, change: Callable[[Federation], Federation]) -> Data:
 
 def _check_own(data: Federation | Stream) -> None:
     first = data if isinstance(data, Federation) else data.tasks[0]
-    if first.examined != first.ids or first.exam_valid is not first.valid:
-        raise InputError("In a pooled federation clients have no training rows of their own; do this before pooling.")
+    if first.evaluated != first.ids or first.evaluation_valid is not first.valid:
+        raise InputError(
+            "In a pooled federation clients have no training samples of their own; do this before pooling."
+        )
 
 
 def _check_apart(stream: Stream) -> None:
@@ -86,7 +88,7 @@ def _check_apart(stream: Stream) -> None:
     index = np.concatenate([task.train.index.numpy() for task in stream.tasks])
     if len(np.unique(index)) < len(index):
         raise InputError(
-            "Tasks of this stream share training rows, so that a label hidden in one would be seen in another. Give "
+            "Tasks of this stream share training samples, so that a label hidden in one would be seen in another. Give "
             "every class to one task, or keep all labels."
         )
 
@@ -97,10 +99,10 @@ def _kept(task: Federation, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) 
     return replace(
         task,
         ids=ids,
-        examined=ids,
+        evaluated=ids,
         train=task.train.keep(chosen),
         valid=valid,
-        exam_valid=valid,
+        evaluation_valid=valid,
         test=task.test.keep(chosen),
         unlabelled=None if task.unlabelled is None else task.unlabelled.keep(chosen),
         groups=None if task.groups is None else {client: task.groups[client] for client in ids},

@@ -1,4 +1,4 @@
-"""Tables of one's own: cells to stored rows, and the numbers that standardise them, from training rows alone."""
+"""Tables of one's own: cells to stored rows, and the numbers that standardise them, from training samples alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ D = TypeVar("D")  # a federation, or one in the making
 
 
 def scope_of(standardise: Standardise) -> str | None:
-    """Whose training rows the numbers are of; None where rows are taken as they are."""
+    """Whose training samples the numbers are of; None where rows are taken as they are."""
     if standardise is None:
         return None
     scope = {True: "federation", False: "none"}.get(standardise) if isinstance(standardise, bool) else standardise
@@ -177,7 +177,8 @@ def has_holes(*columns: Tensor | None) -> bool:
 
 
 def fit(data: Sequence[Any], blank: PerColumn) -> PerColumn:
-    """The numbers of all clients' training rows, client after client: what a real federation agrees on by messages."""
+    """The numbers of all clients' training samples, client after client: what a real federation agrees on by
+    messages."""
     parts = (task.columns["x"][task.train[place]] for task in data for place in range(len(task.train)))
     return fitted(blank.blank(), (sums_of(x, blank.columns) for x in parts if len(x)))
 
@@ -191,9 +192,9 @@ def standardised(given: D, prepare: PerColumn) -> D:
         return made  # type: ignore[no-any-return]
     x = data.columns["x"]
     stands = x.new_zeros((len(x), prepare.width), dtype=torch.float32)
-    kinds = ("train", "valid", "exam_valid", "test", "unlabelled")
+    kinds = ("train", "valid", "evaluation_valid", "test", "unlabelled")
     named = (getattr(data, name, None) for name in kinds)
-    held = list({id(rows): rows for rows in named if rows is not None}.values())  # valid is often exam_valid, too
+    held = list({id(rows): rows for rows in named if rows is not None}.values())  # valid is often evaluation_valid, too
     index = torch.cat([rows.index for rows in held])
     if len(index.unique()) < len(index):
         raise InputError(

@@ -62,7 +62,7 @@ class Normalise:
     1, as with :class:`Pixels`.
 
     Args:
-        mean, std: One number, or one per channel. None, for both: those of all clients' training rows; a federation
+        mean, std: One number, or one per channel. None, for both: those of all clients' training samples; a federation
             made from a recipe fills them in, others use :func:`channel_statistics`.
     """
 
@@ -145,9 +145,9 @@ class RandomFlip:
 class Transforms:
     """The ``prepare`` of a federation that does several things to x, in order.
 
-    Exams, and all rows that are only looked at, go through the fixed steps. Training batches also go through the random
-    ones, in their places; what they draw follows from the seed of the visit and the number of the batch, so that every
-    engine draws the same. Bytes that are left at the end become floats with ``pixels``.
+    Evaluations, and all rows that are only looked at, go through the fixed steps. Training batches also go through the
+    random ones, in their places; what they draw follows from the seed of the client update and the number of the batch,
+    so that every engine draws the same. Bytes that are left at the end become floats with ``pixels``.
 
     Args:
         steps: For example ``(Resize(32), RandomCrop(4), RandomFlip())``.

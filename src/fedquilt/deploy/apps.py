@@ -94,7 +94,7 @@ def _gathered(engine: Flower, config: Config, folder: Path) -> Any:
     place, settings = folder / "flower.clients", config.flower
     begun = unpack(place.read_bytes()) if place.exists() else []
     source = engine.gather(settings.nodes, settings.wait, settings.classes, begun)
-    write_atomic(place, pack([*source.ids, *(c for c in source.examined if c not in source.ids)]))
+    write_atomic(place, pack([*source.ids, *(c for c in source.evaluated if c not in source.ids)]))
     return source
 
 

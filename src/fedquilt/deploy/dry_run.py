@@ -33,13 +33,13 @@ class _Listening(Local):
         super().__init__()
         self.uploads: dict[str, tuple[bytes, int]] = {}
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """As local."""
         for client in clients:
             asked = task(client)
-            outcome = self.side.visit(asked)
+            outcome = self.side.update(asked)
             largest, least = self.uploads.get(asked.exchange, (b"", len(outcome.upload)))
             largest = bytes(max(largest, outcome.upload, key=len))
             self.uploads[asked.exchange] = largest, min(least, len(outcome.upload))
@@ -66,7 +66,7 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     while played.done < min(rounds, last) or (played.done < last and played.exchanges.keys() - engine.uploads.keys()):
         played.play()
     unseen = [name for name in played.exchanges if name not in engine.uploads]
-    scores = played.examine(list(source.examined)[:1])
+    scores = played.evaluate(list(source.evaluated)[:1])
     return {
         "introduction": _introduction(source),
         "with each upload": [
@@ -100,7 +100,7 @@ def _introduction(source: Any) -> dict[str, object]:
     rows = source.site(source.ids[0], 0).train.whole().x
     return {
         "clients": [repr(c) for c in source.ids],
-        "clients that are scored": [repr(c) for c in source.examined],
+        "clients that are scored": [repr(c) for c in source.evaluated],
         "rows of each client": [source.size(c) for c in source.ids],
         "shape of a row": list(rows.shape[1:]),
         "how rows are prepared": prepared(getattr(source, "preparation", None) or getattr(source, "prepare", None)),

@@ -1,4 +1,4 @@
-"""Processes that outlive a command: told apart by number and start, so that no stranger is ever taken for one."""
+"""Processes that outlive a command: told apart by number and start, so that no new client is ever taken for one."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class SiteSettings(BaseModel):
         features, categories: The columns of a table to use, and those that are categories; the same at every site.
         state: The folder for clients' states; they survive a restart of the node there.
         trusted: Packages beside this library whose methods may be used here.
-        test, valid, seed: How each client's rows are divided for training and scoring.
+        test, valid, seed: How each client's samples are divided for training and scoring.
         mean, std: How bytes become numbers; the same at every site.
         classes: How many classes there are in the whole federation.
         max_steps, max_epochs, max_jobs, max_seconds: What this site works on at most, whatever the server asks for; see
@@ -171,6 +171,6 @@ def _own(name: str) -> Source:
             f"The data {name!r} cannot be imported: {error}. Give a file, a folder or package.module:function."
         ) from error
     source = made() if callable(made) else made
-    if not all(hasattr(source, need) for need in ("ids", "examined", "site", "exam", "size", "fingerprint")):
+    if not all(hasattr(source, need) for need in ("ids", "evaluated", "site", "evaluation", "size", "fingerprint")):
         raise InputError(f"{name!r} gave a {type(source).__name__}, not a federation. See the page on own data.")
     return source  # type: ignore[no-any-return]

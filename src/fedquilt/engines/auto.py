@@ -12,7 +12,7 @@ from fedquilt.engines.lanes import Lanes, trains
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers, cores, refuse_in_worker
 from fedquilt.errors import FedquiltError, InputError, WorkerError
-from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.client import Evaluation, Outcome, Score, Scores, Task
 from fedquilt.rounds.engine import Engine, Facts, Lost
 
 WORTH_SECONDS = 10.0
@@ -78,7 +78,7 @@ class Auto:
         self._inner.close()
         self._inner = workers
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """As the engine in use; the first that train decide whether clients go side by side."""
@@ -90,11 +90,13 @@ class Auto:
                 self._width = 1
             if self._width == 1:
                 self._one_by_one()
-        return self._inner.visits(clients, task)
+        return self._inner.updates(clients, task)
 
-    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
+    def evaluations(
+        self, clients: Sequence[ClientId], evaluation: Callable[[ClientId], Evaluation]
+    ) -> Iterator[tuple[ClientId, Scores]]:
         """As the engine in use."""
-        return self._inner.exams(clients, exam)
+        return self._inner.evaluations(clients, evaluation)
 
     def saved(self, oldest: int) -> None:
         """Clients' states are in the run's folder, which looks after itself."""

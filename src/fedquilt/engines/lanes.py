@@ -17,7 +17,7 @@ from fedquilt.core.train import Descent, InTurn, Play, Train, Trained, Visited
 from fedquilt.engines.local import Local
 from fedquilt.engines.stacked import REMEDY, alike, descend
 from fedquilt.errors import InputError
-from fedquilt.rounds.client import ClientSide, Outcome, Score, Task, Visit
+from fedquilt.rounds.client import ClientSide, OpenUpdate, Outcome, Score, Task
 from fedquilt.rounds.engine import Facts, Lost
 
 WINDOW = 4  # so many times the width of clients are sorted by size, that lanes may have like lengths
@@ -28,14 +28,16 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class _Lane:
-    """One visit whose descents are made together with others'."""
+    """One client update whose descents are made together with others'."""
 
-    def __init__(self, visit: Visit) -> None:
-        self.visit = visit
+    def __init__(self, client_update: OpenUpdate) -> None:
+        self.update = client_update
         self.found: Visited | None = None
-        work: Any = visit.exchange.work
-        self._play: Play = work.play(visit.sent, visit.slot.state, visit.site, visit.turn)
-        self._chance = visit.turn.seed.fold("elsewhere").torch().get_state()
+        work: Any = client_update.exchange.work
+        self._play: Play = work.play(
+            client_update.sent, client_update.slot.state, client_update.site, client_update.context
+        )
+        self._chance = client_update.context.seed.fold("elsewhere").torch().get_state()
 
     def go_on(self, trained: Trained | None) -> Descent | None:
         """To the next descent, or to the end."""
@@ -48,7 +50,7 @@ class _Lane:
 
     @contextmanager
     def _ambient(self) -> Iterator[None]:
-        """torch's default generator as it would be if this visit were alone."""
+        """torch's default generator as it would be if this client update were alone."""
         before = torch.get_rng_state()
         torch.set_rng_state(self._chance)
         try:
@@ -58,8 +60,9 @@ class _Lane:
             torch.set_rng_state(before)
 
 
-def visit_together(side: ClientSide, tasks: Sequence[Task]) -> list[Outcome]:
-    """The outcomes of these visits, which are of one exchange; descents that are alike are made side by side."""
+def update_together(side: ClientSide, tasks: Sequence[Task]) -> list[Outcome]:
+    """The outcomes of these client updates, which are of one exchange; descents that are alike are made side by
+    side."""
     lanes = [_Lane(side.open(task)) for task in tasks]
     waiting: dict[int, Descent] = {}
 
@@ -81,7 +84,7 @@ def visit_together(side: ClientSide, tasks: Sequence[Task]) -> list[Outcome]:
     outcomes = []
     for lane in lanes:
         assert lane.found is not None
-        outcomes.append(side.close_trained(lane.visit, lane.found))
+        outcomes.append(side.close_trained(lane.update, lane.found))
     return outcomes
 
 
@@ -103,7 +106,7 @@ def best_width(side: ClientSide, tasks: Sequence[Task]) -> int:
 
 
 def _begun(side: ClientSide, tasks: Sequence[Task]) -> dict[int, Descent]:
-    """The first descents of these visits, by their places; not of those that train nothing."""
+    """The first descents of these client updates, by their places; not of those that train nothing."""
     found: dict[int, Descent] = {}
     for number, task in enumerate(tasks):
         with side.at("work", task):
@@ -114,7 +117,7 @@ def _begun(side: ClientSide, tasks: Sequence[Task]) -> dict[int, Descent]:
 
 
 def _seconds(descents: Sequence[Descent], device: torch.device | None) -> float:
-    """How long a few steps take; short ones are made often enough before to be on tape."""
+    """How long a few steps take; short ones are made often enough before to be captured."""
     began = time.perf_counter()
     descend(descents, device, limit=1)
     if time.perf_counter() - began < SHORT_SECONDS:
@@ -161,19 +164,19 @@ class Lanes(Local):
         refuse(method)
         super().begin(method, source, seed, score)
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """In groups of like size; outcomes in the order of ``clients``."""
         if not clients or not trains(self.side, task(clients[0])):
-            yield from super().visits(clients, task)
+            yield from super().updates(clients, task)
             return
         self.tune(clients, task)
         assert self.width is not None
         for window in windows(clients, self.width):
             found: dict[ClientId, Outcome] = {}
             for group in by_size(window, self.side.source, self.width):
-                found.update(zip(group, visit_together(self.side, [task(c) for c in group]), strict=True))
+                found.update(zip(group, update_together(self.side, [task(c) for c in group]), strict=True))
             yield from ((client, found[client]) for client in window)
 
     def tune(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> int:
@@ -195,7 +198,7 @@ def checked_width(width: int | None) -> int | None:
 
 
 def trains(side: ClientSide, task: Task) -> bool:
-    """Whether a visit is local training, which can go side by side."""
+    """Whether a client update is local training, which can go side by side."""
     return isinstance(side.exchanges[task.exchange].work, Train | InTurn)
 
 

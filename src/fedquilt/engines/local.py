@@ -10,12 +10,12 @@ from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.kept_memory import keep_memory
-from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.client import ClientSide, Evaluation, Outcome, Score, Scores, Task
 from fedquilt.rounds.engine import Facts, Lost
 
 
 class Local:
-    """Runs every visit here. A failure raises at once and names method, exchange, stage, client and round.
+    """Runs every client update here. A failure raises at once and names method, exchange, stage, client and round.
 
     Args:
         device: Where local training runs; None is the CPU.
@@ -33,7 +33,7 @@ class Local:
     def side(self) -> ClientSide:
         """The client's half; there once a run has begun."""
         if self._side is None:
-            raise AssertionError("begin() comes before visits")
+            raise AssertionError("begin() comes before client updates")
         return self._side
 
     def begin(self, method: Method, source: Source, seed: Seed, score: Score | None) -> None:
@@ -41,17 +41,19 @@ class Local:
         keep_memory()
         self._side = ClientSide(method, source, seed, score, self.device)
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """One after another."""
         for client in clients:
-            yield client, self.side.visit(task(client))
+            yield client, self.side.update(task(client))
 
-    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
+    def evaluations(
+        self, clients: Sequence[ClientId], evaluation: Callable[[ClientId], Evaluation]
+    ) -> Iterator[tuple[ClientId, Scores]]:
         """One after another."""
         for client in clients:
-            yield client, self.side.exam(exam(client))
+            yield client, self.side.evaluation(evaluation(client))
 
     def saved(self, oldest: int) -> None:
         """Clients' states are in the run's folder, which looks after itself."""

@@ -23,7 +23,7 @@ import torch
 from fedquilt.engines.kept_memory import keep_memory, settings
 from fedquilt.engines.pipe import Pipe
 from fedquilt.engines.worker import Begin, Several, Work, WorkerJob, main
-from fedquilt.rounds.client import Exam
+from fedquilt.rounds.client import Evaluation
 
 
 class Forked:
@@ -219,7 +219,7 @@ class Worker:
     def _job(self, number: int, what: Work) -> tuple[WorkerJob, bytes | None, bytes | None]:
         """The message, and the parts that the worker has after it."""
         down, whole = what.down, self.whole
-        if isinstance(what, Exam | Several) and what.whole is not None:
+        if isinstance(what, Evaluation | Several) and what.whole is not None:
             whole = what.whole
             what = replace(what, whole=b"") if whole is self.whole else what
         return WorkerJob(number, replace(what, down=None) if down is self.down else what), down, whole

@@ -43,7 +43,7 @@ def _same(a: Table, b: Table) -> bool:
 
 def _gathered(descents: Sequence[Descent], tables: Sequence[Table]) -> Feed:
     """One look-up for all lanes."""
-    drawn = [t.draws(*d.train.how(d.job, d.turn)) for t, d in zip(tables, descents, strict=True)]
+    drawn = [t.draws(*d.train.how(d.job, d.context)) for t, d in zip(tables, descents, strict=True)]
     table = tables[0]
 
     def feed(live: int) -> tuple[Columns, list[int]]:
@@ -58,7 +58,7 @@ def _gathered(descents: Sequence[Descent], tables: Sequence[Table]) -> Feed:
 
 def _stacked(descents: Sequence[Descent]) -> Feed:
     """Every lane's own batches, put together."""
-    lanes = [d.train.batches(d.job, d.site, d.turn) for d in descents]
+    lanes = [d.train.batches(d.job, d.site, d.context) for d in descents]
 
     def feed(live: int) -> tuple[Columns, list[int]]:
         batches = [next(lane).columns for lane in lanes[:live]]
@@ -85,16 +85,16 @@ def alike(descents: Mapping[int, Descent]) -> list[list[int]]:
         memory = d.job.memory or Memory()
         shapes = tuple((n, t.shape, t.dtype) for n, t in d.job.params.items())
         slots = tuple(tuple(t.shape for t in s) for s in memory.slots)
-        key = (id(d.train), d.train.rate(d.job, d.turn), memory.steps, slots, shapes, shape(d.job.fixed))
+        key = (id(d.train), d.train.rate(d.job, d.context), memory.steps, slots, shapes, shape(d.job.fixed))
         groups.setdefault(key, []).append(number)
     return list(groups.values())
 
 
 def steps_of(descent: Descent) -> int:
     """How many steps it makes."""
-    train, job, turn = descent.train, descent.job, descent.turn
+    train, job, context = descent.train, descent.job, descent.context
     lone = not train.objective.net.normalises
-    return train.rows(descent.site).steps(train.batch_size, train.passes(job, turn), train.steps, lone)
+    return train.rows(descent.site).steps(train.batch_size, train.passes(job, context), train.steps, lone)
 
 
 def descend(descents: Sequence[Descent], device: torch.device | None = None, limit: int | None = None) -> list[Trained]:
@@ -126,7 +126,7 @@ class _Lanes:
         self.bare = [self.params[n] for n in self.names]
         memory = first.job.memory or Memory()
         self.slots = self._slots(descents) if memory.slots else tuple(self.train.optimizer.init(self.bare))
-        self.done, self.before, self.lr = 0, memory.steps, self.train.rate(first.job, first.turn)
+        self.done, self.before, self.lr = 0, memory.steps, self.train.rate(first.job, first.context)
         kinds = [leaves(d.job.fixed) for d in descents]
         self.rebuild = first.job.fixed
         self.fixed = [self._one_or_stack(list(t)) for t in zip(*kinds, strict=True)]
@@ -162,7 +162,7 @@ class _Lanes:
             if self.done:
                 self._note_gradients(live)
             self._open(live)
-        losses, *self.grads = self.visit.step({**batch.columns, "": batch.weight}, lambda: self._slopes(batch))
+        losses, *self.grads = self.update.step({**batch.columns, "": batch.weight}, lambda: self._gradients(batch))
         if self.train.clip is not None:
             _clip(self.grads, self.train.clip)
         self.losses.append(losses)
@@ -178,9 +178,9 @@ class _Lanes:
         self.memory = tuple([t[:live] for t in s] for s in self.slots)
         stable, dims = [*self.values.values(), *self.held], [dim for _, dim in self.fixed]
         more = ("lanes", live, list(self.values), self.names, dims, self.rebuild)
-        self.visit = self.train.objective.net.tapes.visit(self.train.objective, stable, more)
+        self.update = self.train.objective.net.captured_steps.update(self.train.objective, stable, more)
 
-    def _slopes(self, batch: Batch) -> list[Tensor]:
+    def _gradients(self, batch: Batch) -> list[Tensor]:
         losses = self._losses(self.values, batch.columns, batch.weight)
         if batch.weight is not None:
             self._trust(batch.columns, batch.weight)

@@ -21,11 +21,11 @@ from fedquilt.core.describe import build, describe, find
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
-from fedquilt.engines.lanes import visit_together
+from fedquilt.engines.lanes import update_together
 from fedquilt.engines.pipe import Pipe, mapped
 from fedquilt.errors import ExchangeError, FedquiltError
 from fedquilt.records.record import record
-from fedquilt.rounds.client import ClientSide, Exam, Score, Task
+from fedquilt.rounds.client import ClientSide, Evaluation, Score, Task
 from fedquilt.rounds.phases import peak_bytes
 
 READY = -1  # the number of the answer to Begin
@@ -65,15 +65,15 @@ def begin_of(method: Method, source: Any, seed: Seed, score: Score | None, index
 
 @record(name="fedquilt.engines.worker:Job")
 class WorkerJob:
-    """A task or an exam, numbered. A download equal to the last one is left out; so is a global model (b"")."""
+    """A task or an evaluation, numbered. A download equal to the last one is left out; so is a global model (b"")."""
 
     number: int
-    what: Task | Exam | Several | Together
+    what: Task | Evaluation | Several | Together
 
 
 @record(name="fedquilt.engines.worker:Together")
 class Together:
-    """Visits to make side by side; a download equal to the first one's is left out."""
+    """Client updates to make side by side; a download equal to the first one's is left out."""
 
     down: bytes | None
     tasks: tuple[Task, ...]
@@ -81,12 +81,12 @@ class Together:
 
 @record(name="fedquilt.engines.worker:Several")
 class Several:
-    """Tasks or exams to do one after another. A download and a global model equal to the first one's are left out of
-    the parts (None and b"")."""
+    """Tasks or evaluations to do one after another. A download and a global model equal to the first one's are left out
+    of the parts (None and b"")."""
 
     down: bytes | None
     whole: bytes | None
-    parts: tuple[Task | Exam, ...]
+    parts: tuple[Task | Evaluation, ...]
 
 
 @record(name="fedquilt.engines.worker:Done")
@@ -110,16 +110,16 @@ class JobFailed:
     client: ClientId = None
 
 
-Work = Task | Exam | Several | Together
+Work = Task | Evaluation | Several | Together
 
 
 def together(tasks: Sequence[Task]) -> Together:
-    """These visits as one job."""
+    """These client updates as one job."""
     first = tasks[0].down
     return Together(first, tuple(replace(t, down=None) if t.down is first else t for t in tasks))
 
 
-def several(parts: Sequence[Task | Exam]) -> Task | Exam | Several:
+def several(parts: Sequence[Task | Evaluation]) -> Task | Evaluation | Several:
     """These as one job."""
     if len(parts) == 1:
         return parts[0]
@@ -127,9 +127,9 @@ def several(parts: Sequence[Task | Exam]) -> Task | Exam | Several:
     return Several(down, whole, tuple(_without(part, down, whole) for part in parts))
 
 
-def _without(part: Task | Exam, down: bytes | None, whole: bytes | None) -> Task | Exam:
+def _without(part: Task | Evaluation, down: bytes | None, whole: bytes | None) -> Task | Evaluation:
     left_out: dict[str, Any] = {"down": None} if part.down is down else {}
-    if isinstance(part, Exam) and part.whole is not None and part.whole is whole:
+    if isinstance(part, Evaluation) and part.whole is not None and part.whole is whole:
         left_out["whole"] = b""
     return replace(part, **left_out) if left_out else part
 
@@ -156,7 +156,7 @@ def serve(pipe: Pipe) -> None:
         elif isinstance(message, WorkerJob) and side is not None:
             what = message.what
             down = what.down if what.down is not None else down
-            whole = (what.whole or whole) if isinstance(what, Exam | Several) else whole
+            whole = (what.whole or whole) if isinstance(what, Evaluation | Several) else whole
             pipe.send(answer(side, message, down, whole))
         else:
             pipe.send(Done(-2, {"peak_bytes": peak_bytes()}))
@@ -198,15 +198,15 @@ def answer(side: ClientSide, job: WorkerJob, down: bytes | None, whole: bytes | 
     return Done(job.number, tuple(results) if isinstance(what, Several) else results[0], time.perf_counter() - began)
 
 
-def _result(side: ClientSide, what: Task | Exam | Together, down: bytes | None, whole: bytes | None) -> object:
-    """What came of a visit, of some side by side, or of an exam."""
+def _result(side: ClientSide, what: Task | Evaluation | Together, down: bytes | None, whole: bytes | None) -> object:
+    """What came of a client update, of some side by side, or of an evaluation."""
     if isinstance(what, Together):
-        return visit_together(side, [replace(t, down=down) if t.down is None else t for t in what.tasks])
+        return update_together(side, [replace(t, down=down) if t.down is None else t for t in what.tasks])
     if what.down is None:
         what = replace(what, down=down)
     if isinstance(what, Task):
-        return side.visit(what)
-    return side.exam(replace(what, whole=whole) if what.whole == b"" else what)
+        return side.update(what)
+    return side.evaluation(replace(what, whole=whole) if what.whole == b"" else what)
 
 
 def _stand_back() -> None:

@@ -1,6 +1,6 @@
 """The default engine on a machine with several cores: persistent processes, bit-identical to ``local``.
 
-How many visits or exams go to a worker in one message: enough to be worth it, few enough to end together.
+How many client updates or evaluations go to a worker in one message: enough to be worth it, few enough to end together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedquilt.engines.pipe import SharedTensors
 from fedquilt.engines.process import Worker
 from fedquilt.engines.worker import READY, Begin, Done, JobFailed, Work, begin_of, several, together
 from fedquilt.errors import ExchangeError, FedquiltError, FrameError, InputError, WorkerError
-from fedquilt.rounds.client import ClientSide, Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.client import ClientSide, Evaluation, Outcome, Score, Scores, Task
 from fedquilt.rounds.engine import Facts, Lost
 
 T = TypeVar("T")
@@ -91,23 +91,25 @@ class _Jobs:
         """These jobs were a worker's that died; the first was under way, and is not tried a third time."""
         for number in given:
             if number == given[0] and number in self.retried:
-                self.results[number] = Lost(f"the worker process {fate} twice during this visit")
+                self.results[number] = Lost(f"the worker process {fate} twice during this client update")
             else:
                 heapq.heappush(self.waiting, (0, number))
         self.retried.update(given[:1])
 
 
-_WINDOW = 64  # replies that may wait for an earlier client; bounds memory, and long visits start first within it
+_WINDOW = (
+    64  # replies that may wait for an earlier client; bounds memory, and long client updates start first within it
+)
 _shared: WeakKeyDictionary[Source, SharedTensors] = WeakKeyDictionary()
 os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
 
 
 class Workers:
-    """Runs visits in persistent processes, one torch thread each; client data are shared, not copied.
+    """Runs client updates in persistent processes, one torch thread each; client data are shared, not copied.
 
-    Visits go to whichever worker is free, larger clients first; short ones, several in a message. A worker that dies is
-    restarted and its visit is made once more; if that kills a worker again, the client is left out of the round, with
-    the reason.
+    Client updates go to whichever worker is free, larger clients first; short ones, several in a message. A worker that
+    dies is restarted and its client update is made once more; if that kills a worker again, the client is left out of
+    the round, with the reason.
 
     Args:
         processes: How many; by default one per core.
@@ -138,7 +140,7 @@ class Workers:
         self._method: type = type(None)
         self._here: ClientSide | None = None
         self._given = 0  # how many jobs, in all runs
-        self._paces: dict[str, Pace] = {}  # of visits by exchange, and of exams
+        self._paces: dict[str, Pace] = {}  # of client updates by exchange, and of evaluations
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -204,10 +206,10 @@ class Workers:
             self.close()
             raise WorkerError(f"A worker could not rebuild the run: {answer.reason}\n\n{answer.trace}")
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
-        """Visits by all workers; outcomes in the order of ``clients``."""
+        """Client updates by all workers; outcomes in the order of ``clients``."""
         if self._here is not None and clients and trains(self._here, task(clients[0])):
             yield from self._together(self._here, clients, task)
             return
@@ -220,7 +222,7 @@ class Workers:
     def _several(
         self,
         clients: Sequence[ClientId],
-        what: Callable[[ClientId], Task | Exam],
+        what: Callable[[ClientId], Task | Evaluation],
         size: Callable[[ClientId], int],
         kind: str,
     ) -> Iterator[tuple[ClientId, Any]]:
@@ -249,7 +251,7 @@ class Workers:
     def _together(
         self, here: ClientSide, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
-        """Visits in groups, each by one worker."""
+        """Client updates in groups, each by one worker."""
         if self.width is None:
             self.width = best_width(here, [task(c) for c in clients[: WIDTHS[-1]]])
         for window in windows(clients, self.width * self.count):
@@ -268,13 +270,15 @@ class Workers:
             self._method.__name__, asked.exchange, failed.stage, client, asked.round, failed.reason, failed.trace
         )
 
-    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
-        """Exams by all workers; results in the order of ``clients``."""
-        for client, result in self._several(clients, exam, _no_size, ""):
+    def evaluations(
+        self, clients: Sequence[ClientId], evaluation: Callable[[ClientId], Evaluation]
+    ) -> Iterator[tuple[ClientId, Scores]]:
+        """Evaluations by all workers; results in the order of ``clients``."""
+        for client, result in self._several(clients, evaluation, _no_size, ""):
             if isinstance(result, JobFailed):
                 raise (FedquiltError if result.told else WorkerError)(f"client {client!r}: {result.reason}")
             if isinstance(result, Lost):
-                raise WorkerError(f"client {client!r} could not be examined: {result.reason}")
+                raise WorkerError(f"client {client!r} could not be evaluated: {result.reason}")
             yield client, result
 
     def _crew(self) -> int:
@@ -410,7 +414,7 @@ class Workers:
 
 
 def _no_size(client: ClientId) -> int:
-    """Clients that are examined may not train, and so have no size."""
+    """Clients that are evaluated may not train, and so have no size."""
     return 0
 
 

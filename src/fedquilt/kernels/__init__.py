@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedquilt.kernels.captured import CannotRecord, CapturedStep, Player, Recorder
 from fedquilt.kernels.pooling import pool_first
-from fedquilt.kernels.tape import CannotRecord, Player, Recorder, Tape
 from fedquilt.kernels.wide_linear import wide as _wide
 from fedquilt.kernels.winograd import swift
 
-__all__ = ["CannotRecord", "Player", "Recorder", "Tape", "accelerate", "enabled", "gradients", "wide"]
+__all__ = ["CannotRecord", "CapturedStep", "Player", "Recorder", "accelerate", "enabled", "gradients", "wide"]
 
 
 _engine: Any = torch.autograd.Variable._execution_engine  # what ``torch.autograd.grad`` calls, too

@@ -1,4 +1,5 @@
-"""The kernels of a tape behind shorter calls, and the same where they write into memory that they are given."""
+"""The kernels of a captured step behind shorter calls, and the same where they write into memory that they are
+given."""
 
 from __future__ import annotations
 

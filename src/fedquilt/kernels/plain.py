@@ -19,16 +19,18 @@ def plain(x: Tensor, weight: Tensor) -> bool:
     return torch.autograd.forward_ad._current_level < 0
 
 
-def laid_like(slope: Tensor, weight: Tensor) -> Tensor:
-    """The slope in the layout of its weight, which is what autograd's own kernels give."""
-    if slope.stride() == weight.stride():
-        return slope
-    if slope.is_contiguous() and weight.is_contiguous():  # the same order: strides differ where there is but one
-        return slope.as_strided(weight.shape, weight.stride())
-    return torch.empty_strided(weight.shape, weight.stride(), dtype=slope.dtype, device=slope.device).copy_(slope)
+def laid_like(gradient: Tensor, weight: Tensor) -> Tensor:
+    """The gradient in the layout of its weight, which is what autograd's own kernels give."""
+    if gradient.stride() == weight.stride():
+        return gradient
+    if gradient.is_contiguous() and weight.is_contiguous():  # the same order: strides differ where there is but one
+        return gradient.as_strided(weight.shape, weight.stride())
+    return torch.empty_strided(weight.shape, weight.stride(), dtype=gradient.dtype, device=gradient.device).copy_(
+        gradient
+    )
 
 
-def of_many(slope: Tensor) -> bool:
-    """Whether slopes of many are asked for at once."""
+def of_many(gradient: Tensor) -> bool:
+    """Whether gradients of many are asked for at once."""
     known = torch._C._functorch
-    return bool(known.is_batchedtensor(slope) or known.is_legacy_batchedtensor(slope))
+    return bool(known.is_batchedtensor(gradient) or known.is_legacy_batchedtensor(gradient))

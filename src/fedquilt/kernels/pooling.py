@@ -53,7 +53,7 @@ def _places(high: int, wide: int, channels: int, kernel: int) -> Tensor:
 
 
 class _ConvPool(torch.autograd.Function):
-    """x (images, no slopes), weight, bias, padding -> what ``max_pool2d(conv2d(...), 2)`` gives, channels last."""
+    """x (images, no gradients), weight, bias, padding -> what ``max_pool2d(conv2d(...), 2)`` gives, channels last."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: tuple[int, int]) -> Tensor:
@@ -78,19 +78,19 @@ class _ConvPool(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, windows, four, chosen = ctx.saved_tensors
-        if torch.is_grad_enabled() or of_many(slope):  # as in kernels/winograd.py
+        if torch.is_grad_enabled() or of_many(gradient):  # as in kernels/winograd.py
             with torch.enable_grad():
                 again = F.max_pool2d(F.conv2d(x, weight, bias, padding=ctx.padding), 2)
                 wanted = [t for t, needed in zip((weight, bias), ctx.needs_input_grad[1:3], strict=True) if needed]
-                found = iter(torch.autograd.grad(again, wanted, slope, create_graph=True))
+                found = iter(torch.autograd.grad(again, wanted, gradient, create_graph=True))
             return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:3]), None
         outs, channels, kernel, _ = weight.shape
         side = kernel + 1
         heavy = None
         if ctx.needs_input_grad[1]:
-            images = slope.contiguous(memory_format=torch.channels_last)
+            images = gradient.contiguous(memory_format=torch.channels_last)
             back = torch.ops.aten.max_pool2d_with_indices_backward(
                 images, four, [1, 4], [1, 4], [0, 0], [1, 1], False, chosen
             )
@@ -99,7 +99,7 @@ class _ConvPool(torch.autograd.Function):
                 matrix = matrix.view(side * side, channels, 4, outs).transpose(1, 2)
             entries = torch.mm(matrix.reshape(side * side * 4, channels * outs).t(), _written(kernel))
             heavy = laid_like(entries.view(channels, outs, kernel, kernel).transpose(0, 1), weight)
-        return None, heavy, slope.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None
+        return None, heavy, gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None
 
 
 class ConvPool:

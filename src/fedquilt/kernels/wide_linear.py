@@ -1,7 +1,7 @@
 """Linear layers of several clients at once, with products in the shapes that batched kernels are fast in.
 
-Under ``vmap``, torch computes the slope of a weight as the transpose of (inputs^T slopes), a tall and narrow product,
-which takes several times as long as (slopes^T inputs).
+Under ``vmap``, torch computes the gradient of a weight as the transpose of (inputs^T gradients), a tall and narrow
+product, which takes several times as long as (gradients^T inputs).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class _Linear(torch.autograd.Function):
         ctx.biased = bias is not None
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        down = slope @ weight if ctx.needs_input_grad[0] else None
-        return down, slope.t() @ x, slope.sum(0) if ctx.biased else None
+        down = gradient @ weight if ctx.needs_input_grad[0] else None
+        return down, gradient.t() @ x, gradient.sum(0) if ctx.biased else None
 
 
 def _forward(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -126,22 +126,23 @@ class _Convolution(torch.autograd.Function):
         return out  # itself and no view, so that others may write into it
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, seen, made = ctx.saved_tensors
         padding, (count, down, along), needed = ctx.about
         wanted = list(ctx.needs_input_grad[:3])
-        if torch.is_grad_enabled() or of_many(slope):
-            # Slopes of slopes are asked for, and those of what was saved are not known; or slopes of many at once.
+        if torch.is_grad_enabled() or of_many(gradient):
+            # Gradients of gradients are asked for, and those of what was saved are not known; or gradients of many at
+            # once.
             usual: tuple[Tensor | None, ...] = torch.ops.aten.convolution_backward(
-                slope, x, weight, [len(weight)], [1, 1], list(padding), [1, 1], False, [0, 0], 1, wanted
+                gradient, x, weight, [len(weight)], [1, 1], list(padding), [1, 1], False, [0, 0], 1, wanted
             )
             return *usual, None
         outs, channels, kernel = weight.shape[0], weight.shape[1], weight.shape[2]
         plane = _plane(kernel)
         many, entries = count * down * along, plane.side**2
-        bias = slope.sum((0, 2, 3)) if wanted[2] else None
-        images, size = slope.contiguous(memory_format=torch.channels_last), (down * OUT, along * OUT)
-        if size != (slope.shape[2], slope.shape[3]):
+        bias = gradient.sum((0, 2, 3)) if wanted[2] else None
+        images, size = gradient.contiguous(memory_format=torch.channels_last), (down * OUT, along * OUT)
+        if size != (gradient.shape[2], gradient.shape[3]):
             images = _within(images, size, (0, 0))
         line = size[1] * outs
         tiles = images.as_strided(
@@ -212,7 +213,7 @@ def suits(layer: nn.Conv2d) -> bool:
     """Whether it is a plain convolution with a kernel for which there are matrices.
 
     And with a bias: without one, outputs whose inputs are all zero would not be quite zero, and a ReLU after it would
-    let slopes through at random.
+    let gradients through at random.
     """
     kernel = layer.kernel_size[0]
     usual = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"

@@ -18,7 +18,7 @@ class Compressed(OnBase):
         base: Any method; it need not know of codecs.
         codec: How uploads travel.
         download: How downloads travel.
-        exchange: Which trip; by default the one called 'train', or else the first.
+        exchange: Which exchange; by default the one called 'train', or else the first.
 
     Example:
         >>> from torch import nn

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from fedquilt.core.exchange import Codec, Cohort, Exchange, Reply, Turn, everyone, plain
+from fedquilt.core.exchange import Codec, Cohort, Context, Exchange, Reply, everyone, plain
 from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
@@ -141,7 +141,7 @@ class FedAvg:
         return {n: params[n] for n in self.net.trainable if n in params and self.parts.shared(n)}
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """One trip a round: train."""
+        """One exchange a round: train."""
         work = Train(
             start=self.start,
             objective=self.loss,
@@ -165,11 +165,11 @@ class FedAvg:
         """The shared part, the same for everyone."""
         return Download(shared=state.shared)
 
-    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """Begin from the shared part and one's own private part."""
         return Job(params={**download.shared, **client.private}, fixed={"start": download.shared})
 
-    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, Upload]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, context: Context) -> tuple[C, Upload]:
         """Keep the private part, send the change of the shared one."""
         delta = sub(pick(self.parts.shared, trained.params), job.fixed["start"])
         return replace(client, private=pick(self.parts.private, trained.params)), Upload(delta=delta)
@@ -178,9 +178,9 @@ class FedAvg:
         """A change has the names and shapes of what it changes."""
         check_change(state.shared, upload.delta, "upload")
 
-    def up(self, state: S, replies: Iterable[Reply[HasDelta]], turn: Turn) -> S:
+    def up(self, state: S, replies: Iterable[Reply[HasDelta]], context: Context) -> S:
         """Merge the changes."""
-        return replace(state, shared=self.aggregate(state.shared, replies, turn))
+        return replace(state, shared=self.aggregate(state.shared, replies, context))
 
     def observe(self, state: S, metrics: Mapping[str, float]) -> S:
         """Metrics change nothing."""

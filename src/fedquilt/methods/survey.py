@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.columns import ColumnSums, PerColumn, check_sums, fitted, sums_of, without_numbers
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
@@ -61,19 +61,19 @@ class Survey:
         return Nothing()
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """One trip."""
+        """One exchange."""
         return (Exchange("columns", self.down, self.work, self.up, check=self.check),)
 
     def plan(self, state: Surveyed, round: int) -> tuple[str, ...]:
-        """That trip."""
+        """That exchange."""
         return ("columns",)
 
     def down(self, state: Surveyed, client: ClientId) -> Question:
         """How many columns there are."""
         return Question(len(self.blank.columns))
 
-    def work(self, sent: Question, client: Nothing, site: Site, turn: Turn) -> tuple[Nothing, ColumnSums]:
-        """The sums of the stored training rows; where each client takes its own numbers, these stay at home."""
+    def work(self, sent: Question, client: Nothing, site: Site, context: Context) -> tuple[Nothing, ColumnSums]:
+        """The sums of the stored training samples; where each client takes its own numbers, these stay at home."""
         x = site.train.columns["x"].index_select(0, site.train.all_rows())
         if x.dim() != 2 or x.shape[1] != sent.columns:
             raise InputError(f"the server asks for {sent.columns} columns, this site's rows are {tuple(x.shape[1:])}")
@@ -87,7 +87,7 @@ class Survey:
         """Raise unless the sums can be those of such columns."""
         check_sums(self.blank, upload)
 
-    def up(self, state: Surveyed, replies: Iterable[Reply[ColumnSums]], turn: Turn) -> Surveyed:
+    def up(self, state: Surveyed, replies: Iterable[Reply[ColumnSums]], context: Context) -> Surveyed:
         """All sums together."""
         found = fitted(self.blank, (reply.upload for reply in replies))
         return Surveyed(without_numbers(found) if self.blank.scope == "clients" else found)

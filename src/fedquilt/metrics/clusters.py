@@ -140,8 +140,8 @@ def cluster_scores(
     labels: Labels, scores: Mapping[ClientId, Any], majority: Mapping[ClientId, float] | None = None
 ) -> list[dict[str, Any]]:
     """For each cluster: its clients, and over those scored mean, standard deviation and least of their accuracies, the
-    means of all other metrics of tables and of the majority baseline, and half of the 95 % interval that the test rows
-    leave each mean; None where nobody was scored.
+    means of all other metrics of tables and of the majority baseline, and half of the 95 % interval that the test
+    samples leave each mean; None where nobody was scored.
 
     Args:
         labels: The cluster of each client.

@@ -25,12 +25,12 @@ BLOCK = 1024  # rows whose neighbours are sought at a time
 class LinearProbe:
     """Accuracy of a linear layer on features of length 1, trained with AdamW and cross-entropy from zero weights.
 
-    Before the layer, every dimension is standardised by the training rows, as in the linear probing of He et al. 2022:
-    features that almost all point the same way are as easy to tell apart for a linear map, but not for few steps.
+    Before the layer, every dimension is standardised by the training samples, as in the linear probing of He et al.
+    2022: features that almost all point the same way are as easy to tell apart for a linear map, but not for few steps.
 
     Args:
         lr, weight_decay: Of AdamW.
-        epochs, batch_size: Passes over the training rows.
+        epochs, batch_size: Passes over the training samples.
         least: At least so many steps; five passes over few rows would leave the layer half trained.
         standardise: Whether dimensions are standardised.
     """
@@ -45,7 +45,7 @@ class LinearProbe:
     def __call__(
         self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], seed: Seed, classes: int | None = None
     ) -> Tensor:
-        """Which test rows are right [n], as booleans; (features, labels) of both."""
+        """Which test samples are right [n], as booleans; (features, labels) of both."""
         (x, y), (new, truth) = train, test
         _check(x, y)
         width = classes or int(torch.cat([y, truth]).max()) + 1
@@ -73,7 +73,8 @@ class LinearProbe:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Accuracy of the majority among the ``k`` training rows of greatest cosine (of equal votes the lowest class)."""
+    """Accuracy of the majority among the ``k`` training samples of greatest cosine (of equal votes the lowest
+    class)."""
 
     k: int = 20
 
@@ -82,7 +83,7 @@ class Neighbours:
             raise InputError(f"k must be at least 1, got {self.k}.")
 
     def __call__(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Tensor:
-        """Which test rows are right [n], as booleans; (features, labels) of both."""
+        """Which test samples are right [n], as booleans; (features, labels) of both."""
         (x, y), (new, truth) = train, test
         _check(x, y)
         known, classes = F.normalize(x.float(), dim=1), int(y.max()) + 1
@@ -95,7 +96,7 @@ class Neighbours:
 
 def _check(x: Tensor, y: Tensor) -> None:
     if not len(x) or len(x) != len(y):
-        raise InputError(f"A probe needs labelled training rows, got {len(x)} rows and {len(y)} labels.")
+        raise InputError(f"A probe needs labelled training samples, got {len(x)} rows and {len(y)} labels.")
 
 
 Row = Sequence[float | None]

@@ -15,10 +15,10 @@ from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Counts, Metric, metric, m
 MODELS = ("deployed", "global")
 
 
-def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
+def summarise(evaluations: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
     """The numbers of an evaluation, of each metric of :mod:`fedquilt.metrics.table`.
 
-    ``<split>_accuracy`` is the mean over clients of the accuracy of the model each would use, on its own rows;
+    ``<split>_accuracy`` is the mean over clients of the accuracy of the model each would use, on its own samples;
     ``_pooled`` counts rows instead of clients; ``_worst10`` is the mean of the worst tenth of the clients. The same
     with the prefix ``global_`` for the global model; of one with several modes also ``global_<split>_accuracy_<mode>``.
     Of test scores of the model each would use, ``_rows_half_95`` is half of the 95 % interval that the number of test
@@ -28,22 +28,22 @@ def summarise(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
     for model in MODELS:
         prefix = "" if model == "deployed" else "global_"
         for split in ("valid", "test"):
-            scores = [e[model][split] for e in exams.values() if split in e.get(model, {})]
+            scores = [e[model][split] for e in evaluations.values() if split in e.get(model, {})]
             if scores:
                 counts = Counts.of(scores)
                 found = values(counts)
                 numbers |= {f"{prefix}{split}_{k}": v for k, v in _numbers(found, counts.rows).items()}
                 if (model, split) == ("deployed", "test"):
                     numbers |= {f"test_{k}{ROWS_HALF}": v for k, v in _halves(found, counts).items()}
-    return numbers | _by_mode(exams)
+    return numbers | _by_mode(evaluations)
 
 
-def _by_mode(exams: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
-    """Mean accuracies over clients of every mode that exams told, by split."""
+def _by_mode(evaluations: Mapping[ClientId, Mapping[str, Any]]) -> dict[str, float]:
+    """Mean accuracies over clients of every mode that evaluations told, by split."""
     numbers: dict[str, float] = {}
-    for name in dict.fromkeys(n for e in exams.values() for n in e if n.startswith("global.")):
+    for name in dict.fromkeys(n for e in evaluations.values() for n in e if n.startswith("global.")):
         for split in ("valid", "test"):
-            scores = [e[name][split] for e in exams.values() if split in e.get(name, {})]
+            scores = [e[name][split] for e in evaluations.values() if split in e.get(name, {})]
             if scores and PRIMARY in (found := values(Counts.of(scores))):
                 numbers[f"global_{split}_{PRIMARY}_{name.removeprefix('global.')}"] = float(found[PRIMARY].mean())
     return numbers
@@ -69,8 +69,8 @@ def rows_half(score: Any) -> float | None:
 
 
 def common_numbers(name: str, score: Any) -> dict[str, float]:
-    """The numbers of the server's common rows, with the prefix ``name``; of test rows also half of the 95 % interval of
-    the accuracy."""
+    """The numbers of the server's common rows, with the prefix ``name``; of test samples also half of the 95 % interval
+    of the accuracy."""
     row, half = score_row(score), rows_half(score) if name == "common_test" else None
     found = {f"{name}_{m.id}": row[m.id] for m in metrics() if "common" in m.summaries and m.id in row}
     return found if half is None else {**found, f"{name}_{PRIMARY}{ROWS_HALF}": half}
@@ -134,12 +134,12 @@ _SUMMARIES: dict[str, Callable[[Metric, Array, Array], float]] = {
 }
 
 
-def client_rows(round: int, exams: Mapping[ClientId, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def client_rows(round: int, evaluations: Mapping[ClientId, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row per client, model and split; of scores that classify with what their intervals rest on."""
     keys, scores = [], []
-    for client, exam in exams.items():
+    for client, evaluation in evaluations.items():
         for model in MODELS:
-            for split, score in exam.get(model, {}).items():
+            for split, score in evaluation.get(model, {}).items():
                 keys.append({"round": round, "client": client, "model": model, "split": split})
                 scores.append(score)
     lists = _columns(Counts.of(scores)) if scores else {}

@@ -35,8 +35,8 @@ Kind = Literal["classification", "reconstruction"]
 Summary = Literal["pooled", "std", "worst10", "common"]
 Place = Literal["table", "report", "watch"]
 GROUP = "fedquilt.metrics"  # of entry points
-ROWS_HALF = "_rows_half_95"  # ends the key of half the 95 % interval that the number of test rows leaves
-_TAKEN = ("round", "client", "model", "split", "rows", "rarest", "scored", "visited")  # in clients' rows
+ROWS_HALF = "_rows_half_95"  # ends the key of half the 95 % interval that the number of test samples leaves
+_TAKEN = ("round", "client", "model", "split", "rows", "rarest", "scored", "visited")  # in clients' samples
 
 
 _ENDS = ("pooled", "std", "worst10", "low", "high", "half_95", "rows_half_95")  # of keys beside a metric's own
@@ -44,7 +44,7 @@ _ENDS = ("pooled", "std", "worst10", "low", "high", "half_95", "rows_half_95")  
 
 @dataclass(frozen=True)
 class Counts:
-    """Scores of many clients at once, as sums over each client's rows.
+    """Scores of many clients at once, as sums over each client's samples.
 
     Args:
         kind: What the models do.
@@ -91,7 +91,7 @@ def _stacked(counts: Sequence[Tensor]) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric of a model on a client's rows.
+    """A metric of a model on a client's samples.
 
     Args:
         id: Its key in files: ``test_ID``, ``valid_ID`` and ``global_test_ID`` of a round, ``ID`` of a client.
@@ -154,7 +154,7 @@ class Metric:
         return None if self.variance is None else half_of_mean(self.variance(counts)[which])
 
     def told(self, numbers: Mapping[str, Any], key: str) -> str:
-        """The number of this key for people, with the ± that the number of test rows leaves it, if that is known."""
+        """The number of this key for people, with the ± that the number of test samples leaves it, if that is known."""
         return self.written(numbers.get(key), numbers.get(key + ROWS_HALF))
 
     def written(self, value: float | None, half: float | None = None) -> str:

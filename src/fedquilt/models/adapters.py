@@ -25,7 +25,7 @@ class Adapter(nn.Module):
     """A(H) = H + dropout(W_up GELU(W_down H + b_down) + b_up): a bottleneck beside the identity, equal to it at first.
 
     W_down begins with deviation sqrt(2 / size) (Kaiming, fan out), all else with zeros; so in the first step only W_up
-    and b_up have a slope. GELU is the exact one. Houlsby et al. 2019, arXiv:1902.00751.
+    and b_up have a gradient. GELU is the exact one. Houlsby et al. 2019, arXiv:1902.00751.
 
     Args:
         width: Numbers in a token.

@@ -1,4 +1,4 @@
-"""Aggregators: ``(current, replies, turn) -> params``. Uploads carry ``delta``, what changed."""
+"""Aggregators: ``(current, replies, context) -> params``. Uploads carry ``delta``, what changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Mean, Names, Params, add, pick
 from fedquilt.errors import InputError
@@ -17,17 +17,17 @@ from fedquilt.errors import InputError
 class Aggregator(Protocol):
     """The shape of every aggregator."""
 
-    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
         """The next shared values; ``current`` when there is no reply."""
         ...
 
 
-def mean(current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
+def mean(current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
     """w + sum n_i delta_i / sum n_i: every client counts by its number of examples."""
-    return _apply(current, ((r.examples, r.upload.delta) for r in replies))
+    return _apply(current, ((r.samples, r.upload.delta) for r in replies))
 
 
-def uniform_mean(current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
+def uniform_mean(current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
     """w + mean of delta_i: every client counts the same."""
     return _apply(current, ((1, r.upload.delta) for r in replies))
 
@@ -54,11 +54,11 @@ class noised:
         if self.scale < 0:
             raise InputError(f"noised needs scale >= 0, got {self.scale}.")
 
-    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
-        merged = self.then(current, replies, turn)
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
+        merged = self.then(current, replies, context)
         if merged is current or self.scale == 0:
             return merged
-        generator, noisy = turn.seed.fold("noise").torch(), {}
+        generator, noisy = context.seed.fold("noise").torch(), {}
         for name, tensor in merged.items():
             if tensor.is_floating_point() and tensor.numel() > 1:
                 draw = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
@@ -80,18 +80,18 @@ class class_wise:
 
     names: Names
 
-    def __call__(self, current: Params, replies: Iterable[Reply[Any]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[Any]], context: Context) -> Params:
         rest, sums, total = Mean(), dict[str, torch.Tensor](), torch.zeros(())
         for reply in replies:
             counts = reply.upload.counts.double()
-            if float(counts.sum()) > reply.examples:
-                raise InputError(f"counts of {counts.sum():g} rows, of a client that has {reply.examples}.")
-            weight = reply.examples * counts
+            if float(counts.sum()) > reply.samples:
+                raise InputError(f"counts of {counts.sum():g} rows, of a client that has {reply.samples}.")
+            weight = reply.samples * counts
             total = total + weight
             for name, delta in pick(self.names, reply.upload.delta).items():
                 part = delta.double() * weight.view(-1, *[1] * (delta.dim() - 1))
                 sums[name] = sums[name] + part if name in sums else part
-            rest.add({n: t for n, t in reply.upload.delta.items() if not self.names(n)}, reply.examples)
+            rest.add({n: t for n, t in reply.upload.delta.items() if not self.names(n)}, reply.samples)
         if rest.weight == 0:
             return current
         shares = {n: s / total.clamp(min=1).view(-1, *[1] * (s.dim() - 1)) for n, s in sums.items()}

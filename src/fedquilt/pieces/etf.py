@@ -165,8 +165,8 @@ def descended(start: Tensor, kept: Tensor, norm: float, steps: int, lr: float) -
             unit = found / lengths
             nearest = (unit @ unit.T - diagonal).amax(1).clamp(-0.99999, 0.99999)
             loss = (lengths - norm).square().sum() - nearest.arccos().mean()
-            (slope,) = torch.autograd.grad(loss, found)
-        found.grad = slope * kept
+            (gradient,) = torch.autograd.grad(loss, found)
+        found.grad = gradient * kept
         rule.step()
     return found.detach()
 

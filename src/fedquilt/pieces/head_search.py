@@ -1,4 +1,4 @@
-"""Search for a better linear head along other clients' slopes, on features that are computed once.
+"""Search for a better linear head along other clients' gradients, on features that are computed once.
 
 A head is one matrix H [classes, width]: its weights, and its bias as the last column, for which every feature vector
 ends in a 1. The loss is the mean cross-entropy of the scores Z H'.
@@ -49,7 +49,7 @@ def loss(scores: Tensor, y: Tensor) -> float:
 
 
 def head_gradient(head: Tensor, rows: FeatureRows) -> Tensor:
-    """The slope of the loss along H: (softmax(Z H') - one-hot(y))' Z / rows."""
+    """The gradient of the loss along H: (softmax(Z H') - one-hot(y))' Z / rows."""
     off = (rows.z @ head.T).softmax(1)
     off[torch.arange(len(rows.y)), rows.y] -= 1
     return off.T @ rows.z / len(rows.y)
@@ -67,7 +67,7 @@ def cosine_step(candidate: Tensor, reference: Tensor) -> float:
 
 @dataclass(frozen=True)
 class HeadSearch:
-    """How a client tries slopes g_1 ... g_m against its own slope G. Only those with <g_j, G> > 0 count.
+    """How a client tries gradients g_1 ... g_m against its own gradient G. Only those with <g_j, G> > 0 count.
 
     greedy: one after the other, H <- H - a_j g_j if that lowers the loss on the judging rows; a_j is the cosine of g_j
     and G (``step = "cosine"``), the minimum of the fitting rows' loss along g_j (``"exact"``), or the cosine, halved
@@ -196,8 +196,8 @@ class HeadSearch:
             off = at.softmax(1)
             off[torch.arange(len(fit.y)), fit.y] -= 1
             pull = gram @ weights
-            slope = -(along @ off.flatten()) / len(fit.y) + self.ridge * pull
-            return loss(at, fit.y) + self.ridge / 2 * float(weights @ pull), slope.numpy()
+            gradient = -(along @ off.flatten()) / len(fit.y) + self.ridge * pull
+            return loss(at, fit.y) + self.ridge / 2 * float(weights @ pull), gradient.numpy()
 
         found = minimize(value, np.zeros(count), jac=True, bounds=[(0, None)] * count, method="L-BFGS-B")
         return torch.from_numpy(found.x)
@@ -215,7 +215,7 @@ class Line:
         """The loss at a."""
         return loss(self.scores - a * self.along, self.y)
 
-    def slope(self, a: float) -> float:
+    def gradient(self, a: float) -> float:
         """Its derivative at a."""
         off = (self.scores - a * self.along).softmax(1)
         off[torch.arange(len(self.y)), self.y] -= 1
@@ -223,25 +223,25 @@ class Line:
 
     def minimum(self, first: float, most: float = math.inf) -> float:
         """Where the loss is least in [0, most]; ``first`` is the first guess. Endless descent ends far out."""
-        if self.slope(0.0) >= 0:
+        if self.gradient(0.0) >= 0:
             return 0.0
         high = min(first, most)
         for _ in range(DOUBLINGS):
-            if high >= most or self.slope(high) >= 0:
+            if high >= most or self.gradient(high) >= 0:
                 break
             high = min(2 * high, most)
-        if self.slope(high) <= 0:
+        if self.gradient(high) <= 0:
             return high
-        return root(self.slope, 0.0, high)
+        return root(self.gradient, 0.0, high)
 
     def backtracked(self, first: float) -> float:
         """The first of ``first``, first/2, first/4, ... where the loss falls enough (Armijo); 0 if none."""
-        start, slope = self.value(0.0), self.slope(0.0)
-        if slope >= 0:
+        start, gradient = self.value(0.0), self.gradient(0.0)
+        if gradient >= 0:
             return 0.0
         for k in range(HALVINGS):
             a = first * 0.5**k
-            if self.value(a) <= start + SUFFICIENT * a * slope:
+            if self.value(a) <= start + SUFFICIENT * a * gradient:
                 return a
         return 0.0
 

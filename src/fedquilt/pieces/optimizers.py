@@ -42,15 +42,15 @@ class SGD:
 
     def step(self, weights: list[Tensor], grads: list[Tensor], memory: Memory, lr: float, count: int) -> None:
         """v <- m v + g;  w <- w - lr v   (v replaced by g + m v with nesterov)."""
-        slopes: tuple[Tensor, ...] | list[Tensor] = grads
+        gradients: tuple[Tensor, ...] | list[Tensor] = grads
         if self.weight_decay:
-            slopes = torch._foreach_add(grads, weights, alpha=self.weight_decay)
+            gradients = torch._foreach_add(grads, weights, alpha=self.weight_decay)
         if self.momentum:
             (velocity,) = memory
             torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_add_(velocity, slopes)
-            slopes = torch._foreach_add(slopes, velocity, alpha=self.momentum) if self.nesterov else velocity
-        torch._foreach_add_(weights, slopes, alpha=-lr)
+            torch._foreach_add_(velocity, gradients)
+            gradients = torch._foreach_add(gradients, velocity, alpha=self.momentum) if self.nesterov else velocity
+        torch._foreach_add_(weights, gradients, alpha=-lr)
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,18 @@ class Adam:
 
     def step(self, weights: list[Tensor], grads: list[Tensor], memory: Memory, lr: float, count: int) -> None:
         """m <- b1 m + (1-b1) g;  v <- b2 v + (1-b2) g^2;  w <- w - lr m_hat / (sqrt(v_hat) + eps)."""
-        slopes: tuple[Tensor, ...] | list[Tensor] = grads
+        gradients: tuple[Tensor, ...] | list[Tensor] = grads
         if self.weight_decay:
-            slopes = torch._foreach_add(grads, weights, alpha=self.weight_decay)
-        self._descend(weights, slopes, memory, lr, count)
+            gradients = torch._foreach_add(grads, weights, alpha=self.weight_decay)
+        self._descend(weights, gradients, memory, lr, count)
 
     def _descend(
-        self, weights: list[Tensor], slopes: tuple[Tensor, ...] | list[Tensor], memory: Memory, lr: float, count: int
+        self, weights: list[Tensor], gradients: tuple[Tensor, ...] | list[Tensor], memory: Memory, lr: float, count: int
     ) -> None:
         (first, second), (b1, b2) = memory, self.betas
-        torch._foreach_lerp_(first, slopes, 1 - b1)
+        torch._foreach_lerp_(first, gradients, 1 - b1)
         torch._foreach_mul_(second, b2)
-        torch._foreach_addcmul_(second, slopes, slopes, 1 - b2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - b2)
         spread = torch._foreach_sqrt(second)
         torch._foreach_div_(spread, math.sqrt(1 - b2**count))
         torch._foreach_add_(spread, self.eps)

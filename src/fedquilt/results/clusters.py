@@ -74,7 +74,7 @@ def cut_between(tree: Tensor, k: int) -> tuple[float, float]:
 
 def by_cluster(
     state: object,
-    exams: Mapping[ClientId, Mapping[str, JSON]],
+    evaluations: Mapping[ClientId, Mapping[str, JSON]],
     model: Callable[[ClientId], Params],
     net: Net | None,
     majority: Mapping[ClientId, float],
@@ -89,7 +89,7 @@ def by_cluster(
     now = clusters_of(state)
     if now is None:
         return []
-    scores = {c: e["deployed"]["test"] for c, e in exams.items() if "test" in e.get("deployed", {})}
+    scores = {c: e["deployed"]["test"] for c, e in evaluations.items() if "test" in e.get("deployed", {})}
     held = [clients for clients in members(now) if clients]
     models = [model(clients[0]) for clients in held]
     far = _embedding_distances(models, [*map(len, held)], getattr(state, "common", None), net)

@@ -162,7 +162,7 @@ def comparison_table(
     histories: Histories, clients: Mapping[str, Mapping[ClientId, float]], majority: float, target: float, path: Path
 ) -> Path:
     """comparison_table.csv: the published columns, then the other metrics of tables, each with half of its 95 %
-    interval over seeds and test rows, and the majority baseline."""
+    interval over seeds and test samples, and the majority baseline."""
     others = [m for m in metrics("table") if m.id != PRIMARY]
     header = (
         "Algorithm",
@@ -210,7 +210,7 @@ def _last(seeds: Sequence[Rows], name: str) -> float:
 
 
 def _sure(seeds: Sequence[Rows], name: str) -> tuple[float, float]:
-    """A number at the end, and half of its 95 % interval over seeds and test rows."""
+    """A number at the end, and half of its 95 % interval over seeds and test samples."""
     at = over_seeds(seeds, name)[0]
     last = [row for rows in seeds for row in rows if len(at) and row["round"] == at[-1]]
     found = span(name, name, last) if last else {}
@@ -240,8 +240,8 @@ MEASURES = ("common_test_accuracy", "global_test_accuracy_pooled", "test_accurac
 def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Path) -> Path:
     """SVG, PNG and EPS, and the numbers as CSV; mean over seeds.
 
-    The measure is the best that all methods have: the common test set, or else all clients' test rows together, or else
-    those of the models that clients would use.
+    The measure is the best that all methods have: the common test set, or else all clients' test samples together, or
+    else those of the models that clients would use.
     """
     measure = next(
         m for m in MEASURES if all(len(over_seeds(s, m)[0]) for s in histories.values()) or m == MEASURES[-1]

@@ -17,12 +17,13 @@ _COMMON = ("majority_common", "majority_common_half_95", "majority_common_rows")
 
 def majority_facts(federation: Any) -> Row:
     """How well answers do that need no model, means over clients, each with half of its 95 % interval; and on how many
-    test rows they rest.
+    test samples they rest.
 
     ``majority_class``: always a client's most frequent training label, the least that a personal model must beat.
-    ``common_class``: always the most frequent label of all clients' training rows, which a network that learned nothing
-    ends with. With n_k test rows and the share m_k of them right, client k's share varies by m_k (1 - m_k) / n_k, and
-    the mean over K clients by the sum of these over K^2. ``majority_common`` is the latter on the common test set.
+    ``common_class``: always the most frequent label of all clients' training samples, which a network that learned
+    nothing ends with. With n_k test samples and the share m_k of them right, client k's share varies by m_k (1 - m_k) /
+    n_k, and the mean over K clients by the sum of these over K^2. ``majority_common`` is the latter on the common test
+    set.
     """
     nothing: Row = dict.fromkeys((*_NAMES, *_COMMON))
     find = getattr(federation, "majority", None)
@@ -53,7 +54,7 @@ def _span(shares: Array, rows: Array) -> tuple[float, float]:
 def at_majority(results: Sequence[Mapping[str, JSON]]) -> str | None:
     """A sentence if the mean accuracy of these runs is not above a constant answer by more than chance; else None.
 
-    Where clients have no test rows, the accuracy is that on the common test set.
+    Where clients have no test samples, the accuracy is that on the common test set.
     """
     tested = any("test_accuracy" in (r.get("best") or {}) for r in results)
     name, facts = ("test_accuracy", _NAMES) if tested else ("common_test_accuracy", _COMMON)
@@ -80,7 +81,7 @@ def _no_better(accuracy: float, own: float, half: float, rows: int) -> str | Non
         return None
     return (
         f"{_beside('test accuracy', accuracy, own)}answering each client's own commonest label gives "
-        f"{_range(own, half)} on {rows:,} test rows."
+        f"{_range(own, half)} on {rows:,} test samples."
     )
 
 
@@ -90,7 +91,7 @@ def _learned_nothing(what: str, accuracy: float, common: float, half: float, row
         return None
     return (
         f"{_beside(what, accuracy, common)}answering the commonest label of all, whatever the input, gives "
-        f"{_range(common, half)} on {rows:,} test rows. The run "
+        f"{_range(common, half)} on {rows:,} test samples. The run "
         f"{'may have' if accuracy > common else 'has probably'} learned nothing; look at the scale of the inputs, "
         "the learning rate and the number of rounds."
     )

@@ -129,7 +129,7 @@ def partition(counts: ArrayLike, names: Sequence[str], title: str, path: Path) -
             left.set_yticks(places, names)
         thick = 0.8 if clients <= 60 else 1.0  # gaps of less than a pixel would only flicker
         size.barh(places, counts.sum(1), thick, color=COLOURS[2])
-        size.set(xlabel="training rows", title="size")
+        size.set(xlabel="training samples", title="size")
         bits.barh(places, entropy, thick, color=COLOURS[4])
         bits.set(xlabel="bits", title="label entropy", xlim=(0, max(float(np.log2(max(classes, 2))), 1)))
         if clients <= MOST:

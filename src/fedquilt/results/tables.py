@@ -40,8 +40,8 @@ def summary_of(
 ) -> Row:
     """Rows of all methods and the winner, from finished runs of equal seeds.
 
-    Methods are compared on their clients' test rows, client by client; where no client has any, by the global model on
-    the common test set. ``constant`` is each client's accuracy with its commonest label, ``common`` that of the
+    Methods are compared on their clients' test samples, client by client; where no client has any, by the global model
+    on the common test set. ``constant`` is each client's accuracy with its commonest label, ``common`` that of the
     commonest label on the common test set; without them nothing is said of the majority class.
     """
     methods = by_label(views)
@@ -126,7 +126,7 @@ def scored(view: RunView, clients: bool = True) -> list[Row]:
 def _majority(
     views: Sequence[RunView], constant: Mapping[ClientId, float], common: float | None, clients: bool
 ) -> float:
-    """The accuracy of the majority class, on clients' rows or on the common test set, or as runs wrote it."""
+    """The accuracy of the majority class, on clients' samples or on the common test set, or as runs wrote it."""
     if not clients:
         return math.nan if common is None else common
     if constant:
@@ -147,7 +147,7 @@ def clusters_found(logs: Sequence[Sequence[Mapping[str, JSON]]]) -> dict[str, fl
 class ScoreColumn:
     """A score in tables of comparisons: its key there, the number of a round that it is, and what people read.
 
-    ``half`` ends the key of its ±: over seeds, or over seeds and test rows.
+    ``half`` ends the key of its ±: over seeds, or over seeds and test samples.
     """
 
     key: str
@@ -165,7 +165,7 @@ def score_columns() -> list[ScoreColumn]:
     for m in metrics("table"):
         first = m.id == PRIMARY
         lead = "" if first else f"{m.short}, "
-        half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test rows")
+        half, sure = ("_half_95", "seeds") if first else ("_both_half_95", "seeds and test samples")
         told = f"{m.help}; mean over clients at the round that validation chose, ± 95 % over {sure}".removeprefix("; ")
         found.append(ScoreColumn(m.id, f"test_{m.id}", m, m.short, told, half))
         if "common" in m.summaries:
@@ -176,7 +176,7 @@ def score_columns() -> list[ScoreColumn]:
             found.append(ScoreColumn(f"common_{m.id}", f"common_test_{m.id}", m, f"{lead}common test", told))
         if "worst10" in m.summaries:
             told = (
-                f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test rows; the worst of "
+                f"mean {m.name} of the worst tenth of the clients, ± 95 % over seeds and test samples; the worst of "
                 "many unsure scores look a little worse than they are"
             )
             key = "worst10" if first else f"{m.id}_worst10"
@@ -187,9 +187,9 @@ def score_columns() -> list[ScoreColumn]:
 OWN = {  # what methods tell of themselves, if they do
     "stitch_keep": "K_t, the share of changes asked for",
     "stitch_density": "the share really sent",
-    "search_candidates": "slopes tried",
-    "search_aligned": "slopes that pointed a client's way",
-    "search_taken": "slopes taken",
+    "search_candidates": "gradients tried",
+    "search_aligned": "gradients that pointed a client's way",
+    "search_taken": "gradients taken",
 }
 
 
@@ -214,7 +214,7 @@ def row(label: str, results: Sequence[Mapping[str, JSON]]) -> Row:
 
 
 def span(column: str, name: str, found: Sequence[Mapping[str, JSON]]) -> Row:
-    """A score's mean over seeds; half of its 95 % interval over seeds, half of that over test rows, and of both.
+    """A score's mean over seeds; half of its 95 % interval over seeds, half of that over test samples, and of both.
 
     All seeds are scored on the same rows, so more seeds do not make that part smaller.
     """
@@ -233,7 +233,7 @@ def span(column: str, name: str, found: Sequence[Mapping[str, JSON]]) -> Row:
 
 
 def _over_rows(halves: Sequence[float | None]) -> float | None:
-    """Half of the interval over test rows, of runs on the same ones; None unless all tell it."""
+    """Half of the interval over test samples, of runs on the same ones; None unless all tell it."""
     known = [half for half in halves if half is not None]
     return math.sqrt(float(np.mean(np.square(known)))) if len(known) == len(halves) else None
 

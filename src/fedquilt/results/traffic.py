@@ -17,30 +17,30 @@ from fedquilt.storage.logs import ROUNDS, read
 from fedquilt.storage.logs import TRAFFIC as TRAFFIC
 
 
-def visit_row(visit: ClientUpdate) -> Row:
-    """A visit as a row: totals of its bytes; what they are made of is in the log of traffic."""
-    known = {k: v for k, v in vars(visit).items() if k not in ("before", "after", "down", "up")}
-    sizes = {"bytes_down": visit.down.wire, "bytes_up": visit.up.wire}
-    return {**known, **sizes, "raw_down": visit.down.raw, "raw_up": visit.up.raw}
+def update_row(update: ClientUpdate) -> Row:
+    """A client update as a row: totals of its bytes; what they are made of is in the log of traffic."""
+    known = {k: v for k, v in vars(update).items() if k not in ("before", "after", "down", "up")}
+    sizes = {"bytes_down": update.down.wire, "bytes_up": update.up.wire}
+    return {**known, **sizes, "raw_down": update.down.raw, "raw_up": update.up.raw}
 
 
-def traffic_rows(round: int, visits: Iterable[ClientUpdate]) -> list[Row]:
+def traffic_rows(round: int, updates: Iterable[ClientUpdate]) -> list[Row]:
     """A row for each exchange, direction and kind of message of a round, with the clients whose messages were so.
 
     ``parts`` gives of each tensor or field the bytes as they are and as they travelled.
     """
     alike: dict[str, Row] = {}
-    for visit in visits:
-        for direction, load in (("down", visit.down), ("up", visit.up)):
+    for update in updates:
+        for direction, load in (("down", update.down), ("up", update.up)):
             row = {
                 "round": round,
-                "exchange": visit.exchange,
+                "exchange": update.exchange,
                 "direction": direction,
                 "raw": load.raw,
                 "wire": load.wire,
                 "parts": load.parts,
             }
-            alike.setdefault(json.dumps(row), {**row, "clients": []})["clients"].append(visit.client)
+            alike.setdefault(json.dumps(row), {**row, "clients": []})["clients"].append(update.client)
     return list(alike.values())
 
 
@@ -98,8 +98,8 @@ def _fedavg(folder: Path) -> dict[str, int] | None:
         return None
     if size is None:
         return None
-    visits = sum(row["clients"] for row in read(folder, ROUNDS))
-    return {"up": visits * size, "down": visits * size}
+    updates = sum(row["clients"] for row in read(folder, ROUNDS))
+    return {"up": updates * size, "down": updates * size}
 
 
 def drawn(folder: Path, path: Path) -> Path:

@@ -111,7 +111,7 @@ class RunView:
         return scored_in(text.splitlines(keepends=True))
 
     def tests_at(self, round: int) -> list[Row]:
-        """Clients' rows of metrics/clients.jsonl after a round: test scores of the model each would use."""
+        """Clients' samples of metrics/clients.jsonl after a round: test scores of the model each would use."""
         path = self.folder / CLIENTS
         if not path.exists():
             return []
@@ -122,9 +122,9 @@ class RunView:
 
     @cached_property
     def joules(self) -> dict[int, float] | None:
-        """The joules of each round; the long log of visits is read only where something was measured."""
+        """The joules of each round; the long log of client updates is read only where something was measured."""
         measured = self.result.get("energy", {}).get("joules")
-        return joules_by_round(self.rows("metrics/visits.jsonl")) if measured else None
+        return joules_by_round(self.rows("metrics/client_updates.jsonl")) if measured else None
 
     @property
     def chosen(self) -> dict[ClientId, float]:
@@ -170,7 +170,7 @@ class RunView:
 
     @property
     def _unscored(self) -> list[list[int]]:
-        """Rounds that were scored and have no clients' rows."""
+        """Rounds that were scored and have no clients' samples."""
         scored = {row["round"] for row in self.rounds if row.get("test_accuracy") is not None}
         return spans(scored - set(self.scored.rounds))
 

@@ -1,4 +1,4 @@
-"""The global model beside a download, for exams: tensors that the download holds already do not travel again."""
+"""The global model beside a download, for evaluations: tensors that the download holds already do not travel again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Beside:
         """The model, with the tensors of the download that it was sent beside."""
         held = list(tensors_in(download))
         if not all(_OWN <= place < len(held) for place in self.places.values()):
-            raise FrameError("malformed exam: its model names tensors that the download does not have")
+            raise FrameError("malformed evaluation: its model names tensors that the download does not have")
         return {name: self.own[name] if place == _OWN else held[place] for name, place in self.places.items()}
 
 

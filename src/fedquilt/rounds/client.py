@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.deployed import first_state, mode_scores, selected_model
-from fedquilt.core.exchange import Exchange, Method, Turn
+from fedquilt.core.exchange import Context, Exchange, Method
 from fedquilt.core.params import Params, finite
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, Source, Table
@@ -31,7 +31,7 @@ NOTHING: Mapping[str, object] = MappingProxyType({})
 
 @record(name="fedquilt.engines.client_side:Slot")
 class Slot:
-    """All that a client keeps between visits: the method's state, and the codecs' memories by exchange."""
+    """All that a client keeps between client updates: the method's state, and the codecs' memories by exchange."""
 
     state: object
     memory: dict[str, object]
@@ -41,16 +41,16 @@ class Slot:
 class Wire:
     """What travels up: the encoded upload and how many examples stand behind it."""
 
-    examples: int
+    samples: int
     upload: object
 
 
 @record(name="fedquilt.engines.client_side:Task")
 class Task:
-    """One visit to make.
+    """One client update to make.
 
-    ``slot`` is None before a client's first visit; ``measure`` asks for scores of the model before and after local
-    training; ``again`` counts earlier trips of the same exchange in this round.
+    ``slot`` is None before a client's first client update; ``measure`` asks for scores of the model before and after
+    local training; ``again`` counts earlier exchanges of the same exchange in this round.
     """
 
     exchange: str
@@ -64,7 +64,7 @@ class Task:
 
 @record(name="fedquilt.engines.client_side:Outcome")
 class Outcome:
-    """What a visit gave: the upload's frame, the new slot (None when nothing changed), and measurements.
+    """What a client update gave: the upload's frame, the new slot (None when nothing changed), and measurements.
 
     Whoever unpacks the upload takes its memory over, if it may be written into: who wants to keep the frame copies it.
     ``sound`` says whether the client's own new state holds finite numbers only.
@@ -81,8 +81,8 @@ class Outcome:
 
 
 @record(name="fedquilt.engines.client_side:Exam")
-class Exam:
-    """One client to examine: its deployed model, and the global one if ``whole`` is given, which is sent
+class Evaluation:
+    """One client to evaluate: its deployed model, and the global one if ``whole`` is given, which is sent
     :class:`~fedquilt.rounds.beside.Beside` the download. ``round`` is the last one that was played, for sources whose
     data change."""
 
@@ -95,20 +95,20 @@ class Exam:
 
 
 @dataclass(frozen=True)
-class Visit:
-    """A visit under way: what was asked, what came, and what the client has."""
+class OpenUpdate:
+    """A client update under way: what was asked, what came, and what the client has."""
 
     task: Task
     exchange: Exchange
     sent: object
     slot: Slot
     site: Site
-    turn: Turn
+    context: Context
     began: float
 
 
 def again_folded(seed: Seed, again: int) -> Seed:
-    """A seed of its own for every further trip of the same exchange in one round."""
+    """A seed of its own for every further exchange of the same exchange in one round."""
     return seed.fold("again", again) if again else seed
 
 
@@ -127,7 +127,7 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class ClientSide:
-    """The client's half of an engine: it makes visits and exams for any client of a source."""
+    """The client's half of an engine: it makes client updates and evaluations for any client of a source."""
 
     method: Method
     source: Source
@@ -146,30 +146,33 @@ class ClientSide:
         self._training: frozenset[ClientId] | None = None
 
     def first_slot(self, client: ClientId) -> Slot:
-        """A client's slot before its first visit: a pure function of the run's seed and the client's id."""
+        """A client's slot before its first client update: a pure function of the run's seed and the client's id."""
         return Slot(first_state(self.method, self.seed, client), {})
 
-    def visit(self, task: Task) -> Outcome:
+    def update(self, task: Task) -> Outcome:
         """Do the client's part of an exchange."""
-        visit = self.open(task)
-        work = visit.exchange.work
+        update = self.open(task)
+        work = update.exchange.work
         found: Visited | None = None
-        with self.at("work", task), visit.turn.seed.fold("elsewhere").ambient():  # also for code that forgot turn.seed
+        with (
+            self.at("work", task),
+            update.context.seed.fold("elsewhere").ambient(),
+        ):  # also for code that forgot context.seed
             if isinstance(work, Train | InTurn):
-                found = work.run(visit.sent, visit.slot.state, visit.site, visit.turn, self.device)
+                found = work.run(update.sent, update.slot.state, update.site, update.context, self.device)
             else:
-                state, upload = work(visit.sent, visit.slot.state, visit.site, visit.turn)
-        return self.close(visit, state, upload) if found is None else self.close_trained(visit, found)
+                state, upload = work(update.sent, update.slot.state, update.site, update.context)
+        return self.close(update, state, upload) if found is None else self.close_trained(update, found)
 
-    def open(self, task: Task) -> Visit:
-        """Unpack what came, and find the client's rows."""
+    def open(self, task: Task) -> OpenUpdate:
+        """Unpack what came, and find the client's samples."""
         began, exchange, client = time.perf_counter(), self.exchanges[task.exchange], task.client
         with self.at("unpack", task):
             sent = self._sent(exchange, _given(task.down))
             slot: Slot = self.first_slot(client) if task.slot is None else unpack(task.slot)
             site = self.source.site(client, task.round)
             seed = again_folded(self.seed.fold("work", task.exchange, task.round, client), task.again)
-        return Visit(task, exchange, sent, slot, site, Turn(task.round, client, seed), began)
+        return OpenUpdate(task, exchange, sent, slot, site, Context(task.round, client, seed), began)
 
     def _sent(self, exchange: Exchange, frame: bytes) -> object:
         """What was sent. Clients that are sent the very same read it once, unless one of them wrote into it."""
@@ -181,24 +184,24 @@ class ClientSide:
         self._read = (exchange.name, frame, sent, _versions(sent))
         return sent
 
-    def close_trained(self, visit: Visit, found: Visited) -> Outcome:
+    def close_trained(self, update: OpenUpdate, found: Visited) -> Outcome:
         """As :meth:`close`, after a training, which is measured if the task asks for it."""
         state, upload, job, trained = found
-        with self.at("work", visit.task):
-            notes = self._measured(visit, job, trained)
-        return self.close(visit, state, upload, notes)
+        with self.at("work", update.task):
+            notes = self._measured(update, job, trained)
+        return self.close(update, state, upload, notes)
 
-    def close(self, visit: Visit, state: object, upload: object, notes: Mapping[str, Any] = NOTHING) -> Outcome:
+    def close(self, update: OpenUpdate, state: object, upload: object, notes: Mapping[str, Any] = NOTHING) -> Outcome:
         """Pack the upload and what the client keeps."""
-        exchange, slot, task = visit.exchange, visit.slot, visit.task
+        exchange, slot, task = update.exchange, update.slot, update.task
         with self.at("encode", task):
             memory = slot.memory.get(exchange.name)
-            wire, kept = exchange.codec.encode(upload, visit.sent, memory, visit.turn.seed.fold("codec"))
+            wire, kept = exchange.codec.encode(upload, update.sent, memory, update.context.seed.fold("codec"))
             memories = {**slot.memory, exchange.name: kept} if kept is not None else slot.memory
-            frame = pack_into(Wire(visit.site.examples, wire), self.room)
+            frame = pack_into(Wire(update.site.samples, wire), self.room)
             sound = finite(tensors_in(state))
             changed = self._changed(task, slot, Slot(state, memories))
-        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - visit.began, sound=sound, **notes)
+        return Outcome(upload=frame, slot=changed, seconds=time.perf_counter() - update.began, sound=sound, **notes)
 
     @contextmanager
     def at(self, stage: str, task: Task) -> Iterator[None]:
@@ -219,27 +222,31 @@ class ClientSide:
         frame = pack(after, checksum=False)  # it is kept under its sha256
         return None if frame == task.slot else frame
 
-    def _measured(self, visit: Visit, job: Job, trained: Trained) -> dict[str, Any]:
+    def _measured(self, update: OpenUpdate, job: Job, trained: Trained) -> dict[str, Any]:
         notes: dict[str, Any] = {"steps": trained.steps, "loss": trained.loss}
-        turn, measure = visit.turn, visit.task.measure
-        test = self.source.exam(turn.client, "test", turn.round) if measure and turn.client is not None else None
+        context, measure = update.context, update.task.measure
+        test = (
+            self.source.evaluation(context.client, "test", context.round)
+            if measure and context.client is not None
+            else None
+        )
         if test is not None and self.score is not None:
             notes["before"] = self.score(self.method.predict, job.params, test)
             notes["after"] = self.score(self.method.predict, trained.params, test)
         return notes
 
-    def exam(self, exam: Exam) -> Scores:
+    def evaluation(self, evaluation: Evaluation) -> Scores:
         """Scores of the client's deployed model, and of the global one (in every mode, where there are several), on its
-        own held-out rows."""
+        own held-out samples."""
         if self.score is None:
             return {}
-        model = self._deployed(exam)
-        whole = None if exam.whole is None else self._shared_model(exam.whole, _given(exam.down))
+        model = self._deployed(evaluation)
+        whole = None if evaluation.whole is None else self._shared_model(evaluation.whole, _given(evaluation.down))
         scores: Scores = {"deployed": {}, "global": {}}
         equal = whole is not None and self._equal(model, whole)
-        modes = {} if whole is None else self._modes(exam)
-        for split in exam.splits:
-            table = self.source.exam(exam.client, split, exam.round)
+        modes = {} if whole is None else self._modes(evaluation)
+        for split in evaluation.splits:
+            table = self.source.evaluation(evaluation.client, split, evaluation.round)
             if table is None:
                 continue
             scores["deployed"][split] = self.score(self.method.predict, model, table)
@@ -251,11 +258,11 @@ class ClientSide:
                     scores.setdefault(name, {})[split] = self.score(self.method.predict, mode, table)
         return scores
 
-    def _modes(self, exam: Exam) -> dict[str, Params]:
+    def _modes(self, evaluation: Evaluation) -> dict[str, Params]:
         """What the global model could be instead, if the method has modes; all are made of the download."""
         method: Any = self.method
         names = mode_scores(method)
-        found = method.modes(self._shown(_given(exam.down))) if names else {}
+        found = method.modes(self._shown(_given(evaluation.down))) if names else {}
         return {name: found[mode] for mode, name in names.items()}
 
     def _equal(self, model: Params, whole: Params) -> bool:
@@ -263,48 +270,48 @@ class ClientSide:
             self._compared = (model, whole, _equal(model, whole))
         return self._compared[2]
 
-    def _deployed(self, exam: Exam) -> Params:
+    def _deployed(self, evaluation: Evaluation) -> Params:
         """The client's model; equal download and slot give the very same object, so that it stays bound, unless the
-        client selected it by its own rows."""
-        slot = self.first_slot(exam.client) if exam.slot is None else exam.slot
-        if self._last is not None and self._last[0] is exam.down and same(self._last[1], slot):
+        client selected it by its own samples."""
+        slot = self.first_slot(evaluation.client) if evaluation.slot is None else evaluation.slot
+        if self._last is not None and self._last[0] is evaluation.down and same(self._last[1], slot):
             return self._last[2]
         try:
-            model, selected = self._used(exam, unpack(slot).state if isinstance(slot, bytes) else slot.state)
+            model, selected = self._used(evaluation, unpack(slot).state if isinstance(slot, bytes) else slot.state)
         except FedquiltError:
             raise
         except Exception as error:
             name, reason = type(self.method).__name__, f"{type(error).__name__}: {error}"
-            raise ExchangeError(name, "evaluation", "personal_model", exam.client, -1, reason) from error
-        self._last = None if selected or self._rowless(exam.client) else (exam.down, slot, model)
+            raise ExchangeError(name, "evaluation", "personal_model", evaluation.client, -1, reason) from error
+        self._last = None if selected or self._rowless(evaluation.client) else (evaluation.down, slot, model)
         return model
 
     def _rowless(self, client: ClientId) -> bool:
-        """Whether a client is known to have no training rows; others may have some to select a model by."""
+        """Whether a client is known to have no training samples; others may have some to select a model by."""
         return self._training is not None and client not in self._training
 
-    def _used(self, exam: Exam, state: object) -> tuple[Params, bool]:
+    def _used(self, evaluation: Evaluation, state: object) -> tuple[Params, bool]:
         """The model that the client would use now, and whether it selected it."""
-        shown = self._shown(_given(exam.down))
-        found = selected_model(self.method, shown, state, partial(self._own_site, exam))
+        shown = self._shown(_given(evaluation.down))
+        found = selected_model(self.method, shown, state, partial(self._own_site, evaluation))
         return (self.method.personal_model(shown, state), False) if found is None else (found, True)
 
-    def _own_site(self, exam: Exam) -> Site | None:
-        """The training rows of an examined client, if it has any."""
+    def _own_site(self, evaluation: Evaluation) -> Site | None:
+        """The training samples of an evaluated client, if it has any."""
         if self._training is None:
             self._training = frozenset(self.source.ids)
-        return self.source.site(exam.client, exam.round) if exam.client in self._training else None
+        return self.source.site(evaluation.client, evaluation.round) if evaluation.client in self._training else None
 
     def _shared_model(self, frame: bytes, down: bytes) -> Params:
         if self._whole is None or self._whole[0] is not frame or self._whole[1] is not down:
             beside = unpack(frame)
             if not isinstance(beside, Beside):
-                raise FrameError(f"malformed exam: a {type(beside).__name__} instead of a model")
+                raise FrameError(f"malformed evaluation: a {type(beside).__name__} instead of a model")
             self._whole = (frame, down, beside.model(self._shown(down)))
         return self._whole[2]
 
     def _shown(self, down: bytes) -> object:
-        """The download of an exam, read once for both models and for all clients, unless one wrote into it."""
+        """The download of an evaluation, read once for both models and for all clients, unless one wrote into it."""
         if self._seen is None or self._seen[0] is not down or self._seen[2] != _versions(self._seen[1]):
             seen = unpack(down)
             self._seen = (down, seen, _versions(seen))

@@ -9,14 +9,14 @@ from typing import Protocol, runtime_checkable
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
-from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.client import Evaluation, Outcome, Score, Scores, Task
 
 Facts = dict[str, object]  # what is recorded of an engine, by name
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A visit that gave no answer, and why."""
+    """A client update that gave no answer, and why."""
 
     reason: str
 
@@ -25,8 +25,8 @@ class Engine(Protocol):
     """Carries tasks to clients and brings outcomes back in the order asked for.
 
     An engine that ``keeps_states`` leaves clients' states where the clients are: the slots of its tasks and outcomes
-    are the sha256 of the frames, not the frames. One that makes its visits one after another may say so by an attribute
-    ``one_at_a_time = True``: then joules are counted for each of them.
+    are the sha256 of the frames, not the frames. One that makes its client updates one after another may say so by an
+    attribute ``one_at_a_time = True``: then joules are counted for each of them.
     """
 
     name: str
@@ -36,13 +36,15 @@ class Engine(Protocol):
         """Get ready for a run; an engine can serve several runs, one after another."""
         ...
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
-        """Make a visit to each client; outcomes come in the order of ``clients``, as they are ready."""
+        """Make a client update to each client; outcomes come in the order of ``clients``, as they are ready."""
         ...
 
-    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
+    def evaluations(
+        self, clients: Sequence[ClientId], evaluation: Callable[[ClientId], Evaluation]
+    ) -> Iterator[tuple[ClientId, Scores]]:
         """Score each client's model; results come in the order of ``clients``."""
         ...
 
@@ -75,5 +77,5 @@ class Carrier(Protocol):
 
     def carried(self) -> dict[str, int]:
         """Bytes since this was last asked: ``carried_down`` and ``carried_up`` are all that was put into messages, to
-        clients and from them; ``scoring_down`` and ``scoring_up`` are those of exams among them."""
+        clients and from them; ``scoring_down`` and ``scoring_up`` are those of evaluations among them."""
         ...

@@ -1,4 +1,4 @@
-"""What happened in a round: who was visited, what travelled, and who was left out."""
+"""What happened in a round: who was asked, what travelled, and who was left out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedquilt.rounds.traffic import Load
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """The record of one visit: bytes of the real frames, time, and what local training said of itself.
+    """The record of one client update: bytes of the real frames, time, and what local training said of itself.
 
-    ``seconds`` were measured where the client's work was done; ``trip`` is the place of the exchange in the round.
+    ``seconds`` were measured where the client's work was done; ``exchange`` is the place of the exchange in the round.
     """
 
     exchange: str
@@ -22,7 +22,7 @@ class ClientUpdate:
     down: Load
     up: Load
     seconds: float
-    examples: int
+    samples: int
     steps: int | None = None
     loss: float | None = None
     before: object = None
@@ -57,42 +57,42 @@ class RoundLog:
     """What happened in one round; ``phases`` says where its seconds went, ``void`` why the round does not count."""
 
     round: int
-    visits: list[ClientUpdate] = field(default_factory=list)
+    updates: list[ClientUpdate] = field(default_factory=list)
     quarantined: list[Quarantine] = field(default_factory=list)
     seconds: float = 0.0
     phases: list[Phase] = field(default_factory=list)
     void: str | None = None
 
     def of(self, trip: int) -> list[ClientUpdate]:
-        """The visits of one exchange of the round, by its place."""
-        return [v for v in self.visits if v.trip == trip]
+        """The client updates of one exchange of the round, by its place."""
+        return [v for v in self.updates if v.trip == trip]
 
-    def leave_out(self, visit: ClientUpdate, reason: str) -> None:
-        """A visit does not count after all."""
-        self.visits = [v for v in self.visits if v is not visit]
+    def leave_out(self, update: ClientUpdate, reason: str) -> None:
+        """A client update does not count after all."""
+        self.updates = [v for v in self.updates if v is not update]
         self.quarantined.append(
-            Quarantine(self.round, visit.exchange, visit.client, reason, visit.bytes_down, visit.bytes_up)
+            Quarantine(self.round, update.exchange, update.client, reason, update.bytes_down, update.bytes_up)
         )
 
     @property
     def bytes_down(self) -> int:
         """All that was sent to clients, also to those whose replies were quarantined."""
-        return sum(v.bytes_down for v in self.visits) + sum(q.bytes_down for q in self.quarantined)
+        return sum(v.bytes_down for v in self.updates) + sum(q.bytes_down for q in self.quarantined)
 
     @property
     def bytes_up(self) -> int:
         """All that clients sent, also what was quarantined."""
-        return sum(v.bytes_up for v in self.visits) + sum(q.bytes_up for q in self.quarantined)
+        return sum(v.bytes_up for v in self.updates) + sum(q.bytes_up for q in self.quarantined)
 
     @property
     def raw_down(self) -> int:
         """What would have been sent to clients without codecs."""
-        return sum(v.down.raw for v in self.visits) + sum(q.bytes_down for q in self.quarantined)
+        return sum(v.down.raw for v in self.updates) + sum(q.bytes_down for q in self.quarantined)
 
     @property
     def raw_up(self) -> int:
         """What clients would have sent without codecs."""
-        return sum(v.up.raw for v in self.visits) + sum(q.bytes_up for q in self.quarantined)
+        return sum(v.up.raw for v in self.updates) + sum(q.bytes_up for q in self.quarantined)
 
     @property
     def left_out(self) -> set[ClientId]:
@@ -101,10 +101,10 @@ class RoundLog:
 
     def metrics(self) -> dict[str, Any]:
         """The numbers of the round: clients, trainings, their loss weighted by examples, and bytes."""
-        losses = [(v.examples, v.loss) for v in self.visits if v.loss is not None]
+        losses = [(v.samples, v.loss) for v in self.updates if v.loss is not None]
         return {
-            "clients": len({v.client for v in self.visits}),
-            "updates": sum(v.steps is not None for v in self.visits),
+            "clients": len({v.client for v in self.updates}),
+            "updates": sum(v.steps is not None for v in self.updates),
             "train_loss": sum(n * v for n, v in losses) / sum(n for n, _ in losses) if losses else None,
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,

@@ -17,7 +17,7 @@ from functools import cache
 from typing import TypeVar
 
 PHASES = ("broadcast", "train", "upload", "aggregate", "evaluate")
-LEAST = 0.01  # seconds between two looks at the memory, so that many short visits cost little
+LEAST = 0.01  # seconds between two looks at the memory, so that many short client updates cost little
 T = TypeVar("T")
 
 

@@ -13,8 +13,9 @@ from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.errors import ExchangeError, InputError, RoundError
 from fedquilt.records.record import pack
 from fedquilt.rounds.beside import Companion
-from fedquilt.rounds.client import Exam, Score, Scores, one_thread
+from fedquilt.rounds.client import Evaluation, Score, Scores, one_thread
 from fedquilt.rounds.engine import Engine
+from fedquilt.rounds.exchange_run import ExchangeRun
 from fedquilt.rounds.log import ClientUpdate as ClientUpdate
 from fedquilt.rounds.log import Quarantine as Quarantine
 from fedquilt.rounds.log import RoundLog as RoundLog
@@ -24,7 +25,6 @@ from fedquilt.rounds.sender import Carry, Sender
 from fedquilt.rounds.slots import Handles as Handles
 from fedquilt.rounds.slots import MemorySlots as MemorySlots
 from fedquilt.rounds.slots import Slots as Slots
-from fedquilt.rounds.trip import Trip
 
 MOST_VOID = 3  # rounds in a row
 
@@ -98,7 +98,7 @@ class Rounds:
     # One round
 
     def play(self, measure: bool = False, scored: bool = True) -> RoundLog:
-        """Play the next round: the exchanges of its plan, in order; see :class:`fedquilt.rounds.trip.Trip`.
+        """Play the next round: the exchanges of its plan, in order; see :class:`fedquilt.rounds.exchange.Exchange`.
 
         Those ``for_scores`` are made only if models will be ``scored``; ``measure`` has clients score the model before
         and after their training.
@@ -139,14 +139,14 @@ class Rounds:
             meter.to(exchange.name, "aggregate")
             again = sum(earlier is exchange for earlier in plan[:place])
             try:
-                self.state = Trip(self, exchange, log, meter, measure, place, again).play()
+                self.state = ExchangeRun(self, exchange, log, meter, measure, place, again).play()
             except Unsound as error:
                 self._take_back()
                 self._make_void(log, str(error))
                 void += log.of(place)
             self.slots.settle()
-        for visit in void:
-            log.leave_out(visit, f"the round is void: {log.void}")
+        for client_update in void:
+            log.leave_out(client_update, f"the round is void: {log.void}")
 
     def _take_back(self) -> None:
         """Clients' states are again what they were before this exchange."""
@@ -160,7 +160,7 @@ class Rounds:
         if self._void + 1 >= MOST_VOID:
             raise RoundError(
                 f"round {self.done + 1}: {reason}. So it was in {MOST_VOID} rounds in a row. The last good state is "
-                "kept. Try a smaller learning rate, or look into ledger.jsonl for clients to leave out."
+                "kept. Try a smaller learning rate, or look into dropped.jsonl for clients to leave out."
             )
         self._void, log.void = self._void + 1, reason
 
@@ -192,16 +192,16 @@ class Rounds:
     # Scoring
 
     def next_exchange(self) -> Exchange:
-        """The trip whose download a client's present model is made with: the first one of the next round."""
+        """The exchange whose download a client's present model is made with: the first one of the next round."""
         names = self.method.plan(self.state, self.done) or tuple(self.exchanges)
         return self.exchanges[names[0]]
 
-    def examine(
+    def evaluate(
         self, clients: Sequence[ClientId], splits: tuple[str, ...] = ("valid", "test"), with_global: bool = True
     ) -> dict[ClientId, Scores]:
-        """Score the model each client would use now, and the global one, on each client's own rows.
+        """Score the model each client would use now, and the global one, on each client's own samples.
 
-        Every client's score is a pure function of its model and its own rows: batches never span clients, so that
+        Every client's score is a pure function of its model and its own samples: batches never span clients, so that
         all engines give the same numbers.
         """
         with one_thread():
@@ -210,13 +210,13 @@ class Rounds:
             beside = None if whole is None else Companion(whole)
             sender, last = self.sender(exchange, partial(_decoded, exchange)), max(self.done - 1, 0)
 
-            def exam(client: ClientId) -> Exam:
+            def evaluation(client: ClientId) -> Evaluation:
                 sent = sender.done(client)
                 frame = None if beside is None else beside.frame(sent.seen)
-                return Exam(client, sent.frame, self.slots.get(client), frame, splits, last)
+                return Evaluation(client, sent.frame, self.slots.get(client), frame, splits, last)
 
             found = {}
-            for client, scores in self.engine.exams(list(clients), exam):
+            for client, scores in self.engine.evaluations(list(clients), evaluation):
                 found[client] = scores
                 if self.stepped is not None:
                     self.stepped(self.done, "evaluate", len(found), len(clients))

@@ -1,4 +1,4 @@
-"""Where clients' states live between visits."""
+"""Where clients' states live between client updates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedquilt.core.table import ClientId
 
 
 class Slots(Protocol):
-    """Where clients' states live between visits, as frames.
+    """Where clients' states live between client updates, as frames.
 
     What is put can be taken back until it is settled: a reply counts only if the server can take it.
     """

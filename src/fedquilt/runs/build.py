@@ -172,7 +172,7 @@ def _check_lone_rows(method: Method, data: Divided, batch_size: int) -> None:
     try:
         net(net.own(net.init(Seed(0))), rows.rows(rows.all_rows()[:1]), train=True)
     except ValueError as error:
-        cause = f"client {client} has 1 training row" if count == 1 else "train.batch_size is 1"
+        cause = f"client {client} has 1 training sample" if count == 1 else "train.batch_size is 1"
         raise InputError(
             f"This network has BatchNorm, which cannot learn from a batch of one row, and {cause}. Use another norm "
             "(norm = 'group'), give every client at least 2 rows (data.partition.minimum), or larger batches."

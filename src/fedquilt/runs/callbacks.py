@@ -45,7 +45,8 @@ class Callback:
         """
 
     def on_evaluate(self, snapshot: Snapshot) -> Mapping[str, float] | None:
-        """Models were scored (``snapshot.exams``). Numbers that are returned are added to the metrics of the round."""
+        """Models were scored (``snapshot.evaluations``). Numbers that are returned are added to the metrics of the
+        round."""
 
     def on_round_end(self, snapshot: Snapshot) -> None:
         """A round was played, and its rows are written."""

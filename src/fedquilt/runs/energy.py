@@ -1,4 +1,4 @@
-"""Joules of a run: by phase, and by visit where one visit is made at a time."""
+"""Joules of a run: by phase, and by client update where one client update is made at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedquilt.core.table import ClientId, Source
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter, per_change
 from fedquilt.records.limits import upload_limits
 from fedquilt.records.record import Frame, unpack
-from fedquilt.rounds.client import Exam, Outcome, Score, Task
+from fedquilt.rounds.client import Evaluation, Outcome, Score, Task
 from fedquilt.rounds.engine import Engine, Lost, Timed
 from fedquilt.rounds.rounds import ClientUpdate, RoundLog
 
@@ -26,10 +26,10 @@ SERVER_ALONE = "of the server's machine alone: what the sites spend is not count
 
 
 class Metered:
-    """An engine that also reads the meter: waiting for clients counts as 'train', exams as 'evaluate'.
+    """An engine that also reads the meter: waiting for clients counts as 'train', evaluations as 'evaluate'.
 
-    ``visited`` holds the joules and the model change of each visit of the round, where the engine makes one visit at a
-    time in this process; several at once cannot be told apart by counters of the whole machine.
+    ``asked`` holds the joules and the model change of each client update of the round, where the engine makes one
+    client update at a time in this process; several at once cannot be told apart by counters of the whole machine.
     """
 
     def __init__(self, engine: Engine, meter: Meter) -> None:
@@ -40,12 +40,12 @@ class Metered:
         """As the engine."""
         self.engine.begin(method, source, seed, score)
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """As the engine; what is spent until each outcome is here counts."""
         alone = getattr(self.engine, "one_at_a_time", False)
-        outcomes = self.engine.visits(clients, task)
+        outcomes = self.engine.updates(clients, task)
         while True:
             before = self.meter.read()
             pair = next(outcomes, None)
@@ -57,10 +57,12 @@ class Metered:
                 self.visited.append((pair[0], spent, change_in(pair[1].upload)))
             yield pair
 
-    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Row]]:
+    def evaluations(
+        self, clients: Sequence[ClientId], evaluation: Callable[[ClientId], Evaluation]
+    ) -> Iterator[tuple[ClientId, Row]]:
         """As the engine."""
         with self.meter.phase("evaluate"):
-            yield from self.engine.exams(clients, exam)
+            yield from self.engine.evaluations(clients, evaluation)
 
     def saved(self, oldest: int) -> None:
         """As the engine."""
@@ -118,12 +120,12 @@ class Energy:
                 self.changed = {"joules": self.changed["joules"] + joules, "change": self.changed["change"] + change}
         return log
 
-    def of(self, visits: Sequence[ClientUpdate]) -> list[Row]:
-        """What is known of each visit: joules, model change, and their ratio."""
+    def of(self, updates: Sequence[ClientUpdate]) -> list[Row]:
+        """What is known of each client update: joules, model change, and their ratio."""
         known = {} if self._metered is None else {c: (j, d) for c, j, d in self._metered.visited}
-        if len(known) < len(visits) or self._metered is None or len(self._metered.visited) != len(known):
-            return [{} for _ in visits]  # nothing measured, or several trips to a client in one round
-        return [_visit(*known[visit.client]) if visit.client in known else {} for visit in visits]
+        if len(known) < len(updates) or self._metered is None or len(self._metered.visited) != len(known):
+            return [{} for _ in updates]  # nothing measured, or several exchanges to a client in one round
+        return [_client_update(*known[update.client]) if update.client in known else {} for update in updates]
 
     # Resuming, and the end
 
@@ -153,7 +155,7 @@ class Energy:
         }
 
 
-def _visit(joules: float, change: float | None) -> Row:
+def _client_update(joules: float, change: float | None) -> Row:
     known = {"joules": joules}
     if change is None:
         return known

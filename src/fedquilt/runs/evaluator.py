@@ -16,15 +16,15 @@ from fedquilt.metrics.evaluation import common_numbers, summarise
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.rounds import Rounds
 
-Exams = dict[ClientId, Row]
+Evaluations = dict[ClientId, Row]
 COMMON = {"common_test": "global_test", "common_valid": "server_valid"}  # tables that a federation may hold in common
-HEARD = ("valid_", "global_valid_", "common_valid_")  # test rows never steer training
+HEARD = ("valid_", "global_valid_", "common_valid_")  # test samples never steer training
 
 
 class Evaluated(NamedTuple):
     """The scores of each client, and the metrics they make."""
 
-    exams: Exams
+    evaluations: Evaluations
     metrics: Row
 
 
@@ -53,7 +53,7 @@ class Evaluator:
         return self.score is not None and self.used(done)
 
     def clients(self, ids: Sequence[ClientId]) -> tuple[ClientId, ...]:
-        """Who is examined of these: all, or always the same few."""
+        """Who is evaluated of these: all, or always the same few."""
         count = self.settings.clients
         if count is None or count >= len(ids):
             return tuple(ids)
@@ -62,32 +62,35 @@ class Evaluator:
 
     def evaluate(self, rounds: Rounds) -> Evaluated:
         """Score the models after a round; the method hears of validation scores, which may change its state."""
-        exams = rounds.examine(self.clients(rounds.source.examined))
-        metrics = self._metrics(rounds, exams)
+        evaluations = rounds.evaluate(self.clients(rounds.source.evaluated))
+        metrics = self._metrics(rounds, evaluations)
         before = self._served(rounds)
         if self.scheduled(rounds.done):
             heard = {name: value for name, value in metrics.items() if name.startswith(HEARD)}
             rounds.state = self.method.observe(rounds.state, heard)
         mode = self._served(rounds)
         if mode is None:
-            return Evaluated(exams, metrics)
+            return Evaluated(evaluations, metrics)
         if mode != before:
-            exams = self._in_mode(mode, exams)
-            metrics = self._metrics(rounds, exams)
-        return Evaluated(exams, {**metrics, "served": mode})
+            evaluations = self._in_mode(mode, evaluations)
+            metrics = self._metrics(rounds, evaluations)
+        return Evaluated(evaluations, {**metrics, "served": mode})
 
     def _served(self, rounds: Rounds) -> str | None:
         """The mode that the method serves now; None for a method without modes."""
         method: Any = self.method
         return str(method.served(rounds.state)) if mode_scores(method) else None
 
-    def _in_mode(self, mode: str, exams: Exams) -> Exams:
+    def _in_mode(self, mode: str, evaluations: Evaluations) -> Evaluations:
         """Scores where the global model is in this mode: what was served until now may be another."""
         name = mode_scores(self.method)[mode]
-        return {client: {**exam, "global": exam[name]} if name in exam else exam for client, exam in exams.items()}
+        return {
+            client: {**evaluation, "global": evaluation[name]} if name in evaluation else evaluation
+            for client, evaluation in evaluations.items()
+        }
 
-    def _metrics(self, rounds: Rounds, exams: Exams) -> Row:
-        metrics: Row = dict(summarise(exams))
+    def _metrics(self, rounds: Rounds, evaluations: Evaluations) -> Row:
+        metrics: Row = dict(summarise(evaluations))
         whole = rounds.method.global_model(rounds.state)
         for name, held in COMMON.items():
             table: Table | None = getattr(self.federation, held, None)

@@ -17,7 +17,7 @@ class Meters:
     """Makes the rows of ``metrics/phases.jsonl``, and the numbers of a round that come from them.
 
     Seconds by phase are the server's; what a client took was measured where its work was done, and is in the log of
-    visits. Memory is that of the server's process: those of worker processes are in ``result.json``.
+    client updates. Memory is that of the server's process: those of worker processes are in ``result.json``.
     """
 
     def __init__(self, network: Network | None = None) -> None:
@@ -47,8 +47,8 @@ class Meters:
     def _trips(self, log: RoundLog) -> list[TimedExchange]:
         if self.clock is None:
             return []
-        visits = ({name: getattr(visit, name) for name in NEEDED} for visit in log.visits)
-        return self.clock.trips(visits, server_seconds(log.phases))
+        updates = ({name: getattr(update, name) for name in NEEDED} for update in log.updates)
+        return self.clock.trips(updates, server_seconds(log.phases))
 
     def _row(
         self, round: int, phase: Phase, trips: list[TimedExchange], sent: Mapping[tuple[str | None, str], int]
@@ -85,7 +85,7 @@ class Meters:
 def _sent(log: RoundLog) -> dict[tuple[str | None, str], int]:
     """The bytes of each exchange, down and up, also of replies that were left out."""
     found: dict[tuple[str | None, str], int] = {}
-    trips: list[ClientUpdate | Quarantine] = [*log.visits, *log.quarantined]
+    trips: list[ClientUpdate | Quarantine] = [*log.updates, *log.quarantined]
     for one in trips:
         for phase, size in (("broadcast", one.bytes_down), ("upload", one.bytes_up)):
             found[one.exchange, phase] = found.get((one.exchange, phase), 0) + size

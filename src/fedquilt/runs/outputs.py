@@ -33,7 +33,7 @@ from fedquilt.metrics.memory import memory
 from fedquilt.pieces.clustering.result import ClusterResult
 from fedquilt.results.clusters import LOG, by_cluster, clusters_of, row_of, save_clusters
 from fedquilt.results.majority import at_majority, majority_facts
-from fedquilt.results.traffic import model_bytes, traffic_rows, visit_row
+from fedquilt.results.traffic import model_bytes, traffic_rows, update_row
 from fedquilt.rounds.client import one_thread
 from fedquilt.rounds.phases import peak_bytes
 from fedquilt.rounds.rounds import Rounds
@@ -43,7 +43,7 @@ from fedquilt.runs.snapshot import Snapshot, personal_model
 from fedquilt.runs.stages import StageFiles
 from fedquilt.storage.files import file_name, to_json, write_atomic
 from fedquilt.storage.folder import RunFolder
-from fedquilt.storage.logs import CLIENTS, LEDGER, PHASES, ROUNDS, TRAFFIC, VISITS, WITHHELD, write_tables
+from fedquilt.storage.logs import CLIENTS, LEDGER, PHASES, ROUNDS, TRAFFIC, UPDATES, WITHHELD, write_tables
 
 if TYPE_CHECKING:
     from fedquilt.runs.play import Run
@@ -63,7 +63,8 @@ def outputs_of(run: Run, folder: RunFolder, personal_models: bool, checkpoints: 
 
 
 class Logs(Callback):
-    """The rows of each round: of its visits, its traffic, its clients' scores, what was left out, and its metrics."""
+    """The rows of each round: of its client updates, its traffic, its clients' scores, what was left out, and its
+    metrics."""
 
     def __init__(self, run: Run, folder: RunFolder) -> None:
         self.run, self.folder = run, folder
@@ -72,19 +73,19 @@ class Logs(Callback):
         """Write them."""
         done, log, write = snapshot.round, snapshot.log, self.folder.log
         write(WITHHELD, self.run.withheld)
-        write(VISITS, self._visits(snapshot))
-        write(TRAFFIC, traffic_rows(done, log.visits))
-        write(CLIENTS, client_rows(done, snapshot.exams))
+        write(UPDATES, self._updates(snapshot))
+        write(TRAFFIC, traffic_rows(done, log.updates))
+        write(CLIENTS, client_rows(done, snapshot.evaluations))
         write(LEDGER, [{**asdict(q), "round": done} for q in log.quarantined])
         write(ROUNDS, [snapshot.metrics])
         write(PHASES, self.run.meters.rows)
 
-    def _visits(self, snapshot: Snapshot) -> list[Row]:
-        visits, rows = snapshot.log.visits, []
-        for visit, spent in zip(visits, self.run.energy.of(visits), strict=True):
-            scores = {"before": visit.before, "after": visit.after}
+    def _updates(self, snapshot: Snapshot) -> list[Row]:
+        updates, rows = snapshot.log.updates, []
+        for update, spent in zip(updates, self.run.energy.of(updates), strict=True):
+            scores = {"before": update.before, "after": update.after}
             scored = {when: score_row(score) for when, score in scores.items() if score is not None}
-            rows.append({"round": snapshot.round, **visit_row(visit), **spent, **scored})
+            rows.append({"round": snapshot.round, **update_row(update), **spent, **scored})
         return rows
 
 
@@ -105,7 +106,7 @@ class Models(Callback):
             return
         self._global("global")
         rounds = self.run.rounds
-        for client in rounds.source.examined if self.personal else ():
+        for client in rounds.source.evaluated if self.personal else ():
             self._write(rounds.method, personal_model(rounds, client), f"client-{file_name(client)}")
 
     def _global(self, name: str) -> None:
@@ -188,14 +189,16 @@ class ClusterLog(Callback):
 
     def on_round_end(self, snapshot: Snapshot) -> None:
         """The row of the round that was just played."""
-        now, rounds, exams = clusters_of(snapshot.state), self.run.rounds, snapshot.exams
+        now, rounds, evaluations = clusters_of(snapshot.state), self.run.rounds, snapshot.evaluations
         if now is None:
             return
         row = row_of(rounds.done, self._before, now, getattr(self.federation, "groups", None), len(rounds.source.ids))
-        if exams:
+        if evaluations:
             net = getattr(rounds.method, "net", None)
             with one_thread():
-                row["clusters"] = by_cluster(rounds.state, exams, partial(_used_model, rounds), net, self._majority)
+                row["clusters"] = by_cluster(
+                    rounds.state, evaluations, partial(_used_model, rounds), net, self._majority
+                )
             self._save(now)
         self.folder.log(LOG, [row])
 
@@ -216,7 +219,7 @@ class ClusterLog(Callback):
         find = getattr(self.federation, "majority", None)
         if find is None or getattr(self.federation, "classes", None) is None:
             return {}
-        return dict(zip(self.federation.examined, find().clients.tolist(), strict=True))
+        return dict(zip(self.federation.evaluated, find().clients.tolist(), strict=True))
 
 
 def _used_model(rounds: Rounds, client: ClientId) -> Params:
@@ -296,7 +299,10 @@ def environment(method: Method | None = None) -> Row:
 def kernels(net: Net) -> Row:
     """The layers that this library's own kernels compute, and whether steps of training are captured where they can
     be."""
-    return {"fast_kernels": dict(net.fast_layers), "capture": net.tapes.wanted and net.tapes.capture is not False}
+    return {
+        "fast_kernels": dict(net.fast_layers),
+        "capture": net.captured_steps.wanted and net.captured_steps.capture is not False,
+    }
 
 
 def same_kind(one: Row, other: Row) -> bool:

@@ -267,7 +267,7 @@ class Run:
         """Score the models if that is due, and gather the metrics of the round."""
         began, rounds, due = time.perf_counter(), self.rounds, self.evaluator.due(self.done)
         told = self.method.told(rounds.state) if hasattr(self.method, "told") else {}
-        exams, scores = self.evaluator.evaluate(rounds) if due else Evaluated({}, {})
+        evaluations, scores = self.evaluator.evaluate(rounds) if due else Evaluated({}, {})
         self.meters.note(log, time.perf_counter() - began if due else None, self.energy.meter.spent)
         metrics = {
             "round": self.done,
@@ -282,9 +282,9 @@ class Run:
         }
         self.withheld = []
         if self.withhold_test:
-            (metrics, held), exams = apart(metrics), without_tests(exams)
+            (metrics, held), evaluations = apart(metrics), without_tests(evaluations)
             self.withheld = [held] if due else []
-        snapshot = Snapshot(self.done, rounds.state, metrics, log, exams, rounds)
+        snapshot = Snapshot(self.done, rounds.state, metrics, log, evaluations, rounds)
         for numbers in self.callbacks.call("on_evaluate", snapshot) if due else ():
             metrics.update(numbers or {})
         self._follow(metrics, due)

@@ -25,15 +25,15 @@ class Snapshot:
         round: How many rounds are done.
         state: The server's state.
         metrics: The numbers of this round; those of an evaluation only when one was due.
-        log: Every visit of the round: bytes, time, loss; and what was quarantined.
-        exams: Scores per client, when an evaluation was due.
+        log: Every client update of the round: bytes, time, loss; and what was quarantined.
+        evaluations: Scores per client, when an evaluation was due.
     """
 
     round: int
     state: Any
     metrics: Row
     log: RoundLog
-    exams: dict[ClientId, Row]
+    evaluations: dict[ClientId, Row]
     _rounds: Rounds = field(repr=False)
 
     def _current(self) -> Rounds:
@@ -56,7 +56,7 @@ class Snapshot:
         return self._current().digest()
 
     def global_model(self) -> Params | None:
-        """What a stranger would be given now."""
+        """What a new client would be given now."""
         return self._rounds.method.global_model(self.state)
 
     def personal_model(self, client: ClientId) -> Params:
@@ -75,7 +75,7 @@ def personal_model(rounds: Rounds, client: ClientId) -> Params:
 
 
 def _site(rounds: Rounds, client: ClientId) -> Site | None:
-    """The rows that exams would let the client look at."""
+    """The rows that evaluations would let the client look at."""
     return rounds.source.site(client, max(rounds.done - 1, 0)) if client in rounds.source.ids else None
 
 

@@ -47,7 +47,7 @@ def models_of(rounds: Rounds) -> tuple[Params, ...]:
     """The clients' models, where there is no global one and their states are here."""
     if rounds.method.global_model(rounds.state) is not None or rounds.engine.keeps_states:
         return ()
-    return tuple(personal_model(rounds, client) for client in rounds.source.examined)
+    return tuple(personal_model(rounds, client) for client in rounds.source.evaluated)
 
 
 def stages_in(run: Path) -> list[Stage]:

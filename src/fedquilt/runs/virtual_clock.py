@@ -22,11 +22,11 @@ from fedquilt.errors import ConfigError, InputError
 from fedquilt.results.statistics.targets import costs_until
 from fedquilt.results.views import RunView, views_in
 from fedquilt.rounds.phases import Phase
-from fedquilt.storage.logs import PHASES, VISITS, rows_by_round
+from fedquilt.storage.logs import PHASES, UPDATES, rows_by_round
 from fedquilt.storage.slots import client_id
 
 PARTS = ("broadcast", "train", "upload", "aggregate")  # download, work, upload, server
-NEEDED = ("trip", "exchange", "client", "bytes_down", "bytes_up", "seconds", "steps")  # of a visit
+NEEDED = ("trip", "exchange", "client", "bytes_down", "bytes_up", "seconds", "steps")  # of a client update
 SERVER = ("broadcast", "upload", "aggregate")  # phases of the server's own work
 
 
@@ -57,13 +57,13 @@ class TimedExchange:
 
 
 class VirtualClock:
-    """Times rounds by their visits.
+    """Times rounds by their client updates.
 
     Example:
         >>> clock = VirtualClock(Network(uplink_mbps=8, latency_ms=100, seconds_per_step=0.5))
-        >>> visit = {"exchange": "train", "trip": 0, "client": 7, "bytes_down": 1000, "bytes_up": 10**6,
+        >>> client update = {"exchange": "train", "exchange": 0, "client": 7, "bytes_down": 1000, "bytes_up": 10**6,
         ...          "seconds": 0.01, "steps": 4}
-        >>> [trip.seconds for trip in clock.trips([visit], {})]  # 0.1 + 4 * 0.5 + 0.1 + 8e6 / 8e6
+        >>> [exchange.seconds for exchange in clock.exchanges([client update], {})]  # 0.1 + 4 * 0.5 + 0.1 + 8e6 / 8e6
         [3.2]
     """
 
@@ -95,12 +95,12 @@ class VirtualClock:
             profile.compute_scale / factors[2],
         )
 
-    def trips(self, visits: Iterable[Mapping[str, JSON]], server: Mapping[str, float]) -> list[TimedExchange]:
-        """The exchanges of one round, from its visits (rows of metrics/visits.jsonl) and the seconds that the server
-        worked for each exchange."""
+    def trips(self, updates: Iterable[Mapping[str, JSON]], server: Mapping[str, float]) -> list[TimedExchange]:
+        """The exchanges of one round, from its client updates (rows of metrics/client_updates.jsonl) and the seconds
+        that the server worked for each exchange."""
         slowest: dict[tuple[int, str], tuple[float, float, float]] = {}
-        for visit in visits:
-            key, parts = (visit.get("trip", 0), visit["exchange"]), self._parts(visit)
+        for update in updates:
+            key, parts = (update.get("trip", 0), update["exchange"]), self._parts(update)
             if key not in slowest or sum(parts) > sum(slowest[key]):
                 slowest[key] = parts
         names = [name for _, name in slowest]
@@ -109,10 +109,13 @@ class VirtualClock:
             for trip, name in sorted(slowest)
         ]
 
-    def _parts(self, visit: Mapping[str, JSON]) -> tuple[float, float, float]:
-        device, step = self.device(visit["client"]), self.network.seconds_per_step
-        work = visit["seconds"] if step is None else step * (visit["steps"] or 0)
-        down, up = (device.latency + visit["bytes_down"] * device.down, device.latency + visit["bytes_up"] * device.up)
+    def _parts(self, update: Mapping[str, JSON]) -> tuple[float, float, float]:
+        device, step = self.device(update["client"]), self.network.seconds_per_step
+        work = update["seconds"] if step is None else step * (update["steps"] or 0)
+        down, up = (
+            device.latency + update["bytes_down"] * device.down,
+            device.latency + update["bytes_up"] * device.up,
+        )
         return down, work * device.work, up
 
     def _server(self, measured: float) -> float:
@@ -157,7 +160,7 @@ def network_of(view: RunView, changes: Sequence[str]) -> Network:
 def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> list[Row]:
     """For each run of a folder: virtual seconds in all, and until the mean test accuracy reaches the target.
 
-    Nothing is written: the visits of the run say what travelled and how long clients worked.
+    Nothing is written: the client updates of the run say what travelled and how long clients worked.
     """
     views = [view for view in views_in(folder) if view.rounds]
     if not views:
@@ -183,12 +186,12 @@ def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> lis
 
 def by_round(clock: VirtualClock, view: RunView) -> dict[int, float]:
     """Virtual seconds since the beginning at the end of each round."""
-    visits, phases = rows_by_round(view.rows(VISITS)), rows_by_round(view.rows(PHASES))
+    updates, phases = rows_by_round(view.rows(UPDATES)), rows_by_round(view.rows(PHASES))
     total, found = 0.0, {}
     for row in view.rounds:
         number = row["round"]
         known = [Phase(p["exchange"], p["phase"], p["seconds"]) for p in phases.get(number, []) if "seconds" in p]
-        here = [{**v, "client": client_id(v["client"])} for v in visits.get(number, [])]
+        here = [{**v, "client": client_id(v["client"])} for v in updates.get(number, [])]
         total += sum(trip.seconds for trip in clock.trips(here, server_seconds(known)))
         found[number] = total
     return found

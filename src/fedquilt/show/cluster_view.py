@@ -100,7 +100,7 @@ def _scores(found: Mapping[str, JSON]) -> None:
         table.add_row(str(row["cluster"]), str(len(row["members"])), *_numbers(row, first, others), *more)
     show_table(table)
     say(
-        "Means over clients, ± 95 % for the number of test rows; std, least: over clients; far: from the cluster's "
+        "Means over clients, ± 95 % for the number of test samples; std, least: over clients; far: from the cluster's "
         "embedding to the common one."
     )
 
@@ -121,7 +121,7 @@ def _met(found: Mapping[str, JSON]) -> None:
     told = "" if not found["placed"] else placed_words(found["placed"])
     if told:
         rest = found["placed"].get("of", 0) > found["placed"]["clients"]
-        say(told + ("; the others are scored with the model of lowest loss on their training rows" if rest else ""))
+        say(told + ("; the others are scored with the model of lowest loss on their training samples" if rest else ""))
     if found["planted"] is not None:
         met = ", ".join(f"{n} {v:.3f}" for n, v in found["planted"].items())
         say(f"planted groups{f' ({told})' if told else ''}: {met}")

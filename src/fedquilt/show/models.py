@@ -77,18 +77,18 @@ TIERS = (
 
 
 def tails_tables(found: Mapping[str, JSON]) -> None:
-    """The common test set and the clients' own rows, in every mode."""
+    """The common test set and the clients' own samples, in every mode."""
     if found["global"]:
         _by_mode(f"{found['method']}, {found['rounds']} rounds: common test set, %", found["global"])
     for how in ("plain", "masked"):
         rows = {name: kinds[how] for name, kinds in found["clients"].items()}
-        what = "all classes" if how == "plain" else "only classes that the client has training rows of"
-        _by_mode(f"mean over {found['examined']} clients, own test rows, {what}, %", rows)
-    say("± is the 95 % interval that the number of test rows leaves.")
+        what = "all classes" if how == "plain" else "only classes that the client has training samples of"
+        _by_mode(f"mean over {found['examined']} clients, own test samples, {what}, %", rows)
+    say("± is the 95 % interval that the number of test samples leaves.")
     groups = found["groups"]["by_share"]
     say("groups by share of rows: " + "; ".join(f"{name} {classes}" for name, classes in groups.items()))
     if found["fallback"]:
-        say(f"never visited, so with the realigned global head: {found['fallback']}")
+        say(f"never asked, so with the realigned global head: {found['fallback']}")
     if "collapse" in found:
         measures = found["collapse"]
         say(
@@ -98,7 +98,7 @@ def tails_tables(found: Mapping[str, JSON]) -> None:
 
 
 def _by_mode(title: str, rows: Mapping[str, Mapping[str, JSON]]) -> None:
-    """Columns: the measures, then the groups by share and by count of training rows."""
+    """Columns: the measures, then the groups by share and by count of training samples."""
     first = next(iter(rows.values()))
     share = metric(PRIMARY)
     names = {name: short for name, short in MEASURES.items() if name in first}

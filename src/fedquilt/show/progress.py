@@ -111,7 +111,7 @@ class Bar:
 def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
     """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores.
 
-    Where test scores are withheld, or clients have no test rows, the accuracy is the next one there is, by name.
+    Where test scores are withheld, or clients have no test samples, the accuracy is the next one there is, by name.
     """
     if not any(name in metrics for name, _ in (("test_loss", ""), *SCORED)):
         return ""

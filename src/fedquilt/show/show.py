@@ -42,7 +42,7 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
     if in_messages(result):
         say(in_messages(result))
     if result["quarantined"]:
-        say(f"{result['quarantined']} replies were left out; {folder}/ledger.jsonl says why.")
+        say(f"{result['quarantined']} replies were left out; {folder}/dropped.jsonl says why.")
     for name, lost in missing_of(result).items():
         say(f"{name}: {lost_in_words(lost)}")
     _told(folder)
@@ -56,7 +56,7 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
 def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
     """The scores at the chosen round and at the last, above those of the majority class."""
     best, last = result.get("best") or {}, result.get("last") or {}
-    how = "chosen on validation" if validated(result) else "no validation rows to choose on"
+    how = "chosen on validation" if validated(result) else "no validation samples to choose on"
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
     for title in (f"round {result['best_round']} ({how})", f"round {result['rounds']} (last)"):
@@ -68,7 +68,7 @@ def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
         table.add_row(*majority, style="dim")
     show_table(table)
     if any(name.endswith(ROWS_HALF) for name in last):
-        say("± is the 95 % interval that the number of test rows leaves.")
+        say("± is the 95 % interval that the number of test samples leaves.")
 
 
 def _majority(result: Mapping[str, JSON], last: Mapping[str, JSON]) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def newcomers_table(found: Mapping[str, JSON]) -> None:
             say(f"{mode}: {row['refused']}")
     starts = {row["start"] for row in found["modes"].values() if "start" in row}
     if "fresh client" in starts:
-        say("There is no global model: newcomers start from what a client has before its first visit.")
+        say("There is no global model: newcomers start from what a client has before its first client update.")
 
 
 def stream_tables(stream: Stream, found: Mapping[str, JSON]) -> None:
@@ -176,7 +176,7 @@ def partition_table(federation: Federation, picture: Path) -> None:
 
     counts = np.asarray(federation.label_counts("train"))
     shown = min(len(counts), 30)
-    table = Table(title=f"training rows of {len(counts)} clients by label", title_justify="left")
+    table = Table(title=f"training samples of {len(counts)} clients by label", title_justify="left")
     table.add_column("client")
     labels = _fitting(counts[:shown], max(len(str(c)) for c in federation.ids[:shown]))
     for label in range(labels):

@@ -78,9 +78,9 @@ def _notes(summary: Mapping[str, JSON]) -> None:
 def _how(summary: Mapping[str, JSON]) -> None:
     """How the numbers came about, and where there is more."""
     interval = (
-        "± is the 95 % t-interval over seeds; of other columns than accuracy also that of the number of test rows. "
+        "± is the 95 % t-interval over seeds; of other columns than accuracy also that of the number of test samples. "
         if len(summary["seeds"]) > 1
-        else "One seed: no interval. ± of other columns than accuracy is the 95 % interval of the number of test rows. "
+        else "One seed: no interval. ± of other columns than accuracy is the 95 % interval of the number of test samples. "
     )
     mean = "Mean over clients" if summary["measure"] == "accuracy" else "Global model on the common test set"
     say(f"{mean}, at the {chosen(summary['chosen_on'] == 'validation')}. {interval}Traffic and time per run.")
@@ -124,7 +124,7 @@ def _explain(summary: Mapping[str, JSON], others: bool, clients: bool) -> None:
     if any(_placed(row) for row in summary["rows"]):
         say(
             "ARI is over the clients that were placed in a cluster; those never asked are scored with the model of "
-            "lowest loss on their training rows."
+            "lowest loss on their training samples."
         )
     if others and not clients:
         say(

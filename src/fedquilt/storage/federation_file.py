@@ -15,9 +15,9 @@ MOST = 500_000  # clients times classes, above which the counts are left out
 
 
 def constants(federation: Any) -> dict[ClientId, float]:
-    """Each client's test accuracy with its commonest training label; without those that have no test rows."""
+    """Each client's test accuracy with its commonest training label; without those that have no test samples."""
     values = federation.majority().clients.tolist()
-    return {c: v for c, v in zip(federation.examined, values, strict=True) if v == v}
+    return {c: v for c, v in zip(federation.evaluated, values, strict=True) if v == v}
 
 
 def write_federation(folder: Path, federation: Any) -> None:

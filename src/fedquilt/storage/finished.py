@@ -32,29 +32,29 @@ def in_messages(found: Mapping[str, JSON]) -> str:
 
 
 _ROWS = {
-    "common_valid": "the server's validation rows",
-    "global_valid": "clients' validation rows",
+    "common_valid": "the server's validation samples",
+    "global_valid": "clients' validation samples",
     "common_test": "the common test set",
-    "global_test": "clients' test rows",
+    "global_test": "clients' test samples",
 }
 _SUMMARIES = ("pooled", "std", "worst10", "half_95")  # of one model: no modes
 
 
 def on_validation(numbers: Mapping[str, JSON], id: str = PRIMARY) -> float | None:
-    """A round's metric on validation rows: clients', or the server's where they have none."""
+    """A round's metric on validation samples: clients', or the server's where they have none."""
     found: float | None = numbers.get(f"valid_{id}", numbers.get(f"common_valid_{id}"))
     return found
 
 
 def validated(result: Mapping[str, JSON]) -> bool:
-    """Was the best round of this result chosen on validation rows, clients' or the server's? Else it is the last
+    """Was the best round of this result chosen on validation samples, clients' or the server's? Else it is the last
     one."""
     return on_validation(result.get("best") or {}, result.get("chosen_by", PRIMARY)) is not None
 
 
 def chosen(on_validation: bool) -> str:
     """Which round a table shows, in words."""
-    return "round chosen on validation" if on_validation else "last round scored (there are no validation rows)"
+    return "round chosen on validation" if on_validation else "last round scored (there are no validation samples)"
 
 
 def modes_over(rounds: Sequence[Mapping[str, JSON]]) -> Row:
@@ -77,5 +77,5 @@ def modes_line(metrics: Mapping[str, JSON]) -> str | None:
         modes = [f"{mode} {100 * v:.1f}" for mode, v in found.items() if not mode.endswith(_SUMMARIES)]
         told += [f"on {rows} {', '.join(modes)}"] if modes else []
     if not any("validation" in line for line in told):
-        told.append("there are no validation rows to choose a mode on")
+        told.append("there are no validation samples to choose a mode on")
     return f"global model: {metrics['served']}; accuracy in % of all modes {'; '.join(told)}"

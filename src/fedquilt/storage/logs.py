@@ -19,10 +19,10 @@ from typing import Any
 from fedquilt.core.plain import JSON, Row
 from fedquilt.storage.files import to_json, write_atomic
 
-ROUNDS, CLIENTS, VISITS = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/visits.jsonl"
+ROUNDS, CLIENTS, UPDATES = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/client_updates.jsonl"
 CLUSTERS, TRAFFIC, PHASES = "metrics/clusters.jsonl", "metrics/traffic.jsonl", "metrics/phases.jsonl"
-WITHHELD, LEDGER = "metrics/withheld.jsonl", "ledger.jsonl"
-LOGS = (ROUNDS, CLIENTS, VISITS, CLUSTERS, TRAFFIC, PHASES, WITHHELD, LEDGER)
+WITHHELD, LEDGER = "metrics/withheld.jsonl", "dropped.jsonl"
+LOGS = (ROUNDS, CLIENTS, UPDATES, CLUSTERS, TRAFFIC, PHASES, WITHHELD, LEDGER)
 ONE_A_ROUND = (ROUNDS, CLUSTERS, WITHHELD)
 _LONGEST = 10**9  # rounds
 _LARGEST = 1e300
@@ -66,11 +66,11 @@ def _is_group(value: object) -> bool:
 _NEEDED: dict[str, dict[str, Callable[[object], bool]]] = {
     ROUNDS: {"bytes_up": _is_number, "bytes_down": _is_number, "seconds": _is_number, "clients": _is_number},
     CLIENTS: {"client": _is_id, "model": _is_text, "split": _is_text},
-    VISITS: {
+    UPDATES: {
         "client": _is_id,
         "exchange": _is_text,
         "seconds": _is_number,
-        "examples": _is_number,
+        "samples": _is_number,
         "bytes_up": _is_number,
         "bytes_down": _is_number,
     },

@@ -17,7 +17,7 @@ from fedquilt.storage.logs import (
     ONE_A_ROUND,
     PHASES,
     ROUNDS,
-    VISITS,
+    UPDATES,
     Extent,
     extent_of,
     fault,
@@ -144,26 +144,26 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, JSON], missing: Missin
 
 def _from_others(folder: Path, wanted: set[int], missing: Missing) -> dict[int, Row]:
     """The rows of these rounds that the other logs tell of, if these lack nothing of them."""
-    told_by = (VISITS, LEDGER, PHASES, CLIENTS)
+    told_by = (UPDATES, LEDGER, PHASES, CLIENTS)
     gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
     others = {name: rows_by_round(read(folder, name)) for name in told_by}
-    told = others[VISITS].keys() | others[LEDGER].keys()
+    told = others[UPDATES].keys() | others[LEDGER].keys()
     return {r: _row(r, {name: found.get(r, []) for name, found in others.items()}) for r in (wanted - gone) & told}
 
 
 def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
     """The row of a round, as far as the others tell it."""
-    visits, ledger, phases = logs[VISITS], logs[LEDGER], logs[PHASES]
-    losses = [(v["examples"], v["loss"]) for v in visits if v.get("loss") is not None]
-    examples = sum(n for n, _ in losses)
-    sent = {name: _sum(visits, name) + _sum(ledger, f"bytes_{name.partition('_')[2]}") for name in _SUMS}
+    updates, ledger, phases = logs[UPDATES], logs[LEDGER], logs[PHASES]
+    losses = [(v["samples"], v["loss"]) for v in updates if v.get("loss") is not None]
+    samples = sum(n for n, _ in losses)
+    sent = {name: _sum(updates, name) + _sum(ledger, f"bytes_{name.partition('_')[2]}") for name in _SUMS}
     spent = _seconds(phases)
     whole = sum(spent.values())
     return {
         "round": round,
-        "clients": len({str(v["client"]) for v in visits}),
-        "updates": sum(v.get("steps") is not None for v in visits),
-        "train_loss": sum(n * loss for n, loss in losses) / examples if examples else None,
+        "clients": len({str(v["client"]) for v in updates}),
+        "updates": sum(v.get("steps") is not None for v in updates),
+        "train_loss": sum(n * loss for n, loss in losses) / samples if samples else None,
         **sent,
         "quarantined": len(ledger),
         **_scores(logs[CLIENTS]),

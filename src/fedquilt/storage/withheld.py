@@ -10,11 +10,11 @@ from fedquilt.core.table import ClientId
 from fedquilt.storage.folder import RunFolder
 from fedquilt.storage.logs import WITHHELD as LOG
 
-Exams = Mapping[ClientId, Mapping[str, JSON]]
+Evaluations = Mapping[ClientId, Mapping[str, JSON]]
 
 
 def is_test(name: str) -> bool:
-    """Whether a number of a round was taken on test rows: test_..., global_test_... or common_test_..."""
+    """Whether a number of a round was taken on test samples: test_..., global_test_... or common_test_..."""
     return "test" in name.split("_")[:2]
 
 
@@ -24,11 +24,11 @@ def apart(metrics: Mapping[str, JSON]) -> tuple[Row, Row]:
     return shown, {"round": metrics["round"], **{n: v for n, v in metrics.items() if is_test(n)}}
 
 
-def without_tests(exams: Exams) -> dict[ClientId, Row]:
-    """Clients' scores without those on test rows."""
+def without_tests(evaluations: Evaluations) -> dict[ClientId, Row]:
+    """Clients' scores without those on test samples."""
     return {
-        client: {model: {k: v for k, v in splits.items() if k != "test"} for model, splits in exam.items()}
-        for client, exam in exams.items()
+        client: {model: {k: v for k, v in splits.items() if k != "test"} for model, splits in evaluation.items()}
+        for client, evaluation in evaluations.items()
     }
 
 

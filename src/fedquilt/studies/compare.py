@@ -68,7 +68,7 @@ def compare(config: Config, audience: Audience | None = None) -> Row:
 
 
 def _common_only(config: Config) -> bool:
-    """Whether clients have no test rows of their own."""
+    """Whether clients have no test samples of their own."""
     return config.data.test == 0 and not config.data.local_tests
 
 
@@ -79,7 +79,7 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
     if getattr(federation, "global_test", None) is None:
         raise ConfigError(
             [
-                "data.test: a comparison needs test rows, got 0.0, and these data have no test set of their own; give "
+                "data.test: a comparison needs test samples, got 0.0, and these data have no test set of their own; give "
                 "clients a share (data.test=0.2), or hold back a common one (data.common_test=0.2)"
             ]
         )
@@ -89,7 +89,7 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
             raise ConfigError(
                 [
                     f"data.test: got 0.0, so methods are compared by their global model on the common test set, and "
-                    f"{cell.label} has none: what its clients use is their own; leave it out, or give clients test rows"
+                    f"{cell.label} has none: what its clients use is their own; leave it out, or give clients test samples"
                 ]
             )
 

@@ -1,4 +1,4 @@
-"""A sweep: every point with every seed, on one federation; the best point is chosen on validation rows alone."""
+"""A sweep: every point with every seed, on one federation; the best point is chosen on validation samples alone."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _check(config: Config) -> None:
             "or a section [sweep.space] in the recipe."
         )
     if not config.data.valid and not config.data.common_valid:
-        raise ConfigError(["data.valid: a sweep chooses on validation rows, and there are none"])
+        raise ConfigError(["data.valid: a sweep chooses on validation samples, and there are none"])
     problems = []
     for name in config.sweep.space:
         first = name.partition(".")[0]
@@ -211,7 +211,7 @@ def conclude(config: Config, top: Path, points: Sequence[Point], failed: Sequenc
         "report": str(top / "report.html"),
         "recipe": str(top / "best.toml"),
     }
-    told = f"# fedquilt run {top.name}/best.toml\n# chosen by a sweep on validation rows: {best['label']}\n"
+    told = f"# fedquilt run {top.name}/best.toml\n# chosen by a sweep on validation samples: {best['label']}\n"
     write_atomic(top / "best.toml", (told + dump(points[best["point"]].config)).encode())
     write_atomic(top / "sweep.csv", as_csv(rows).encode())
     draw(rows, list(config.sweep.space), top / "parameters")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedquilt.core.exchange import Exchange, Method, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Method, Reply
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.core.train import Job, Train, Trained
@@ -98,15 +98,20 @@ def played(method: Method, source: Source, rounds: int) -> Play:
         exchanges = {e.name: watched(e, found) for e in method.exchanges()}
         for round in range(rounds):
             for name in method.plan(state, round):
-                turn = Turn(round, None, seed.fold(round, name), len(source.ids))
-                trip = visited(exchanges[name], state, clients, source, turn, found)
+                context = Context(round, None, seed.fold(round, name), len(source.ids))
+                trip = visited(exchanges[name], state, clients, source, context, found)
                 state, clients = trip.next, dict(zip(clients, trip.after, strict=True))
                 trips.append(trip)
     return Play(tuple(trips), tuple(dict.fromkeys(found)))
 
 
 def visited(
-    exchange: Exchange, state: object, clients: Mapping[ClientId, object], source: Source, turn: Turn, found: list[str]
+    exchange: Exchange,
+    state: object,
+    clients: Mapping[ClientId, object],
+    source: Source,
+    context: Context,
+    found: list[str],
 ) -> PlayedExchange:
     """One exchange with all of these clients, whose states are given."""
     trip, replies = PlayedExchange(exchange, state), list[Reply[object]]()
@@ -114,24 +119,24 @@ def visited(
     data = mark(share())
     for client, mine in clients.items():
         sent = exchange.down(state, client)
-        site, kept = source.site(client, turn.round), mark(state)
-        after, upload = exchange.work(sent, mine, site, Turn(turn.round, client, turn.seed.fold(client)))
+        site, kept = source.site(client, context.round), mark(state)
+        after, upload = exchange.work(sent, mine, site, Context(context.round, client, context.seed.fold(client)))
         if (kept, data) != (mark(state), mark(share())):
             found.append(f"exchange '{exchange.name}', work changes the server's state or the client's data.")
         trip.sent.append(sent)
         trip.before.append(mine)
         trip.after.append(after)
         trip.uploads.append(upload)
-        replies.append(Reply(client, site.examples, upload))
-    trip.next = _heard(trip, replies, turn, found)
+        replies.append(Reply(client, site.samples, upload))
+    trip.next = _heard(trip, replies, context, found)
     return trip
 
 
-def _heard(trip: PlayedExchange, replies: Iterable[Reply[object]], turn: Turn, found: list[str]) -> object:
+def _heard(trip: PlayedExchange, replies: Iterable[Reply[object]], context: Context, found: list[str]) -> object:
     """The state after the replies, which must stay as they are."""
     given = [trip.uploads, trip.after, trip.sent]
     before = [mark(values) for values in given]
-    state = trip.exchange.up(trip.state, iter(replies), turn)
+    state = trip.exchange.up(trip.state, iter(replies), context)
     if before != [mark(values) for values in given]:
         found.append(f"exchange '{trip.exchange.name}', up changes the uploads, or what they share with a client.")
     return state

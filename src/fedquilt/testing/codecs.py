@@ -124,17 +124,17 @@ def _changed(what: str, function: Callable[[], object], **given: object) -> Prob
 
 
 def remembers(trial: CodecTrial) -> Problems:
-    """With the memory of the visits before it, a message is still one; with none, as of a new client, too."""
+    """With the memory of the client updates before it, a message is still one; with none, as of a new client, too."""
     memory = trial.coded[1]
     if memory is None and getattr(trial.codec, "needs_memory", False):
         yield "It says that it needs a memory, but encode gives none."
         return
     if memory is None:
         raise SkipTest("it has no memory")
-    for visit in range(1, 4):
-        wire, memory = trial.encoded(memory=unpack(pack(memory)), seed=visit)
+    for update in range(1, 4):
+        wire, memory = trial.encoded(memory=unpack(pack(memory)), seed=update)
         if form(trial.decoded(wire)) != form(trial.upload):
-            yield f"With the memory of {visit} visits, the message has another form."
+            yield f"With the memory of {update} client updates, the message has another form."
 
 
 def stays_within_limits(trial: CodecTrial) -> Problems:

@@ -64,7 +64,7 @@ def same_as_local(trial: EngineTrial) -> Problems:
     for what, method in methods().items():
         found, expected = trial.run(method), trial.local(method)
         if found.digests != expected.digests:
-            yield f"{what}: the digests are not those of 'local'. Is every visit a function of its task alone?"
+            yield f"{what}: the digests are not those of 'local'. Is every client update a function of its task alone?"
         names = sorted(n for n in expected.numbers if found.numbers.get(n) != expected.numbers[n])
         if names:
             yield f"{what}: other numbers than on 'local': {', '.join(names)}."
@@ -84,10 +84,10 @@ def tells_of_errors(trial: EngineTrial) -> Problems:
 
 
 def tells_of_lost_clients(trial: EngineTrial) -> Problems:
-    """A client whose process dies at every visit is left out with a reason; the run is that without it."""
+    """A client whose process dies at every client update is left out with a reason; the run is that without it."""
     found = trial.run(Deadly(base=fedavg(), client=LOST))
     if found.digest == trial.local(fedavg()).digest:
-        raise SkipTest("visits are made in this process")
+        raise SkipTest("client updates are made in this process")
     yield from _left_out(trial, found, LOST)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Cohort, Exchange, Method, Turn
+from fedquilt.core.exchange import Cohort, Context, Exchange, Method
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -22,8 +22,8 @@ from fedquilt.rounds.client import Outcome, Task
 from fedquilt.rounds.engine import Lost
 
 STRAY = "stray"
-Visits = Iterator[tuple[ClientId, Outcome | Lost]]
-Work = Callable[[Any, Any, Site, Turn], tuple[Any, Any]]  # of an exchange
+Updates = Iterator[tuple[ClientId, Outcome | Lost]]
+Work = Callable[[Any, Any, Site, Context], tuple[Any, Any]]  # of an exchange
 
 
 # Uploads
@@ -88,9 +88,9 @@ class Corrupted:
     client: ClientId
     kind: str
 
-    def __call__(self, download: object, client: object, site: Site, turn: Turn) -> tuple[object, object]:
-        state, upload = self.work(download, client, site, turn)
-        return state, CORRUPTIONS[self.kind](upload) if turn.client == self.client else upload
+    def __call__(self, download: object, client: object, site: Site, context: Context) -> tuple[object, object]:
+        state, upload = self.work(download, client, site, context)
+        return state, CORRUPTIONS[self.kind](upload) if context.client == self.client else upload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,20 +138,21 @@ class Killing:
     marker: str | None
     home: int
 
-    def __call__(self, download: object, client: object, site: Site, turn: Turn) -> tuple[object, object]:
-        if turn.client == self.client and os.getpid() != self.home:
+    def __call__(self, download: object, client: object, site: Site, context: Context) -> tuple[object, object]:
+        if context.client == self.client and os.getpid() != self.home:
             if self.marker is None:
                 os.kill(os.getpid(), signal.SIGKILL)
             elif not Path(self.marker).exists():
                 Path(self.marker).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-        state, upload = self.work(download, client, site, turn)
+        state, upload = self.work(download, client, site, context)
         return state, upload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deadly(Wraps):
-    """The base, but a visit to one client ends the process that makes it, unless that is the one that made this."""
+    """The base, but a client update to one client ends the process that makes it, unless that is the one that made
+    this."""
 
     base: Method
     client: ClientId
@@ -172,10 +173,10 @@ class FailingWork:
     work: Work
     client: ClientId
 
-    def __call__(self, download: object, client: object, site: Site, turn: Turn) -> tuple[object, object]:
-        if turn.client == self.client:
+    def __call__(self, download: object, client: object, site: Site, context: Context) -> tuple[object, object]:
+        if context.client == self.client:
             raise ValueError("this client was told to fail")
-        state, upload = self.work(download, client, site, turn)
+        state, upload = self.work(download, client, site, context)
         return state, upload
 
 
@@ -201,23 +202,23 @@ class Tampering(Local):
         super().__init__()
         self.client, self.change = client, change
 
-    def visits(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Visits:
+    def updates(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Updates:
         """As local, but for one frame."""
-        for client, outcome in super().visits(clients, task):
+        for client, outcome in super().updates(clients, task):
             if client == self.client and isinstance(outcome, Outcome):
                 outcome = replace(outcome, upload=self.change(bytes(outcome.upload)))
             yield client, outcome
 
 
 class Shuffled(Local):
-    """Visits clients in a random order and hands the outcomes back in the order asked for."""
+    """Client updates clients in a random order and hands the outcomes back in the order asked for."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.draw = Seed(seed).numpy()
 
-    def visits(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Visits:
+    def updates(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Updates:
         """All first, then all answers."""
         mixed = [clients[i] for i in self.draw.permutation(len(clients))]
-        found = {client: self.side.visit(task(client)) for client in mixed}
+        found = {client: self.side.update(task(client)) for client in mixed}
         yield from ((client, found[client]) for client in clients)

@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 import torch
 
-from fedquilt.core.capture.steps import VisitSteps
-from fedquilt.core.exchange import Method, Turn
+from fedquilt.core.capture.steps import UpdateSteps
+from fedquilt.core.exchange import Context, Method
 from fedquilt.core.params import Params, finite
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
@@ -55,7 +55,7 @@ def learns(trial: Trial) -> Problems:
             yield f"After {rounds} rounds the test loss is {metrics['test_loss']:.4f}; before, it was {before:.4f}."
         return
     if "test_accuracy" not in metrics:
-        raise SkipTest("no client has test rows")
+        raise SkipTest("no client has test samples")
     chance = trial.federation.majority().personal
     if not metrics["test_accuracy"] > 1.3 * chance:
         yield (
@@ -69,14 +69,14 @@ def untrained(trial: Trial) -> float:
     method: Any = trial.method
     with one_thread():
         model = method.net.init(Seed(0))
-        tables = [t for c in trial.federation.examined if (t := trial.federation.exam(c, "test")) is not None]
+        tables = [t for c in trial.federation.evaluated if (t := trial.federation.evaluation(c, "test")) is not None]
         return sum(reconstruct(method.predict, model, t).loss for t in tables) / len(tables)
 
 
 def same_again(trial: Trial) -> Problems:
     """Two runs with one seed are equal."""
     if trial.straight[0].digests[trial.rounds - 1] != trial.reference.digest:
-        yield "Two runs with one seed differ. Take all randomness from turn.seed or the seed you are given."
+        yield "Two runs with one seed differ. Take all randomness from context.seed or the seed you are given."
 
 
 def same_elsewhere(trial: Trial) -> Problems:
@@ -89,16 +89,16 @@ def same_elsewhere(trial: Trial) -> Problems:
 
 
 def same_in_any_order(trial: Trial) -> Problems:
-    """Who is visited first does not matter."""
+    """Who is asked first does not matter."""
     if trial.run(engine=Shuffled(1)).digest != trial.reference.digest:
-        yield "The result depends on the order of visits. Does a client's work leave something for the next one?"
+        yield "The result depends on the order of client updates. Does a client's work leave something for the next one?"
 
 
 def same_without_capture(trial: Trial) -> Problems:
     """With every step made by autograd, the same bits as with captured steps."""
     if not trial.reference.captured:
         raise SkipTest("none of its steps are captured")
-    with patch.object(VisitSteps, "step", lambda self, moving, eager: eager()):
+    with patch.object(UpdateSteps, "step", lambda self, moving, eager: eager()):
         found = trial.run()
     if found.digest != trial.reference.digest:
         yield "Captured steps differ from plain ones. Is the loss a pure function? Net(..., capture=False) is plain."
@@ -139,7 +139,7 @@ def survives_packing(trial: Trial) -> Problems:
             pairs = list(zip(tensors_in(again), tensors_in(value), strict=True))
             same = type(again) is type(value) and pack(again) == pack(value)
             if not same or not all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs):
-                yield f"exchange '{trip.exchange.name}': a {type(value).__name__} is not itself after a trip."
+                yield f"exchange '{trip.exchange.name}': a {type(value).__name__} is not itself after an exchange."
 
 
 def changes_no_argument(trial: Trial) -> Problems:
@@ -181,7 +181,7 @@ def _predicts(trial: Trial, model: Params) -> Problems:
 def stays_without_replies(trial: Trial) -> Problems:
     """With no replies, ``up`` returns the state that it was given."""
     for trip in trial.play.trips:
-        if pack(trip.exchange.up(trip.state, iter(()), Turn(0, None, Seed(0)))) != pack(trip.state):
+        if pack(trip.exchange.up(trip.state, iter(()), Context(0, None, Seed(0)))) != pack(trip.state):
             yield f"exchange '{trip.exchange.name}': without replies, up must return the state that it was given."
 
 
@@ -254,7 +254,7 @@ def _left_out(trial: Trial, spoilt: Callable[[], EndedRun]) -> Problems:
         yield f"The run with wrong replies of client {client!r} differs from the run without that client. {advice}"
     if others := {one.client for one in found.left_out} - {client}:
         yield f"Honest clients were left out: {others}."
-    asked = any(visit.client == client for visit in trial.reference.snapshot.log.visits)
+    asked = any(update.client == client for update in trial.reference.snapshot.log.updates)
     if asked and (found.digest == trial.reference.digest or len(found.snapshot.log.quarantined) != 1):
         yield f"Wrong replies of client {client!r} left no trace. {advice}"
 

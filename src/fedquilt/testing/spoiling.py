@@ -16,7 +16,7 @@ from fedquilt.engines.local import Local
 from fedquilt.records.record import pack, unpack
 from fedquilt.rounds.client import Outcome, Task
 from fedquilt.rounds.engine import Lost
-from fedquilt.testing.faults import STRAY, Visits
+from fedquilt.testing.faults import STRAY, Updates
 
 Path = tuple[Any, ...]
 
@@ -143,16 +143,16 @@ class Spoiling(Local):
         self.optional: set[tuple[str, Path]] = set()
         self.hit = 0
 
-    def visits(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Visits:
+    def updates(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Updates:
         """One after another."""
         for client in clients:
-            yield client, self._visit(task(client))
+            yield client, self._client_update(task(client))
 
-    def _visit(self, task: Task) -> Outcome | Lost:
+    def _client_update(self, task: Task) -> Outcome | Lost:
         key = hashlib.sha256(pack(task)).digest()
         found = self.memo.get(key)
         if found is None:
-            found = self.side.visit(task)
+            found = self.side.update(task)
             found = self.memo[key] = replace(found, upload=bytes(found.upload))
         spoil = self.spoil
         if spoil is None:

@@ -18,7 +18,7 @@ from fedquilt.core.table import ClientId
 from fedquilt.data import Federation
 from fedquilt.engines.local import Local
 from fedquilt.engines.workers import Workers
-from fedquilt.kernels import Player, Tape
+from fedquilt.kernels import CapturedStep, Player
 from fedquilt.metrics.classify import classify
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.log import Quarantine
@@ -164,11 +164,11 @@ def clients_log(folder: str | Path) -> str:
 @contextmanager
 def counted_captures() -> Iterator[list[bool]]:
     """Inside, a list grows by one True for every client update for which captured steps are made ready."""
-    bound, count = Tape.bound, list[bool]()
+    bound, count = CapturedStep.bound, list[bool]()
 
-    def counted(self: Tape, stable: Sequence[Tensor]) -> Player:
+    def counted(self: CapturedStep, stable: Sequence[Tensor]) -> Player:
         count.append(bool(len(stable)))  # first values are captured, too, and depend on no tensor
         return bound(self, stable)
 
-    with patch.object(Tape, "bound", counted):
+    with patch.object(CapturedStep, "bound", counted):
         yield count

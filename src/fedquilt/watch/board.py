@@ -14,7 +14,7 @@ from statistics import fmean
 from fedquilt.core.plain import Row
 from fedquilt.metrics.table import cells, client_columns
 from fedquilt.storage.logs import CLIENTS, row_in
-from fedquilt.storage.logs import VISITS as VISITS_LOG
+from fedquilt.storage.logs import UPDATES as UPDATES_LOG
 from fedquilt.watch.find import places
 from fedquilt.watch.follow import Followed, point, scores
 from fedquilt.watch.tail import Tail
@@ -22,8 +22,8 @@ from fedquilt.watch.tail import Tail
 _REST = 0.4  # seconds between two looks, however many pages ask
 
 
-_REACH = 1 << 23  # bytes from the end: the last rounds are enough for the last word on most clients
-VISITS = ("exchange", "examples", "steps", "loss", "seconds", "bytes_down", "bytes_up")
+_REACH = 1 << 23  # bytes from the end: the last rounds are enough for the last message on most clients
+UPDATES = ("exchange", "samples", "steps", "loss", "seconds", "bytes_down", "bytes_up")
 
 
 class Clients:
@@ -31,21 +31,21 @@ class Clients:
 
     def __init__(self, folder: Path) -> None:
         self._scores = Tail(folder / CLIENTS, _REACH, (b'"deployed"', b'"test"'), partial(row_in, name=CLIENTS))
-        self._visits = Tail(folder / VISITS_LOG, _REACH, sound=partial(row_in, name=VISITS_LOG))
+        self._updates = Tail(folder / UPDATES_LOG, _REACH, sound=partial(row_in, name=UPDATES_LOG))
         self._rows: dict[str, Row] = {}
         self._looks: dict[str, int] = {}
         self.born = 0
 
     def look(self, number: int) -> None:
         """Read what is new."""
-        (void, scores), (gone, visits) = self._scores.read(), self._visits.read()
+        (void, scores), (gone, updates) = self._scores.read(), self._updates.read()
         if void or gone:  # the run went back: both are read again
             self.born, self._rows, self._looks = number, {}, {}
-            for tail in (self._scores, self._visits):
+            for tail in (self._scores, self._updates):
                 tail.forget()
-            (_, scores), (_, visits) = self._scores.read(), self._visits.read()
-        for row in visits:
-            self._note(row, number, {f"visit_{name}": row.get(name) for name in VISITS}, "visited")
+            (_, scores), (_, updates) = self._scores.read(), self._updates.read()
+        for row in updates:
+            self._note(row, number, {f"visit_{name}": row.get(name) for name in UPDATES}, "visited")
         columns = [*client_columns("watch"), {"key": "rows"}]
         for row in scores:
             if (row.get("model"), row.get("split")) == ("deployed", "test"):

@@ -43,7 +43,7 @@ def scores() -> dict[str, Row]:
 
 
 def scores_told(row: Mapping[str, JSON]) -> list[tuple[str, str]]:
-    """The test scores of a round in words, each with the ± that its test rows leave; without those told apart."""
+    """The test scores of a round in words, each with the ± that its test samples leave; without those told apart."""
     known = {key: _number(value) for key, value in row.items()}
     shown = [(m, key, name) for m, key, name in _tested() if key not in SCORED and known.get(key) is not None]
     return [(name, m.told(known, key) + " %" * m.share) for m, key, name in shown]

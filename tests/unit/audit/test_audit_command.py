@@ -36,11 +36,11 @@ def test_one_step_on_one_row_is_the_gradient(recipe):
     assert [w.client for w in letters] == list(federation.ids)
     seen = sight(letters, 2, method, 0.1)
     row = few.site(2, 0).train.whole()
-    assert (len(row), seen.examples) == (1, 1)
+    assert (len(row), seen.samples) == (1, 1)
     model = {n: t.clone().requires_grad_() for n, t in seen.server.model.items()}
     loss = torch.nn.functional.cross_entropy(method.net(model, row), row.y)
-    for name, slope in zip(model, torch.autograd.grad(loss, list(model.values())), strict=True):
-        assert torch.allclose(seen.server.gradient[name], slope, atol=1e-5)
+    for name, gradient in zip(model, torch.autograd.grad(loss, list(model.values())), strict=True):
+        assert torch.allclose(seen.server.gradient[name], gradient, atol=1e-5)
 
 
 def test_defences_change_what_is_sent():
@@ -143,8 +143,8 @@ def test_wrong_questions(recipe, tmp_path, arguments, message):
     assert not (tmp_path / "audit").exists()
 
 
-def test_slopes_of_hgls(recipe):
-    """The slope of one row at a model that is sent whole gives the head's input exactly; peers are sent it too."""
+def test_gradients_of_hgls(recipe):
+    """The gradient of one row at a model that is sent whole gives the head's input exactly; peers are sent it too."""
     table = found(
         recipe,
         "model.kind=mlp",
@@ -182,7 +182,7 @@ def test_codecs(recipe):
         Plan(codecs=("hgc=x",))
 
 
-def test_a_slope_that_a_codec_spoiled_does_not_hide_the_rest(recipe):
+def test_a_gradient_that_a_codec_spoiled_does_not_hide_the_rest(recipe):
     """HGLS with hgc sends the body's change as it is: it is attacked as FedPer's would be."""
     plan = {"defences": ("none",), "attacks": ("dlg",), "iterations": 15, "restarts": 2}
     coded = found(recipe, "model.kind=mlp", methods=("hgls",), codecs=("hgc",), **plan)["hgls", "none", "dlg"].numbers

@@ -52,7 +52,7 @@ def test_a_run(place, capsys):
     assert series["rs_train_loss"][-1] < series["rs_train_loss"][0]
     assert np.isfinite(series["rs_test_auc"]).all()
     said = capsys.readouterr().out
-    assert "best accuracy (the highest of all scores, so chosen on the test rows)" in said
+    assert "best accuracy (the highest of all scores, so chosen on the test samples)" in said
     assert "mean accuracy of the last 4 scores" in said
     assert safetensors.torch.load_file(place / "items" / "MNIST_FedAvg_first_0.safetensors")
 
@@ -65,7 +65,7 @@ def test_it_is_the_librarys_own_run(place):
     snapshot = last(method_of(config, federation), federation, rounds=2, seed=3)
     right = rows = 0
     for client in federation.ids:
-        batch = federation.exam(client, "test").whole()
+        batch = federation.evaluation(client, "test").whole()
         right += int((snapshot.method.predict(snapshot.personal_model(client), batch).argmax(1) == batch.y).sum())
         rows += len(batch)
     (path,) = run([*QUICK, "-gr", "2", "-pv", "3", "-t", "4"])
@@ -73,7 +73,7 @@ def test_it_is_the_librarys_own_run(place):
 
 
 def test_scores_by_hand(place):
-    """Accuracy over rows, AUC of all (row, class) scores, loss on training rows: as plain numpy tells them."""
+    """Accuracy over rows, AUC of all (row, class) scores, loss on training samples: as plain numpy tells them."""
     asked = parsed([*QUICK, "-gr", "0"])
     federation, _ = federations(asked, folder_of(asked))
     config = play.settings(asked, (1, 28, 28), 0)
@@ -83,7 +83,7 @@ def test_scores_by_hand(place):
     series = read(path)[0]
     right, rows, loss, trained, areas = 0, 0, 0.0, 0, []
     for client in federation.ids:
-        batch = federation.exam(client, "test").whole()
+        batch = federation.evaluation(client, "test").whole()
         scores, y = method.predict(model, batch).numpy(), batch.y.numpy()
         positive = scores[np.arange(len(y)), y]
         negative = scores[np.arange(3) != y[:, None]]
@@ -365,7 +365,7 @@ def test_the_settings_of_head_gradients():
         "base": "fedavg",
         "gradient": "last_batch",
         "search_base": "local",
-        "slopes": "hgc_legacy",
+        "gradient_codec": "hgc_legacy",
         "num_bins": 64,
     }
 
@@ -386,7 +386,7 @@ def test_bytes_of_every_round(place, capsys):
 
 
 def test_tuning_only_before_a_score(place):
-    """FedBABU's tuning is a second trip to everybody: with -eg 3 it is made before the scores of rounds 3 and 6."""
+    """FedBABU's tuning is a second exchange to everybody: with -eg 3 it is made before the scores of rounds 3 and 6."""
     down = read(run([*QUICK, "-gr", "6", "-eg", "3", "-algo", "FedBABU", "-fte", "1"])[0])[0]["rs_bytes_down"]
     plain = down.min()
     assert [round(float(d / plain)) for d in down] == [1, 1, 2, 1, 1, 2]
@@ -415,14 +415,14 @@ def test_one_start_for_all(place):
 
 
 def test_few_shots(place):
-    """The first two rows of each class in the file; test rows stay."""
+    """The first two rows of each class in the file; test samples stay."""
     whole, few = (federations(parsed([*QUICK, *words]), place / "dataset" / "MNIST")[0] for words in ([], ["-fs", "2"]))
     for client in few.ids:
         rows, labels = whole.train[client].tolist(), whole.labels(client).tolist()
         wanted = [row for i, row in enumerate(rows) if labels[:i].count(labels[i]) < 2]
         assert few.train[client].tolist() == wanted
         assert len(wanted) == 6
-        assert few.exam(client, "test").whole().y.equal(whole.exam(client, "test").whole().y)
+        assert few.evaluation(client, "test").whole().y.equal(whole.evaluation(client, "test").whole().y)
     run([*QUICK, "-gr", "1", "-fs", "2"])
 
 
@@ -449,7 +449,7 @@ def test_texts(tmp_path, monkeypatch, form):
 
 def test_the_joint_search_can_be_asked_for():
     asked = parsed(["-uhg", "-ugc", "--search", "joint"])
-    settings = {"kind": "hgls", "base": "fedavg", "search": "joint", "slopes": "hgc", "num_bins": 16}
+    settings = {"kind": "hgls", "base": "fedavg", "search": "joint", "gradient_codec": "hgc", "num_bins": 16}
     assert method_settings(asked) == settings
     assert variant_of(asked) == "FedAvg-HGLSjoint-HGC16"
     for words in (["--search", "joint"], ["-uhg", "--as_coded", "--search", "joint"]):

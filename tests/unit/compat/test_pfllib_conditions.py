@@ -10,7 +10,7 @@ import torch
 
 from fedquilt.compat import write_folder
 from fedquilt.compat.play import DELAY, Practical, joining, some
-from fedquilt.core.exchange import Turn, at_random
+from fedquilt.core.exchange import Context, at_random
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
@@ -45,11 +45,11 @@ def test_only_the_joining_rule_is_replaced():
     assert [e.cohort for e in Practical(base=fedavg(), join=2).exchanges()] != [joining(2)]
 
 
-def visits(method, rounds=1, **options):
+def updates(method, rounds=1, **options):
     return [
         v
         for s in run(method, points(*SIZES), rounds=rounds, engine="local", score=None, **options)
-        for v in s.log.visits
+        for v in s.log.updates
     ]
 
 
@@ -75,13 +75,13 @@ def test_lost_uploads():
             mean = {k: begin[k] + (m * deltas[a][k] + n * deltas[b][k]) / (m + n) for k in begin}
             pairs.append(all(torch.allclose(mean[k], hard[k], atol=1e-6) for k in begin))
     assert pairs.count(True) == 1
-    assert len(visits(Practical(base=base, drop_rate=0.5))) == 4  # all have worked
+    assert len(updates(Practical(base=base, drop_rate=0.5))) == 4  # all have worked
 
 
 @pytest.mark.parametrize(("epochs", "most"), [(1, 1), (2, 1), (3, 1), (6, 3)])
 def test_slow_clients_do_fewer_epochs(epochs, most):
     """From 1 to half of them; with 2 epochs PFLlib draws from an empty range."""
-    found = visits(Practical(base=fedavg(epochs=epochs, batch_size=4), slow=(1, 2)), rounds=12)
+    found = updates(Practical(base=fedavg(epochs=epochs, batch_size=4), slow=(1, 2)), rounds=12)
     passes = {c: {v.steps / (SIZES[c] / 4) for v in found if v.client == c} for c in range(4)}
     assert passes[0] == passes[3] == {epochs}
     assert passes[1] | passes[2] == set(range(1, most + 1))
@@ -97,10 +97,10 @@ def test_slow_clients_of_methods_with_two_trainings():
 def test_slow_lines():
     """Mean of two messages a round, each up to DELAY seconds; who takes longer than the patience is left out."""
     hard = Practical(base=fedavg(), late=(0, 1, 2, 3), patience=0.0)
-    turn = Turn(5, None, Seed(0), 4)
-    assert all(0 < hard.seconds(c, turn) < 2 * DELAY for c in range(4))
-    assert hard.seconds(9, turn) == 0
-    far = hard.seconds(2, Turn(2000, None, Seed(0), 4))
+    context = Context(5, None, Seed(0), 4)
+    assert all(0 < hard.seconds(c, context) < 2 * DELAY for c in range(4))
+    assert hard.seconds(9, context) == 0
+    far = hard.seconds(2, Context(2000, None, Seed(0), 4))
     assert far == pytest.approx(DELAY, rel=0.05)
     start = fedavg().init_server(Seed(0).fold("server")).shared
     nobody = last(hard, points(*SIZES), rounds=1).state.shared
@@ -124,7 +124,7 @@ def test_folders_are_read_again(tmp_path, capsys):
     assert f"The number of test samples: {[len(data.labels(c, 'test')) for c in data.ids]}" in log
     with pytest.raises(InputError, match="holds a division already"):
         write_folder.run([str(recipe), "--to", str(folder)])
-    with pytest.raises(InputError, match="has no test rows"):
+    with pytest.raises(InputError, match="has no test samples"):
         write_folder.run([str(recipe), "data.test=0", "--to", str(tmp_path / "none")])
 
 
@@ -141,7 +141,10 @@ def test_pfllib_reads_our_folders(tmp_path):
     write_folder.run([str(recipe), "data.clients=3", "--to", str(folder)])
     data = Federation.from_pfllib(folder, valid=0)
     for client in data.ids:
-        for part, batch in (("train", data.site(client, 0).train.whole()), ("test", data.exam(client, "test").whole())):
+        for part, batch in (
+            ("train", data.site(client, 0).train.whole()),
+            ("test", data.evaluation(client, "test").whole()),
+        ):
             rows = read_as_pfllib_does(folder, client, part)
             assert torch.equal(torch.stack([x for x, _ in rows]), batch.x)
             assert torch.equal(torch.stack([y for _, y in rows]), batch.y)

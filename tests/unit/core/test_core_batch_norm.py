@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedquilt import Net, Objective, Seed, Turn
+from fedquilt import Context, Net, Objective, Seed
 from fedquilt.core.table import Table
 from fedquilt.core.train import Train
 from fedquilt.pieces.objectives import cross_entropy
@@ -28,7 +28,7 @@ def trained(net: Net, rows: int, batch: int):
     site = site_of(x=torch.randn(rows, 3, generator=Seed(1).torch()), y=torch.arange(rows) % 2)
     work = Train(start_from, Objective(net, (cross_entropy,)), give_back, SGD(0.1), batch_size=batch)
     start = net.init(Seed(0))
-    return start, work.run(start, None, site, Turn(0, "a", Seed(2)))[3]
+    return start, work.run(start, None, site, Context(0, "a", Seed(2)))[3]
 
 
 def test_a_last_batch_of_one_row_joins_the_one_before_it() -> None:

@@ -78,7 +78,7 @@ def test_what_is_not_pure_runs_as_without_capture(build: Any, engine: str):
     plain, _ = played(build, False, engine=engine)
     assert auto.digest() == plain.digest()
     assert auto.metrics["test_accuracy"] == plain.metrics["test_accuracy"]
-    assert net.tapes.bound == 0
+    assert net.captured_steps.bound == 0
 
 
 @pytest.mark.parametrize("engine", ["local", "workers"])
@@ -87,7 +87,7 @@ def test_what_is_pure_is_captured_and_gives_the_same(terms: tuple[Any, ...], eng
     auto, net = played(impure.Small, "auto", *terms, engine=engine)
     assert auto.digest() == played(impure.Small, False, *terms, engine=engine)[0].digest()
     if engine == "local":
-        assert net.tapes.bound > 0
+        assert net.captured_steps.bound > 0
 
 
 def test_forward_is_reached_at_every_step():
@@ -138,17 +138,17 @@ def rows(count: int = 80) -> Any:
     return site_of(x=torch.randn(count, 64, generator=draw), y=torch.arange(count) % 10)
 
 
-def test_a_global_that_changes_between_visits_is_seen_at_once(caplog: pytest.LogCaptureFixture):
+def test_a_global_that_changes_between_updates_is_seen_at_once(caplog: pytest.LogCaptureFixture):
     found = []
     for capture in ("auto", False):
         begin()
         net = Net(impure.Small, capture=capture)
         objective, params = Objective(net, (impure.scaled,)), net.init(Seed(0))
-        for visit in range(4):
-            impure.SCALE["by"] = 1.0 if visit < 2 else 3.0
+        for update in range(4):
+            impure.SCALE["by"] = 1.0 if update < 2 else 3.0
             params = trained(objective, params, rows(), batch_size=8, lr=0.1).params
         found.append(params)
-        assert net.tapes.bound == (3 if capture == "auto" else 0)
+        assert net.captured_steps.bound == (3 if capture == "auto" else 0)
     assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
     (line,) = caplog.records
     assert "SCALE has changed" in line.message
@@ -170,8 +170,8 @@ def test_a_closure_that_changes_later_is_seen():
         held = [1.0]
         net = Net(impure.Small, capture=capture)
         objective, params = Objective(net, (by(lambda held=held: held[0]),)), net.init(Seed(0))
-        for visit in range(4):
-            held[0] = 1.0 if visit < 2 else 3.0
+        for update in range(4):
+            held[0] = 1.0 if update < 2 else 3.0
             params = trained(objective, params, rows(), batch_size=8, lr=0.1).params
         found.append(params)
     assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
@@ -185,7 +185,7 @@ def test_what_nobody_can_see_is_found_by_comparing_again(engine: str):
     plain, _ = played(impure.Small, False, impure.late(EAGER + 3), engine=engine)
     assert auto.digest() == plain.digest()
     if engine == "local":
-        assert net.tapes.bound == 1
+        assert net.captured_steps.bound == 1
 
 
 def test_comparing_goes_on_and_one_line_says_what_was_found(caplog: pytest.LogCaptureFixture):
@@ -197,7 +197,7 @@ def test_comparing_goes_on_and_one_line_says_what_was_found(caplog: pytest.LogCa
     (line,) = caplog.records
     assert "differs from the plain one" in line.message
     assert line.levelno == logging.WARNING
-    (known,) = net.tapes.known.values()
+    (known,) = net.captured_steps.known.values()
     assert known.refused
     assert known.played == SPACING
     calls = impure.CALLS.get()
@@ -222,7 +222,7 @@ def test_first_values_of_a_pure_network_of_a_users_are_captured():
     net = Net(impure.Small)
     for number in range(20):
         net.init(Seed(number))
-    assert net._cell["births"].tapes.bound > 0
+    assert net._cell["births"].captured_steps.bound > 0
 
 
 def test_a_module_that_was_made_before_is_copied_as_it_is_now():
@@ -234,12 +234,12 @@ def test_a_module_that_was_made_before_is_copied_as_it_is_now():
 
 
 def test_capture_can_be_forced_and_forbidden(monkeypatch: pytest.MonkeyPatch):
-    assert played(impure.Printing, True)[1].tapes.bound > 0
+    assert played(impure.Printing, True)[1].captured_steps.bound > 0
     _, never = played(lambda: MLP(64, 10), False)
-    assert never.tapes.bound == 0
-    assert never._cell["births"].tapes.bound == 0
+    assert never.captured_steps.bound == 0
+    assert never._cell["births"].captured_steps.bound == 0
     monkeypatch.setenv("FEDQUILT_TAPES", "0")
-    assert played(impure.Small, True)[1].tapes.bound == 0
+    assert played(impure.Small, True)[1].captured_steps.bound == 0
     with pytest.raises(InputError, match="got 'sometimes'"):
         Net(impure.Small, capture="sometimes")  # type: ignore[arg-type]
 
@@ -252,7 +252,7 @@ def test_nothing_of_a_users_is_captured_while_somebody_traces(caplog: pytest.Log
         before = sys.gettrace()
         sys.settrace(lambda *_: None)
         try:
-            traced = net.tapes.visit(loss, weights)
+            traced = net.captured_steps.update(loss, weights)
         finally:
             sys.settrace(before)
     assert traced.key is None
@@ -260,7 +260,7 @@ def test_nothing_of_a_users_is_captured_while_somebody_traces(caplog: pytest.Log
         "Small: its steps are not captured but made plainly: a debugger, or another trace function, is set, and may "
         "stop in them."
     ]
-    assert net.tapes.visit(loss, weights).key is not None
+    assert net.captured_steps.update(loss, weights).key is not None
 
 
 def test_forced_capture_is_still_compared():
@@ -272,7 +272,7 @@ def test_hooks_for_all_modules_are_reached_also_in_the_librarys_networks():
     net = Net(lambda: MLP(64, 10))
     objective, params = Objective(net, (cross_entropy,)), net.init(Seed(0))
     trained(objective, params, rows(), batch_size=8, epochs=2)
-    assert net.tapes.bound == 1
+    assert net.captured_steps.bound == 1
     heard: list[Any] = []
     hook = nn.modules.module.register_module_forward_hook(lambda module, given, out: heard.append(module))
     try:
@@ -281,7 +281,7 @@ def test_hooks_for_all_modules_are_reached_also_in_the_librarys_networks():
         hook.remove()
     assert heard.count(net._resident().module) == 10
     trained(objective, params, rows(), batch_size=8)
-    assert net.tapes.bound == 2
+    assert net.captured_steps.bound == 2
 
 
 def test_containers_of_torch_are_captured_unless_somebody_listens():
@@ -294,7 +294,7 @@ def test_containers_of_torch_are_captured_unless_somebody_listens():
     for listened in (False, True):
         net = Net(lambda listened=listened: build(listened))
         trained(Objective(net, (cross_entropy,)), net.init(Seed(0)), rows(), batch_size=8, epochs=2)
-        assert (net.tapes.bound > 0) is not listened
+        assert (net.captured_steps.bound > 0) is not listened
 
 
 def test_capturing_again_draws_nothing_more():
@@ -308,7 +308,7 @@ def test_capturing_again_draws_nothing_more():
         net = Net(build, capture=capture)
         objective = Objective(net, (cross_entropy,))
         found.append(trained(objective, net.init(Seed(0)), rows(), batch_size=8, epochs=20, lr=0.1).params)
-        assert (net.tapes.bound > 0) is (capture == "auto")
+        assert (net.captured_steps.bound > 0) is (capture == "auto")
     assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
 
 

@@ -91,7 +91,7 @@ def test_a_users_network_learns_as_in_pytorch_to_the_last_bit(build: Any, last: 
     assert ours.loss == loss
     for name, value in theirs.items():
         assert torch.equal(ours.params[name], value), name
-    assert any(known.tape is not None for known in net.tapes.known.values())
+    assert any(known.captured is not None for known in net.captured_steps.known.values())
 
 
 def kinds(net: Net) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedquilt.core.exchange import Exchange, Turn, unmoved
+from fedquilt.core.exchange import Context, Exchange, unmoved
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective, scores_and_features
 from fedquilt.core.params import at_home, under
@@ -27,30 +27,30 @@ SITE = site_of(x=[1.0, 1.0], y=[2.0, 2.0])
 STEP = Train(start_from, Objective(Net(OneWeight), (squared_error,)), give_back, SGD(0.5))
 
 
-def from_state(download, client, site, turn):
+def from_state(download, client, site, context):
     return Job(params=client)
 
 
-def keep(job, trained, client, site, turn):
+def keep(job, trained, client, site, context):
     return trained.params, None
 
 
 def test_trainings_in_turn_hand_the_state_on_and_one_uploads():
     """Twice from the state: 0 -> 1 -> 1.5 (halfway to 2 each); the upload is that of the download: 4 -> 3."""
     own = replace(STEP, start=from_state, finish=keep)
-    client, upload = in_turn(STEP, own, own)({"w": torch.tensor(4.0)}, {"w": torch.tensor(0.0)}, SITE, turn())
+    client, upload = in_turn(STEP, own, own)({"w": torch.tensor(4.0)}, {"w": torch.tensor(0.0)}, SITE, context())
     assert (float(client["w"]), float(upload["w"])) == (1.5, 3.0)
 
 
 def test_the_first_training_does_what_it_does_alone_and_the_others_draw_anew():
     seeds = []
 
-    def note(download, client, site, turn):
-        seeds.append(turn.seed.value)
+    def note(download, client, site, context):
+        seeds.append(context.seed.value)
         return Job(params=download)
 
     in_turn(replace(STEP, start=note), replace(STEP, start=note, finish=keep))(
-        {"w": torch.tensor(4.0)}, {}, SITE, turn()
+        {"w": torch.tensor(4.0)}, {}, SITE, context()
     )
     assert seeds[0] == Seed(0).value != seeds[1]
 
@@ -58,11 +58,11 @@ def test_the_first_training_does_what_it_does_alone_and_the_others_draw_anew():
 @pytest.mark.parametrize("works", [(STEP, STEP), (replace(STEP, finish=keep),)])
 def test_exactly_one_training_must_upload(works):
     with pytest.raises(InputError, match="exactly one must upload"):
-        in_turn(*works)({"w": torch.tensor(4.0)}, {}, SITE, turn())
+        in_turn(*works)({"w": torch.tensor(4.0)}, {}, SITE, context())
 
 
-def turn():
-    return Turn(0, 0, Seed(0))
+def context():
+    return Context(0, 0, Seed(0))
 
 
 def test_split_gives_the_scores_of_a_call_and_the_features_of_the_head():
@@ -95,11 +95,11 @@ def test_training_changes_the_work_of_an_exchange():
     exchange = Exchange("train", lambda s, c: s, STEP, unmoved)
     other = exchange.training(epochs=3)
     assert (other.work.epochs, exchange.work.epochs, other.name) == (3, 1, "train")
-    assert unmoved("state", iter(()), turn()) == "state"
+    assert unmoved("state", iter(()), context()) == "state"
 
 
-def test_tilt_adds_a_constant_to_the_slope():
-    """loss = w + 3 w: slope 4."""
+def test_tilt_adds_a_constant_to_the_gradient():
+    """loss = w + 3 w: gradient 4."""
     w = torch.tensor(2.0, requires_grad=True)
     value = Objective(Net(OneWeight), (weight_itself, tilt))(
         {"w": w}, {"tilt": {"w": torch.tensor(3.0)}}, Batch({"x": torch.ones(1)})

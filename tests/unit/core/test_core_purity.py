@@ -143,8 +143,8 @@ class Halved(torch.autograd.Function):
         return x / 2
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:
-        return slope * ctx.by
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * ctx.by
 
 
 def test_code_that_only_computes_is_let_pass():
@@ -268,7 +268,7 @@ def test_only_what_stays_as_it_is_is_captured_and_all_give_the_same(build: Any, 
         net = Net(build, capture=capture)
         rows = site_of(x=torch.randn(80, 64, generator=torch.Generator().manual_seed(0)), y=torch.arange(80) % 10)
         found.append(trained(Objective(net, (cross_entropy,)), net.init(Seed(0)), rows, batch_size=8, epochs=2, lr=0.1))
-        assert (net.tapes.bound > 0) is (captured and capture == "auto")
+        assert (net.captured_steps.bound > 0) is (captured and capture == "auto")
     assert all(torch.equal(found[0].params[n], found[1].params[n]) for n in found[0].params)
 
 
@@ -290,4 +290,4 @@ def test_other_networks_that_a_loss_calls_are_watched_too(teacher: Any, captured
     rows = site_of(x=torch.randn(80, 64, generator=torch.Generator().manual_seed(0)), y=torch.arange(80) % 10)
     objective = Objective(net, (cross_entropy, Taught(Net(teacher))))
     trained(objective, net.init(Seed(0)), rows, batch_size=8, epochs=2, lr=0.1)
-    assert (net.tapes.bound > 0) is captured
+    assert (net.captured_steps.bound > 0) is captured

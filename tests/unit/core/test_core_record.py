@@ -83,7 +83,7 @@ trees = st.recursive(
 
 @pytest.mark.parametrize("compact", [False, True])
 @given(trees)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_samples=300, suppress_health_check=[HealthCheck.too_slow])
 def test_unpack_undoes_pack(compact, tree):
     frame = pack(tree, compact)
     assert equal(unpack(frame), tree)
@@ -92,13 +92,13 @@ def test_unpack_undoes_pack(compact, tree):
 
 
 @given(trees)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_samples=100, suppress_health_check=[HealthCheck.too_slow])
 def test_a_compact_frame_is_shorter(tree):
     assert len(pack(tree, compact=True)) < len(pack(tree))
 
 
 @given(trees)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_samples=100, suppress_health_check=[HealthCheck.too_slow])
 def test_a_frame_is_a_valid_safetensors_file(tree):
     """Another reader finds the same tensors, by bytes; bytes objects are there as uint8."""
     found = safetensors.torch.load(pack(tree)).values()

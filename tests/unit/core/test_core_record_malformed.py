@@ -1,4 +1,4 @@
-"""Bytes from strangers: a frame is refused with FrameError, or gives a record; nothing else can happen."""
+"""Bytes from new clients: a frame is refused with FrameError, or gives a record; nothing else can happen."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_lie_in_a_compact_frame_is_refused(frame):
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=500)
+@settings(max_samples=500)
 def test_any_compact_bytes_are_refused_or_give_a_record(data):
     survives(sealed(MAGIC + data))
 
@@ -325,7 +325,7 @@ nodes = st.recursive(
 
 
 @given(nodes, st.dictionaries(st.sampled_from("ab"), nodes, max_size=2), st.binary(max_size=16))
-@settings(max_examples=300)
+@settings(max_samples=300)
 def test_any_tree_is_refused_or_gives_a_record(node, entries, data):
     survives(tree(node, data, **entries))
     survives(tree(node, bytes(8), a=entry()))

@@ -90,7 +90,7 @@ def test_no_method_sends_or_keeps_what_is_frozen(kind: str):
     held = [unpack(slot) for c in source.ids if (slot := rounds.slots.get(c)) is not None]
     seen = [rounds.state, *held, *map(unpack, used.uploads), *(unpack(task.down) for task in used.tasks)]
     assert {WIDTH * 64, WIDTH * WIDTH}.isdisjoint(t.numel() for t in tensors_in(seen))
-    assert rounds.examine(source.examined) is not None  # models are whole where they are used
+    assert rounds.evaluate(source.evaluated) is not None  # models are whole where they are used
 
 
 def test_saved_models_are_whole_and_taken_back(tmp_path: Path):

@@ -7,7 +7,7 @@ import torch
 from torch import nn, tensor
 from torch.func import functional_call
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import nothing, under
@@ -19,7 +19,7 @@ from fedquilt.pieces.optimizers import SGD, Adam
 from fedquilt.pieces.schedules import step_down
 from helpers.toy import Normed, OneWeight, give_back, site_of, squared_error, start_from, trained, weight_itself
 
-SLOPE = Objective(Net(OneWeight), (weight_itself,))
+GRADIENT = Objective(Net(OneWeight), (weight_itself,))
 ZERO = {"w": tensor(0.0)}
 ROWS = site_of(x=torch.ones(10), y=torch.zeros(10))
 
@@ -32,15 +32,15 @@ def images(rows=36, seed=2):
 def test_prox_holds_the_model_near_its_start():
     """loss = w, start at 0, lr 1, mu 1, two steps.
 
-    step 1: slope = 1 + 1 * (0 - 0)   -> w = -1
-    step 2: slope = 1 + 1 * (-1 - 0)  -> w = -1       (without prox: -2)
+    step 1: gradient = 1 + 1 * (0 - 0)   -> w = -1
+    step 2: gradient = 1 + 1 * (-1 - 0)  -> w = -1       (without prox: -2)
     """
-    assert trained(SLOPE.plus(prox(1.0)), ZERO, ROWS, steps=2).params["w"] == -1.0
-    assert trained(SLOPE, ZERO, ROWS, steps=2).params["w"] == -2.0
+    assert trained(GRADIENT.plus(prox(1.0)), ZERO, ROWS, steps=2).params["w"] == -1.0
+    assert trained(GRADIENT, ZERO, ROWS, steps=2).params["w"] == -2.0
 
 
 def test_two_steps_on_a_squared_error():
-    """loss = mean (w x - y)^2 / 2 with x = (1, 2), y = (1, 4): slope = mean x (w x - y) = 2.5 w - 4.5, lr 0.2.
+    """loss = mean (w x - y)^2 / 2 with x = (1, 2), y = (1, 4): gradient = mean x (w x - y) = 2.5 w - 4.5, lr 0.2.
 
     w0 = 0 -> w1 = 0.9 -> w2 = 0.9 - 0.2 (2.25 - 4.5) = 1.35; loss 4.25, then (0.01 + 4.84) / 4 = 1.2125.
     """
@@ -57,17 +57,17 @@ def test_two_steps_on_a_squared_error():
 )
 def test_epochs_are_passes_and_steps_are_steps(settings, steps):
     """10 rows in batches of 4 are 3 steps a pass; each step moves w by -1."""
-    got = trained(SLOPE, ZERO, ROWS, batch_size=4, **settings)
+    got = trained(GRADIENT, ZERO, ROWS, batch_size=4, **settings)
     assert (got.steps, float(got.params["w"])) == (steps, -steps)
 
 
 def test_no_rows_no_steps():
-    got = trained(SLOPE, ZERO, site_of(x=torch.ones(0), y=torch.zeros(0)), steps=3)
+    got = trained(GRADIENT, ZERO, site_of(x=torch.ones(0), y=torch.zeros(0)), steps=3)
     assert (got.steps, got.loss, got.params["w"], got.gradient) == (0, 0.0, 0.0, {})
 
 
 def test_clip_bounds_the_norm_over_all_tensors():
-    """Slopes 3 and 4 have norm 5; clipped to 1 they are 0.6 and 0.8 (up to the 1e-6 in torch's own rule)."""
+    """Gradients 3 and 4 have norm 5; clipped to 1 they are 0.6 and 0.8 (up to the 1e-6 in torch's own rule)."""
 
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -97,29 +97,29 @@ def test_only_the_chosen_names_move():
 
 def test_training_nothing_is_refused_at_the_objective():
     with pytest.raises(StageError, match="objective"):
-        trained(SLOPE, ZERO, ROWS, only=nothing)
+        trained(GRADIENT, ZERO, ROWS, only=nothing)
 
 
 def test_schedule_and_rate_multiply_the_learning_rate():
-    """lr 1, factor 0.1 from round 3 on, rate 0.5: one step of slope 1 moves w by 0.05."""
-    late = trained(SLOPE, ZERO, ROWS, round=3, schedule=step_down((3,), 0.1))
+    """lr 1, factor 0.1 from round 3 on, rate 0.5: one step of gradient 1 moves w by 0.05."""
+    late = trained(GRADIENT, ZERO, ROWS, round=3, schedule=step_down((3,), 0.1))
     assert float(late.params["w"]) == pytest.approx(-0.1)
-    assert trained(SLOPE, ZERO, ROWS, round=2, schedule=step_down((3,), 0.1)).params["w"] == -1.0
+    assert trained(GRADIENT, ZERO, ROWS, round=2, schedule=step_down((3,), 0.1)).params["w"] == -1.0
 
-    def start(download, client, site, turn):
+    def start(download, client, site, context):
         return Job(params=download, rate=0.5)
 
-    work = Train(start=start, objective=SLOPE, finish=give_back, optimizer=SGD(1.0), schedule=step_down((3,), 0.1))
-    _, upload = work(ZERO, None, ROWS, Turn(3, 0, Seed(0)))
+    work = Train(start=start, objective=GRADIENT, finish=give_back, optimizer=SGD(1.0), schedule=step_down((3,), 0.1))
+    _, upload = work(ZERO, None, ROWS, Context(3, 0, Seed(0)))
     assert float(upload["w"]) == pytest.approx(-0.05)
 
 
 def test_a_job_may_choose_its_epochs():
-    def start(download, client, site, turn):
+    def start(download, client, site, context):
         return Job(params=download, epochs=3)
 
-    work = Train(start=start, objective=SLOPE, finish=give_back, optimizer=SGD(1.0), epochs=1)
-    assert work(ZERO, None, ROWS, Turn(0, 0, Seed(0)))[1]["w"] == -3.0
+    work = Train(start=start, objective=GRADIENT, finish=give_back, optimizer=SGD(1.0), epochs=1)
+    assert work(ZERO, None, ROWS, Context(0, 0, Seed(0)))[1]["w"] == -3.0
 
 
 @pytest.mark.parametrize("build", [lambda: nn.Linear(64, 10), Normed], ids=["linear", "batchnorm"])
@@ -166,7 +166,7 @@ def test_dropout_and_batches_follow_the_turn_s_seed_and_disturb_nothing():
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1, momentum=0.9), Adam(0.01)], ids=["sgd", "adam"])
-def test_memory_continues_where_an_earlier_visit_stopped(optimizer):
+def test_memory_continues_where_an_earlier_update_stopped(optimizer):
     """Whole batches, so that no order matters: 3 steps, then 4 with the memory, are 7 steps."""
     net, site = Net.of(nn.Linear, 64, 10), images()
     objective, params = Objective(net, (cross_entropy,)), net.init(Seed(0))
@@ -175,11 +175,11 @@ def test_memory_continues_where_an_earlier_visit_stopped(optimizer):
     frozen = [t.clone() for s in first.memory.slots for t in s]
 
     def go_on(memory):
-        def start(download, client, site, turn):
+        def start(download, client, site, context):
             return Job(params=download, memory=memory)
 
         work = Train(start=start, objective=objective, finish=give_back, optimizer=optimizer, steps=4, batch_size=1000)
-        return work.run(first.params, None, site, Turn(0, 0, Seed(0)))[3]
+        return work.run(first.params, None, site, Context(0, 0, Seed(0)))[3]
 
     second, afresh = go_on(first.memory), go_on(None)
     torch.testing.assert_close(second.params["weight"], whole.params["weight"], rtol=0, atol=1e-6)
@@ -218,4 +218,4 @@ def test_the_objective_runs_the_network_once_and_adds_its_terms():
 @pytest.mark.parametrize("bad", [{"epochs": 0}, {"batch_size": 0}, {"steps": 0}])
 def test_settings_below_one_are_refused(bad):
     with pytest.raises(InputError, match=f"{next(iter(bad))} must be at least 1, got 0"):
-        Train(start=start_from, objective=SLOPE, finish=give_back, optimizer=SGD(), **bad)
+        Train(start=start_from, objective=GRADIENT, finish=give_back, optimizer=SGD(), **bad)

@@ -35,7 +35,7 @@ def test_every_client_has_its_own_data_set_with_its_own_classes():
             x, y = made.tasks[0].columns["x"][rows], made.tasks[0].columns["y"][rows]
             assert x.shape[1:] == (3, 6, 6)
             seen[round, client] = (int(x.unique()), set(y.tolist()))
-            held = [made.exam_of(client, split, round // 2) for split in ("valid", "test")]
+            held = [made.evaluation_of(client, split, round // 2) for split in ("valid", "test")]
             assert len(rows) + sum(len(table) for table in held) == 30
     assert seen[0, 0] == (10, {0, 1, 2})
     assert seen[2, 0] == (30, {3, 4, 5})

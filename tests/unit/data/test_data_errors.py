@@ -58,15 +58,15 @@ def rows(given, columns=None, **options):
         (arrays(user=Y / 2, clients=None), "A client id must be an int"),
         (arrays(partition=lambda y, n, s: [np.arange(20)]), "The partition made 1 parts for 2 clients"),
         (arrays(partition=lambda y, n, s: [np.arange(20)] * 2), "each of the rows 0 to 19 to one client at most"),
-        (arrays(partition=Dirichlet(0.001, 0), clients=15), "clients have no training rows: .*drop_empty=True"),
+        (arrays(partition=Dirichlet(0.001, 0), clients=15), "clients have no training samples: .*drop_empty=True"),
         (arrays(prepare=Pixels()), "Pixels prepares byte images .uint8., but x is torch.float32"),
         (arrays(BYTES, prepare=Pixels(mean=(0.1, 0.2, 0.3))), "Pixels has 3 channels, but x has 1"),
         (clients({}), "None of 0 clients has a row"),
         (clients({"a": (X, Y[:3])}), "client 'a': x has 20 rows but y has 3"),
         (clients({"a": {"train": (X[:, None], Y), "test": (HOLES[:, None], Y)}}), "client 'a', test: x has NaN"),
-        (clients({"a": (X, Y), "b": (X[:0], Y[:0])}), "1 of 2 clients have no training rows: 'b'"),
-        (clients({"a": (X, Y), "b": {"test": (X, Y)}}), "1 of 2 clients have no training rows: 'b'"),
-        (clients({"a": (X, Y), "b": ([], [])}), "no training rows: 'b'"),
+        (clients({"a": (X, Y), "b": (X[:0], Y[:0])}), "1 of 2 clients have no training samples: 'b'"),
+        (clients({"a": (X, Y), "b": {"test": (X, Y)}}), "1 of 2 clients have no training samples: 'b'"),
+        (clients({"a": (X, Y), "b": ([], [])}), "no training samples: 'b'"),
         (clients({"a": {"train": (X, Y), "dev": (X, Y)}}), "Client 'a' has a split 'dev'"),
         (clients({"a": X}), r"client 'a': expected \(x, y\), got ndarray"),
         (clients({"a": (X, Y), "b": (X[:, :2], Y)}), "All clients need inputs of one shape and type"),
@@ -85,7 +85,7 @@ def test_refusals(make, message):
 
 def test_drop_empty_leaves_the_empty_ones_out():
     data = Federation.from_clients({"a": (X, Y), "b": ([], []), "c": (X, Y)}, drop_empty=True)
-    assert data.ids == data.examined == ("a", "c")
+    assert data.ids == data.evaluated == ("a", "c")
     assert data.size("c") == 14
     with pytest.raises(InputError, match="None of 1 clients has a row"):
         Federation.from_clients({"b": ([], [])}, drop_empty=True)

@@ -27,7 +27,7 @@ def small(**options):
 
 def test_it_is_a_source():
     data: Source = small()
-    assert data.ids == data.examined == (0, 1, 2, 3, 4)
+    assert data.ids == data.evaluated == (0, 1, 2, 3, 4)
 
 
 def test_splits_are_disjoint_complete_and_of_the_right_size():
@@ -35,10 +35,10 @@ def test_splits_are_disjoint_complete_and_of_the_right_size():
     seen = []
     for client in data.ids:
         site = data.site(client, 0)
-        parts = [rows_of(site.train), rows_of(site.valid), rows_of(data.exam(client, "test"))]
+        parts = [rows_of(site.train), rows_of(site.valid), rows_of(data.evaluation(client, "test"))]
         assert [len(p) for p in parts] == [14, 2, 4]  # of 20 rows
-        assert rows_of(data.exam(client, "valid")) == parts[1]
-        assert data.size(client) == site.examples == 14
+        assert rows_of(data.evaluation(client, "valid")) == parts[1]
+        assert data.size(client) == site.samples == 14
         seen += [row for part in parts for row in part]
     assert sorted(seen) == list(range(100))
 
@@ -49,13 +49,13 @@ def test_labels_belong_to_their_rows():
         batch = data.site(client, 0).train.whole()
         assert torch.equal(batch.y, (batch.x[:, 0] / 2).long() % 4)
         assert torch.equal(data.labels(client), batch.y)
-        assert torch.equal(data.labels(client, "test"), data.exam(client, "test").whole().y)
-        assert torch.equal(data.labels(client, "valid"), data.exam(client, "valid").whole().y)
+        assert torch.equal(data.labels(client, "test"), data.evaluation(client, "test").whole().y)
+        assert torch.equal(data.labels(client, "valid"), data.evaluation(client, "valid").whole().y)
 
 
 @pytest.mark.parametrize(
     ("rows", "test", "valid", "sizes"),
-    [  # train, valid, test; halves go up, one training row always stays, validation gives way first
+    [  # train, valid, test; halves go up, one training sample always stays, validation gives way first
         (10, 0.2, 0.1, (7, 1, 2)),
         (5, 0.5, 0.0, (2, 0, 3)),
         (1, 0.9, 0.0, (1, 0, 0)),
@@ -66,10 +66,10 @@ def test_labels_belong_to_their_rows():
 )
 def test_fractions_round_and_leave_a_training_row(rows, test, valid, sizes):
     data = Federation.from_clients({"a": (X[:rows], Y[:rows])}, test=test, valid=valid)
-    site, exam = data.site("a", 0), data.exam("a", "test")
-    assert (len(site.train), len(site.valid or ()), len(exam or ())) == sizes
+    site, evaluation = data.site("a", 0), data.evaluation("a", "test")
+    assert (len(site.train), len(site.valid or ()), len(evaluation or ())) == sizes
     assert (site.valid is None) == (sizes[1] == 0)
-    assert (exam is None) == (sizes[2] == 0)
+    assert (evaluation is None) == (sizes[2] == 0)
 
 
 def test_ids_are_sorted_and_never_positions():
@@ -85,9 +85,9 @@ def test_ids_are_sorted_and_never_positions():
 def test_a_clients_split_does_not_depend_on_who_else_is_there():
     one = Federation.from_clients({"a": (X[:50], Y[:50])}, seed=1, standardise=False)
     two = Federation.from_clients({"0": (X[50:], Y[50:]), "a": (X[:50], Y[:50])}, seed=1, standardise=False)
-    assert rows_of(one.exam("a", "test")) == rows_of(two.exam("a", "test"))
+    assert rows_of(one.evaluation("a", "test")) == rows_of(two.evaluation("a", "test"))
     other = Federation.from_clients({"a": (X[:50], Y[:50])}, seed=2, standardise=False)
-    assert rows_of(one.exam("a", "test")) != rows_of(other.exam("a", "test"))
+    assert rows_of(one.evaluation("a", "test")) != rows_of(other.evaluation("a", "test"))
 
 
 def test_numpy_ids_become_plain_ones():
@@ -109,10 +109,14 @@ def test_given_splits_are_kept_as_they_are_and_mix_with_fractions():
         {"fixed": given, "cut": (torch.tensor(X[50:60]), torch.tensor(Y[50:60]))}, standardise=False
     )
     assert rows_of(data.site("fixed", 0).train) == set(range(6))
-    assert rows_of(data.exam("fixed", "test")) == {6, 7, 8}
-    assert data.exam("fixed", "valid") is None
-    assert data.site("cut", 0).examples == 7
-    rows = rows_of(data.site("cut", 0).train) | rows_of(data.exam("cut", "test")) | rows_of(data.exam("cut", "valid"))
+    assert rows_of(data.evaluation("fixed", "test")) == {6, 7, 8}
+    assert data.evaluation("fixed", "valid") is None
+    assert data.site("cut", 0).samples == 7
+    rows = (
+        rows_of(data.site("cut", 0).train)
+        | rows_of(data.evaluation("cut", "test"))
+        | rows_of(data.evaluation("cut", "valid"))
+    )
     assert rows == set(range(50, 60))
 
 
@@ -170,18 +174,18 @@ def test_storage_types():
 
 def test_unknown_clients_and_splits_are_named():
     data = small()
-    for ask in (lambda: data.site("zoe", 0), lambda: data.exam("zoe", "test"), lambda: data.size("zoe")):
+    for ask in (lambda: data.site("zoe", 0), lambda: data.evaluation("zoe", "test"), lambda: data.size("zoe")):
         with pytest.raises(InputError, match=r"There is no client 'zoe' in this federation of 5: 0, 1, 2, 3, 4\."):
             ask()
     with pytest.raises(InputError, match="'valid' or 'test', got 'train'"):
-        data.exam(0, "train")
+        data.evaluation(0, "train")
     with pytest.raises(InputError, match="train, valid and test, got 'dev'"):
         data.labels(0, "dev")
 
 
 def test_majority_by_hand():
     # a answers 1 (twice of three) and is right on 1 of 2; b answers 0 (a tie of 0 and 2, the smaller) and is right
-    # on 3 of 3; c has no test rows. Over all: labels 0: 1, 1: 2, 2: 1 + c's 2, 3 -> counts 0:1, 1:2, 2:2, 3:1 -> 1.
+    # on 3 of 3; c has no test samples. Over all: labels 0: 1, 1: 2, 2: 1 + c's 2, 3 -> counts 0:1, 1:2, 2:2, 3:1 -> 1.
     y = torch.tensor([1, 1, 3, 1, 0, 0, 2, 0, 0, 0, 2])
     clients = {
         "a": {"train": [0, 1, 2], "test": [3, 4]},
@@ -208,6 +212,6 @@ def test_label_counts_and_summary():
     facts = data.summary()
     json.dumps(facts)
     assert facts["rows"] == {"train": 100, "valid": 0, "test": 0}
-    assert facts["training rows per client"] == {"least": 20, "median": 20.0, "most": 20}
+    assert facts["training samples per client"] == {"least": 20, "median": 20.0, "most": 20}
     assert facts["bytes"] == 100 * (2 * 4 + 8)
     assert "5 clients" in repr(data)

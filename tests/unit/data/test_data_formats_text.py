@@ -42,16 +42,16 @@ def test_femnist_train_and_test(tmp_path):
     assert Federation.from_source(found, natural=True, test=0, valid=0).ids == ("f0001_41", "f0002_00")
 
 
-def test_leaf_writers_are_examined_on_their_own_test_rows(tmp_path):
-    """train/ and test/ name the same writers: a writer's rows of test/ are its test rows, none is cut from train/; one
-    who is only in train/ has none, and the rows of those who are only in test/ belong to no client."""
+def test_leaf_writers_are_evaluated_on_their_own_test_rows(tmp_path):
+    """train/ and test/ name the same writers: a writer's rows of test/ are its test samples, none is cut from train/;
+    one who is only in train/ has none, and the rows of those who are only in test/ belong to no client."""
     train = {"f1": femnist_user(1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "f2": femnist_user(20, 21), "f3": femnist_user(30, 31)}
     leaf_file(tmp_path / "train" / "a.json", train)
     leaf_file(tmp_path / "test" / "a.json", {"f2": femnist_user(22), "f9": femnist_user(60, 61)})
     leaf_file(tmp_path / "test" / "b.json", {"f1": femnist_user(11, 12, 13)})
     data = Federation.from_source(leaf.femnist(tmp_path), natural=True, test=0.5, valid=0.1)
-    assert data.ids == data.examined == ("f1", "f2", "f3")
-    tests = {c: None if (t := data.exam(c, "test")) is None else t.whole().y.tolist() for c in data.ids}
+    assert data.ids == data.evaluated == ("f1", "f2", "f3")
+    tests = {c: None if (t := data.evaluation(c, "test")) is None else t.whole().y.tolist() for c in data.ids}
     assert tests == {"f1": [11, 12, 13], "f2": [22], "f3": None}
     learned = {c: sorted(data.labels(c).tolist() + data.labels(c, "valid").tolist()) for c in data.ids}
     assert learned == {name: user["y"] for name, user in train.items()}

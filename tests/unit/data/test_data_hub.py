@@ -155,7 +155,7 @@ def test_federated_data_set():
     assert Federation.from_flwr(Federated({"train": train}, {}), x="x").global_test is None
     both = Federated({"train": train, "test": Partitioner([numbers(6), numbers(7)])}, {})
     data = Federation.from_flwr(both, x="x", standardise=False)
-    assert (data.size(0), data.exam(1, "test").whole().x.tolist()) == (2, [[7.0]])
+    assert (data.size(0), data.evaluation(1, "test").whole().x.tolist()) == (2, [[7.0]])
     for wrong in (Federated({"valid": train}, {}), numbers(1)):
         with pytest.raises(InputError, match="is no partitioner, or divides no 'train'"):
             Federation.from_flwr(wrong, x="x")

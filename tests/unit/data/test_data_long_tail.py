@@ -120,13 +120,13 @@ def test_local_tests_are_drawn_from_the_global_test_set():
         global_test=(x[:40] + 1000, y[:40]),
         standardise=False,
     )
-    exams = with_local_tests(data)
+    evaluations = with_local_tests(data)
     wanted = np.minimum(local_test_counts(data.label_counts(), 40), 10)
-    assert np.array_equal(exams.label_counts("test"), wanted)
-    assert np.array_equal(exams.label_counts("train"), data.label_counts("train"))
-    seen = [exams.exam(c, "test") for c in exams.ids]
+    assert np.array_equal(evaluations.label_counts("test"), wanted)
+    assert np.array_equal(evaluations.label_counts("train"), data.label_counts("train"))
+    seen = [evaluations.evaluation(c, "test") for c in evaluations.ids]
     assert all(float(t.whole().x.min()) >= 1000 for t in seen if t is not None)
-    assert exams.fingerprint() == with_local_tests(data).fingerprint() != with_local_tests(data, 1).fingerprint()
+    assert evaluations.fingerprint() == with_local_tests(data).fingerprint() != with_local_tests(data, 1).fingerprint()
     with pytest.raises(InputError, match="global test set"):
         with_local_tests(Federation.from_arrays(x, y, clients=2))
 

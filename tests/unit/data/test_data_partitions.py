@@ -44,7 +44,7 @@ def test_every_row_goes_to_exactly_one_client(partition, clients):
     minimum=st.integers(0, 4),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_samples=150, deadline=None)
 def test_dirichlet_is_complete_and_keeps_its_minimum_or_refuses(labels, clients, alpha, minimum, seed):
     y = np.array(labels)
     if clients > len(y) or minimum * clients > len(y):

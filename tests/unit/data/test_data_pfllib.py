@@ -49,11 +49,11 @@ def test_clients_and_their_tests_stay_as_they_are(tmp_path):
     assert data.ids == tuple(range(12))
     assert data.classes == 5
     for number, parts in enumerate(clients):
-        batch, exam = data.site(number, 0).train.whole(), data.exam(number, "test").whole()
+        batch, evaluation = data.site(number, 0).train.whole(), data.evaluation(number, "test").whole()
         assert np.array_equal(batch.x, parts["train"]["x"])
         assert np.array_equal(batch.y, parts["train"]["y"])
-        assert np.array_equal(exam.x, parts["test"]["x"])
-        assert data.exam(number, "valid") is None
+        assert np.array_equal(evaluation.x, parts["test"]["x"])
+        assert data.evaluation(number, "valid") is None
 
 
 def test_validation_rows_come_from_training(tmp_path):
@@ -96,7 +96,7 @@ def test_files_of_older_numpy():
 
 
 class Hostile:
-    """What a pickle from a stranger may hold."""
+    """What a pickle from a new client may hold."""
 
     def __init__(self, call, *given):
         self.what = call, given
@@ -187,7 +187,7 @@ def test_refusals(tmp_path):
 def test_in_a_recipe(tmp_path):
     folder = write_split(tmp_path / "a", [{"train": rows(6), "test": rows(3)} for _ in range(2)])
     data = federation_of(parse({"data": {"path": str(folder), "by_user": True, "valid": 0.5}}))
-    assert (data.ids, data.size(0), len(data.exam(1, "test"))) == ((0, 1), 3, 3)
+    assert (data.ids, data.size(0), len(data.evaluation(1, "test"))) == ((0, 1), 3, 3)
     with pytest.raises(InputError, match=r"divided over clients already, by PFLlib; set data.by_user = true"):
         federation_of(parse({"data": {"path": str(folder)}}))
     with pytest.raises(InputError, match=r"data.limit cannot be had there"):

@@ -25,18 +25,18 @@ def small(**options):
     return Federation.from_arrays(X, Y, clients=5, **options)
 
 
-def test_pooled_trains_on_everything_and_is_examined_like_the_original():
+def test_pooled_trains_on_everything_and_is_evaluated_like_the_original():
     data = Federation.from_arrays(X, Y, partition=Dirichlet(0.3, 5), clients=6)
     pooled = data.pooled()
     assert pooled.ids == ("pooled",)
-    assert pooled.examined == data.ids
+    assert pooled.evaluated == data.ids
     site = pooled.site("pooled", 0)
     assert rows_of(site.train) == set().union(*(rows_of(data.site(c, 0).train) for c in data.ids))
-    assert rows_of(site.valid) == set().union(*(rows_of(data.exam(c, "valid")) for c in data.ids))
+    assert rows_of(site.valid) == set().union(*(rows_of(data.evaluation(c, "valid")) for c in data.ids))
     assert len(pooled.labels("pooled", "valid")) == len(site.valid)
     for client in data.ids:
         for split in ("valid", "test"):
-            assert rows_of(pooled.exam(client, split)) == rows_of(data.exam(client, split))
+            assert rows_of(pooled.evaluation(client, split)) == rows_of(data.evaluation(client, split))
             assert torch.equal(pooled.labels(client, split), data.labels(client, split))
     with pytest.raises(InputError, match="no client 0 in this federation of 1: 'pooled'"):
         pooled.site(0, 0)
@@ -52,15 +52,15 @@ def test_sharing_rebuilds_on_the_very_same_memory(pooled, travel):
     data = data.pooled() if pooled else data
     tensors = data.columns_for_sharing()
     twin = Federation.from_shared(tensors, travel(data.layout()), data.prepare)
-    assert (twin.ids, twin.examined, twin.classes) == (data.ids, data.examined, data.classes)
+    assert (twin.ids, twin.evaluated, twin.classes) == (data.ids, data.evaluated, data.classes)
     assert twin.fingerprint() == data.fingerprint()
     assert {n: t.data_ptr() for n, t in twin.columns_for_sharing().items()} == {
         n: t.data_ptr() for n, t in tensors.items()
     }
     assert twin.site(data.ids[0], 0).train.columns["x"].data_ptr() == data.columns["x"].data_ptr()
-    for client in data.examined:
-        assert rows_of(twin.exam(client, "test")) == rows_of(data.exam(client, "test"))
-        assert rows_of(twin.exam(client, "valid")) == rows_of(data.exam(client, "valid"))
+    for client in data.evaluated:
+        assert rows_of(twin.evaluation(client, "test")) == rows_of(data.evaluation(client, "test"))
+        assert rows_of(twin.evaluation(client, "valid")) == rows_of(data.evaluation(client, "valid"))
     assert len(twin.global_test) == 100
 
 

@@ -30,7 +30,7 @@ def made(x=FLOATS, **options):
 
 
 def tables(data, client):
-    return [data.site(client, 0).train, data.exam(client, "valid"), data.exam(client, "test")]
+    return [data.site(client, 0).train, data.evaluation(client, "valid"), data.evaluation(client, "test")]
 
 
 @pytest.mark.parametrize("x", [FLOATS, BYTES], ids=["floats", "bytes"])
@@ -68,8 +68,8 @@ def test_right_angles_are_exact_and_sampling_agrees_with_them():
     data = Rotation()(made())
     old = made()
     for number, client in enumerate(old.ids):
-        turned = torch.rot90(old.exam(client, "test").whole().x, number % 4, (2, 3))
-        assert torch.equal(data.exam(client, "test").whole().x, turned)
+        turned = torch.rot90(old.evaluation(client, "test").whole().x, number % 4, (2, 3))
+        assert torch.equal(data.evaluation(client, "test").whole().x, turned)
 
 
 def test_noise_has_its_level():

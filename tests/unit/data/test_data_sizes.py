@@ -70,7 +70,7 @@ def test_an_npz_that_unpacks_to_much_is_refused(tmp_path):
 
 def test_the_head_of_an_array_is_believed_before_its_bytes_are_read(tmp_path):
     with refused():
-        load(npz_of_zeros(tmp_path / "liar.npz", (1, 1000), told=(10**6, 10**6)))
+        load(npz_of_zeros(tmp_path / "malicious client.npz", (1, 1000), told=(10**6, 10**6)))
 
 
 def test_csv_gz_that_unpacks_to_much_is_refused(tmp_path):

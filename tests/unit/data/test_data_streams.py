@@ -71,16 +71,16 @@ def test_a_drift_comes_at_its_round():
     assert torch.equal((old.y + 1) % 10, new.y)
 
 
-# Exams
+# Evaluations
 
 
-def test_exams_are_of_all_tasks_seen_so_far_and_of_each_task():
+def test_evaluations_are_of_all_tasks_seen_so_far_and_of_each_task():
     stream = incremental()
     for split in ("valid", "test"):
-        seen = [labels(stream.exam(1, split, r)) for r in (0, 1, 2, 5)]
+        seen = [labels(stream.evaluation(1, split, r)) for r in (0, 1, 2, 5)]
         assert seen == [{0, 1}, {0, 1}, {0, 1, 2, 3}, {0, 1, 2, 3, 4, 5}]
-        assert [labels(stream.exam_of(1, split, t)) for t in range(3)] == [set(p) for p in PAIRS]
-    assert len(stream.exam(1, "test", 9)) == sum(len(stream.exam_of(1, "test", t)) for t in range(3))
+        assert [labels(stream.evaluation_of(1, split, t)) for t in range(3)] == [set(p) for p in PAIRS]
+    assert len(stream.evaluation(1, "test", 9)) == sum(len(stream.evaluation_of(1, "test", t)) for t in range(3))
 
 
 def test_domains_are_put_below_each_other_and_keep_their_rows():
@@ -91,9 +91,11 @@ def test_domains_are_put_below_each_other_and_keep_their_rows():
     for number, domain in enumerate(domains):
         for client in data.ids:
             assert torch.equal(stream.site(client, number).train.whole().x, domain.site(client, 0).train.whole().x)
-            assert torch.equal(stream.exam_of(client, "test", number).whole().x, domain.exam(client, "test").whole().x)
-    parts = [d.exam(2, "test").whole().x for d in domains]
-    assert torch.equal(stream.exam(2, "test", 2).whole().x, torch.cat(parts))
+            assert torch.equal(
+                stream.evaluation_of(client, "test", number).whole().x, domain.evaluation(client, "test").whole().x
+            )
+    parts = [d.evaluation(2, "test").whole().x for d in domains]
+    assert torch.equal(stream.evaluation(2, "test", 2).whole().x, torch.cat(parts))
 
 
 def test_tasks_of_one_federation_share_its_columns():
@@ -156,7 +158,7 @@ def test_old_tasks_are_forgotten():
     stream = Stream.by_class(digits(), PAIRS, rounds_per_task=4)
     *_, last = run(method(), stream, rounds=12, engine="local")
     model, predict = last.global_model(), method().predict
-    now, before = (stream.exam_of(0, "test", t).whole() for t in (2, 0))
+    now, before = (stream.evaluation_of(0, "test", t).whole() for t in (2, 0))
     assert float((predict(model, now).argmax(1) == now.y).float().mean()) > 0.6
     assert float((predict(model, before).argmax(1) == before.y).float().mean()) < 0.6
 
@@ -189,7 +191,7 @@ def test_the_fingerprint_sees_when_and_who():
         (lambda: Stream.by_class(digits(), ((0,), (11,))), r"no row of the classes \[11\]"),
         (
             lambda: Stream.by_class(Federation.from_source(DIGITS, partition=Dirichlet(0.01), clients=8), PAIRS),
-            "clients have no training rows in task 0: .* Divide each task by itself",
+            "clients have no training samples in task 0: .* Divide each task by itself",
         ),
         (lambda: Stream.drift(digits(), digits(), at=0), "a round of at least 1, got 0"),
         (lambda: incremental(delays={9: 1}), "delays are whole numbers from 0 .* got 1 for 9"),
@@ -211,23 +213,25 @@ def test_refusals(make, message):
 # Tasks that share classes
 
 
-def test_a_row_of_two_tasks_is_examined_and_counted_once():
+def test_a_row_of_two_tasks_is_evaluated_and_counted_once():
     stream = Stream.by_class(digits(), ((0, 1), (1, 2)), rounds_per_task=1)
-    exam = stream.exam(0, "test", 5).all_rows().tolist()
+    evaluation = stream.evaluation(0, "test", 5).all_rows().tolist()
     apart = Stream.by_class(digits(), ((0, 1), (2,)), rounds_per_task=1)
-    assert sorted(exam) == sorted(apart.exam(0, "test", 5).all_rows().tolist())
+    assert sorted(evaluation) == sorted(apart.evaluation(0, "test", 5).all_rows().tolist())
     assert np.array_equal(stream.label_counts(), apart.label_counts())
     assert np.array_equal(stream.label_counts("test"), apart.label_counts("test"))
 
 
 def test_tasks_divided_by_themselves_may_share_no_class():
-    with pytest.raises(InputError, match="class 1 is in two groups: a test row of one task would be a training row"):
+    with pytest.raises(
+        InputError, match="class 1 is in two groups: a test sample of one task would be a training sample"
+    ):
         ByClass(groups=((0, 1), (1, 2)), each=True)
     ByClass(groups=((0, 0, 1), (2,)), each=True)
 
 
 def test_a_label_hidden_in_one_task_is_hidden_in_all():
-    with pytest.raises(InputError, match="Tasks of this stream share training rows"):
+    with pytest.raises(InputError, match="Tasks of this stream share training samples"):
         without_labels(Stream.by_class(digits(), ((0, 1), (1, 2))), 0.5)
     data = digits()
     drift = without_labels(Stream.drift(data, LabelPermutation(2)(data), at=1), 0.5)

@@ -27,11 +27,11 @@ def rows(table) -> set[int]:
 def test_some_clients_keep_what_they_have():
     whole = small()
     some = only_clients(whole, [4, 1])
-    assert some.ids == some.examined == (1, 4)
+    assert some.ids == some.evaluated == (1, 4)
     assert some.columns is whole.columns
     for client in some.ids:
         assert rows(some.site(client, 0).train) == rows(whole.site(client, 0).train)
-        assert rows(some.exam(client, "test")) == rows(whole.exam(client, "test"))
+        assert rows(some.evaluation(client, "test")) == rows(whole.evaluation(client, "test"))
     turned = Rotation((0, 180))(Federation.from_arrays(np.zeros((60, 2, 2), np.uint8), Y[:60], clients=4))
     assert only_clients(turned, [1, 2]).groups == {1: 1, 2: 0}
     assert isinstance(turned.prepare, Pixels)
@@ -64,7 +64,7 @@ def test_labels_are_lost_by_the_share_and_no_row_is(share, seed):
     for client in whole.ids:
         before, after = whole.site(client, 0), found.site(client, 0)
         lost = min(int(len(before.train) * share + 0.5), len(before.train) - 1)
-        assert len(after.train) == after.examples == len(before.train) - lost >= 1
+        assert len(after.train) == after.samples == len(before.train) - lost >= 1
         assert rows(after.unlabelled).isdisjoint(rows(after.train))
         assert rows(after.unlabelled) | rows(after.train) == rows(before.train) == rows(after.inputs)
         assert rows(after.valid) == rows(before.valid)
@@ -110,7 +110,7 @@ def test_together_a_stream_is_its_federation_again():
     found = Stream.by_class(whole, ((0, 1), (2, 3))).together()
     for client in whole.ids:
         assert rows(found.site(client, 0).train) == rows(whole.site(client, 0).train)
-        assert rows(found.exam(client, "test")) == rows(whole.exam(client, "test"))
+        assert rows(found.evaluation(client, "test")) == rows(whole.evaluation(client, "test"))
     assert found.majority().overall == whole.majority().overall
 
 

@@ -1,4 +1,5 @@
-"""Tables of one's own are standardised column by column, from training rows alone; what is no table is left alone."""
+"""Tables of one's own are standardised column by column, from training samples alone; what is no table is left
+alone."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Y = DRAW.integers(2, size=120)
 
 def pooled(data: Federation, split: str = "train") -> np.ndarray:
     return np.concatenate(
-        [data.exam(c, split).whole().x if split == "test" else data.site(c, 0).train.whole().x for c in data.ids]
+        [data.evaluation(c, split).whole().x if split == "test" else data.site(c, 0).train.whole().x for c in data.ids]
     )
 
 
@@ -71,7 +72,7 @@ def test_what_is_no_table_of_ones_own_stays_as_it_is():
 def test_a_csv_of_numbers_names_and_holes(tmp_path):
     data = Federation.from_csv(clinics.write(tmp_path / "a.csv"), user="site", valid=0.1)
     told = data.preparation.told()
-    assert "3 number columns, standardised by all clients' training rows" in told
+    assert "3 number columns, standardised by all clients' training samples" in told
     assert "sex (2 levels), town (3 levels)" in told
     assert "flagged: age" in told
     assert told.endswith("9 inputs in all")
@@ -116,7 +117,7 @@ def test_a_name_that_training_rows_lack_is_no_level():
     x = np.array([["a", "1"], ["b", "2"], ["a", "3"], ["zz", "4"]], object)
     data = Federation.from_clients({0: {"train": (x[:3], [0, 1, 0]), "test": (x[3:], [1])}})
     assert data.prepare.columns[0].levels == tuple(sorted((code_of("a"), code_of("b"))))
-    assert data.exam(0, "test").whole().x[0, :2].tolist() == [0.0, 0.0]
+    assert data.evaluation(0, "test").whole().x[0, :2].tolist() == [0.0, 0.0]
 
 
 def test_newcomers_have_no_say_in_the_numbers():

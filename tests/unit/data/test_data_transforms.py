@@ -42,7 +42,7 @@ def images(*shape: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(1).normal(size=shape).astype(np.float32))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_samples=25, deadline=None)
 @given(padding=st.integers(1, 5), seed=st.integers(0, 1000), height=st.integers(1, 6), width=st.integers(1, 6))
 def test_a_crop_is_a_window_of_the_padded_image(padding: int, seed: int, height: int, width: int) -> None:
     x = images(7, 2, height, width)

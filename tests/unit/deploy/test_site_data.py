@@ -79,7 +79,7 @@ def test_people_of_a_site_are_its_clients(place: Path, data: str) -> None:
 def test_own_test_rows_are_kept(place: Path) -> None:
     found = site(place, "split.npz", name="oslo")
     assert found.size("oslo") == 20
-    assert len(found.exam("oslo", "test").whole().y) == 6
+    assert len(found.evaluation("oslo", "test").whole().y) == 6
 
 
 @pytest.mark.parametrize(

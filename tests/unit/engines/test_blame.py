@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-import fedquilt.rounds.trip as trip
-from fedquilt.core.exchange import Reply, Turn
+import fedquilt.rounds.exchange_run as trip
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.params import Parts, everything_but, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Site
@@ -21,9 +21,9 @@ from fedquilt.methods.personalised.finetune import FedAvgFineTune
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.records.record import pack, record, unpack
 from fedquilt.rounds.engine import Lost
+from fedquilt.rounds.exchange_run import needed
 from fedquilt.rounds.rounds import Rounds
 from fedquilt.rounds.scale import Scale, Unsound
-from fedquilt.rounds.trip import needed
 from fedquilt.runs.runner import run
 from helpers.engines import Counting, Tampering
 from helpers.sabotage import Corrupted, Corrupting, Without, Wraps
@@ -42,8 +42,8 @@ class Row:
 
 
 @record
-class Visits:
-    """How often a client was visited."""
+class Updates:
+    """How often a client was asked."""
 
     times: int
 
@@ -56,18 +56,18 @@ class Stacking(Wraps):
     bad: Callable[[], torch.Tensor] | None = None
     few: int = 0
 
-    def init_client(self, seed: Seed) -> Visits:
-        return Visits(0)
+    def init_client(self, seed: Seed) -> Updates:
+        return Updates(0)
 
     def exchanges(self) -> Any:
         (train,) = self.base.exchanges()
         return (replace(train, work=self.work, up=self.up, check=lambda state, upload: None),)
 
-    def work(self, download: Any, client: Visits, site: Site, turn: Turn) -> tuple[Visits, Row]:
-        lies = self.bad is not None and turn.client == 1
-        return Visits(client.times + 1), Row(self.bad() if lies else torch.full((2,), float(turn.client or 0)))
+    def work(self, download: Any, client: Updates, site: Site, context: Context) -> tuple[Updates, Row]:
+        lies = self.bad is not None and context.client == 1
+        return Updates(client.times + 1), Row(self.bad() if lies else torch.full((2,), float(context.client or 0)))
 
-    def up(self, state: Server, replies: Iterable[Reply[Row]], turn: Turn) -> Server:
+    def up(self, state: Server, replies: Iterable[Reply[Row]], context: Context) -> Server:
         rows = [r.upload.values for r in replies]
         if not rows and not self.few:
             return state
@@ -93,7 +93,7 @@ def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
     assert (entry.client, entry.round, entry.exchange) == (1, 2, "train")
     assert "seven" in entry.reason if few == 2 and "seven" in reason else reason in entry.reason
     assert min(entry.bytes_down, entry.bytes_up) > 0
-    assert [v.client for v in spoilt.log.visits] == [0, 2, 3]
+    assert [v.client for v in spoilt.log.updates] == [0, 2, 3]
     assert [spoilt.client_state(c).times for c in TOY.ids] == [3, 0, 3, 3]
     assert spoilt.digest() == last(Without(base=Stacking(base=fedavg(), few=few), client=1), TOY, rounds=3).digest()
 
@@ -101,8 +101,8 @@ def test_a_reply_that_up_cannot_take_is_found_and_left_out(bad, reason, few):
 @pytest.mark.parametrize("liars", [(0, 1), (3, 5, 7), (0, 2, 4, 9)], ids=str)
 def test_several_replies_that_go_with_each_other_alone_are_left_out(liars):
     class Some(Stacking):
-        def work(self, download: Any, client: Visits, site: Site, turn: Turn) -> tuple[Visits, Row]:
-            return Visits(client.times + 1), Row(torch.zeros(3 if turn.client in liars else 2))
+        def work(self, download: Any, client: Updates, site: Site, context: Context) -> tuple[Updates, Row]:
+            return Updates(client.times + 1), Row(torch.zeros(3 if context.client in liars else 2))
 
     spoilt = last(Some(base=fedavg()), TEN)
     assert tuple(q.client for q in spoilt.log.quarantined) == liars
@@ -119,7 +119,7 @@ def test_replies_that_are_too_large_to_be_held_are_asked_for_again(monkeypatch, 
     assert [t.client for t in engine.tasks] == [0, 1, 2, 3] * 4
     assert again.digest() == held.digest()
     assert again.log.quarantined == held.log.quarantined
-    assert [v.client for v in again.log.visits] == [0, 2, 3]
+    assert [v.client for v in again.log.updates] == [0, 2, 3]
 
 
 def test_nothing_is_asked_again_of_an_ordinary_round(monkeypatch):
@@ -138,7 +138,7 @@ def test_a_bug_of_the_method_is_raised_and_nobody_is_blamed(monkeypatch, fails, 
     monkeypatch.setattr(trip, "HELD", held)
     (train,) = fedavg(parts=PRIVATE).exchanges()
 
-    def up(state: Any, replies: Any, turn: Turn) -> Any:
+    def up(state: Any, replies: Any, context: Context) -> Any:
         if fails(list(replies)):
             raise IndexError("a bug")
         return state
@@ -188,7 +188,7 @@ def test_a_liar_is_found_on_workers_too(two_workers):
 
 @dataclass(frozen=True, kw_only=True)
 class Twice(Wraps):
-    """The base's trip two times in a round; the second one's upload of client 1 is out of scale."""
+    """The base's exchange two times in a round; the second one's upload of client 1 is out of scale."""
 
     base: Any
 
@@ -202,15 +202,15 @@ class Twice(Wraps):
 
 @pytest.mark.parametrize("kept", [False, True], ids=["memory", "folder"])
 def test_a_client_that_is_left_out_of_a_trip_keeps_what_the_trip_before_it_left(kept, tmp_path):
-    """As if the second trip had not asked it."""
+    """As if the second exchange had not asked it."""
     method = Twice(base=fedavg(parts=PRIVATE))
 
     class Lossy(Local):
-        def visits(self, clients: Any, task: Any) -> Any:
+        def updates(self, clients: Any, task: Any) -> Any:
             for client in clients:
                 asked = task(client)
                 lost = asked.exchange == "again" and client == 1
-                yield client, Lost("lost") if lost else self.side.visit(asked)
+                yield client, Lost("lost") if lost else self.side.update(asked)
 
     options = {"folder": tmp_path / "run"} if kept else {}
     spoilt, lost = last(method, TOY, rounds=3, **options), last(method, TOY, rounds=3, engine=Lossy())
@@ -237,13 +237,13 @@ def test_a_state_out_of_scale_makes_the_round_void_and_several_stop_the_run(tmp_
     assert first.digest() == start.digest()
     assert [q.client for q in first.log.quarantined] == list(TOY.ids)
     assert all(q.reason.startswith("the round is void: the server's state would leave") for q in first.log.quarantined)
-    assert first.log.visits == []
+    assert first.log.updates == []
     plays.close()  # type: ignore[attr-defined]
     with pytest.raises(RoundError, match=r"round 3: .*3 rounds in a row. The last good state is kept. Try a smaller"):
         list(run(method, TOY, rounds=9, engine="local", folder=folder, score=None))
     with pytest.raises(RoundError, match="round 3"):  # and again after every resume
         list(run(method, TOY, rounds=9, engine="local", folder=folder, score=None))
-    assert "void" in (folder / "ledger.jsonl").read_text()
+    assert "void" in (folder / "dropped.jsonl").read_text()
 
 
 @pytest.mark.filterwarnings("ignore:round . is void")
@@ -264,9 +264,9 @@ def test_a_round_that_counts_ends_a_row_of_void_ones():
         def exchanges(self) -> Any:
             return (replace(train, up=self.up),)
 
-        def up(self, state: Any, replies: Any, turn: Turn) -> Any:
-            found = train.up(state, replies, turn)
-            return found if turn.round % 3 == 2 else Server({n: t + 1e9 for n, t in found.shared.items()})
+        def up(self, state: Any, replies: Any, context: Context) -> Any:
+            found = train.up(state, replies, context)
+            return found if context.round % 3 == 2 else Server({n: t + 1e9 for n, t in found.shared.items()})
 
     rounds = Rounds(Sometimes(), TOY, Local(), Seed(0))
     logs = [rounds.play() for _ in range(6)]
@@ -287,16 +287,16 @@ def test_models_are_made_ready_for_scores_also_in_a_void_round():
         def exchanges(self) -> Any:
             return replace(train, up=self.up), tune
 
-        def up(self, state: Any, replies: Any, turn: Turn) -> Any:
-            found = train.up(state, replies, turn)
-            return Server({n: t + 1e9 for n, t in found.shared.items()}) if turn.round == 2 else found
+        def up(self, state: Any, replies: Any, context: Context) -> Any:
+            found = train.up(state, replies, context)
+            return Server({n: t + 1e9 for n, t in found.shared.items()}) if context.round == 2 else found
 
     rounds = Rounds(Ends(), TOY, Local(), Seed(0))
     for _ in range(2):
         rounds.play(scored=False)
     before, log = pack(rounds.state), rounds.play(scored=True)
     assert log.void is not None
-    assert [v.exchange for v in log.visits] == ["tune"] * len(TOY.ids)
+    assert [v.exchange for v in log.updates] == ["tune"] * len(TOY.ids)
     assert {(q.exchange, q.client) for q in log.quarantined} == {("train", c) for c in TOY.ids}
     assert pack(rounds.state) == before
     assert rounds.past["void"] == 1
@@ -356,8 +356,8 @@ def test_half_of_the_cohort_must_answer_unless_said_otherwise():
         method = Silent(base=method, client=client)
     with pytest.raises(RoundError, match="4 of 10 clients gave a usable reply, at least 5 needed"):
         last(method, TEN)
-    assert len(last(method, TEN, min_replies=4).log.visits) == 4
-    assert len(last(method, TEN, min_replies=0.4).log.visits) == 4
+    assert len(last(method, TEN, min_replies=4).log.updates) == 4
+    assert len(last(method, TEN, min_replies=0.4).log.updates) == 4
 
 
 def test_too_few_replies_stop_the_run_also_when_they_are_out_of_scale():
@@ -378,8 +378,8 @@ class Silent(Wraps):
     def exchanges(self) -> Any:
         (train,) = self.base.exchanges()
 
-        def work(download: Any, client: Any, site: Site, turn: Turn) -> Any:
-            kept, upload = train.work(download, client, site, turn)
-            return kept, None if turn.client == self.client else upload
+        def work(download: Any, client: Any, site: Site, context: Context) -> Any:
+            kept, upload = train.work(download, client, site, context)
+            return kept, None if context.client == self.client else upload
 
         return (replace(train, work=work),)

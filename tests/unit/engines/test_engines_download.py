@@ -31,8 +31,8 @@ class _Scribble:
     work: object
     how: str
 
-    def __call__(self, download, client, site, turn):
-        found = self.work(download, client, site, turn)
+    def __call__(self, download, client, site, context):
+        found = self.work(download, client, site, context)
         for name, tensor in download.shared.items():
             if self.how == "in place":
                 tensor.zero_()

@@ -24,7 +24,7 @@ from fedquilt.records.compact import MAGIC
 from fedquilt.records.limits import upload_limits
 from fedquilt.records.record import pack, record, unpack
 from fedquilt.rounds.rounds import Quarantine, RoundLog, Rounds
-from helpers.engines import Counting, Tampering, with_examples
+from helpers.engines import Counting, Tampering, with_samples
 from helpers.frames import sealed
 from helpers.sabotage import Corrupting, Without, Wraps
 from helpers.toy import fedavg, last, linear, points
@@ -48,7 +48,7 @@ def test_a_bad_upload_is_left_out_as_if_its_client_had_not_been_asked(kind, part
     spoiled = last(Corrupting(base=base, client=1, kind=kind), TOY, rounds=3)
     (quarantine,) = spoiled.log.quarantined
     assert (quarantine.round, quarantine.exchange, quarantine.client) == (2, "train", 1)
-    assert [v.client for v in spoiled.log.visits] == [0, 2]
+    assert [v.client for v in spoiled.log.updates] == [0, 2]
     assert re.search(REASONS[kind], quarantine.reason)
     assert spoiled.digest() == last(Without(base=base, client=1), TOY, rounds=3).digest()
     assert spoiled.digest() != last(base, TOY, rounds=3).digest()
@@ -60,11 +60,11 @@ TAMPERS = {
     "empty": (lambda frame: b"", "not a compact frame"),
     "safetensors": (lambda frame: pack(unpack(bytes(frame))), "not a compact frame"),
     "another record": (lambda frame: pack("hello", compact=True), "malformed: not an upload"),
-    "no examples": (with_examples(0), "absurd weight: 0 examples"),
-    "negative": (with_examples(-5), "absurd weight: -5 examples"),
-    "too many": (with_examples(10**12), "absurd weight: 1000000000000 examples"),
-    "a fraction": (with_examples(1.5), "absurd weight: 1.5 examples"),
-    "a word": (with_examples("many"), "absurd weight: 'many' examples"),
+    "no examples": (with_samples(0), "absurd weight: 0 examples"),
+    "negative": (with_samples(-5), "absurd weight: -5 examples"),
+    "too many": (with_samples(10**12), "absurd weight: 1000000000000 examples"),
+    "a fraction": (with_samples(1.5), "absurd weight: 1.5 examples"),
+    "a word": (with_samples("many"), "absurd weight: 'many' examples"),
 }
 
 
@@ -104,7 +104,7 @@ def test_an_upload_is_as_long_as_its_exchange_allows():
     """By default 64 MiB and 16 times the download, which no honest upload of these comes near."""
     log = rounds_of(fedavg()).play()
     assert not log.quarantined
-    (size,) = {v.up.wire for v in log.visits}
+    (size,) = {v.up.wire for v in log.updates}
     assert not rounds_of(Bounded(base=fedavg(), most_bytes=size)).play().quarantined
     with pytest.raises(RoundError, match=f"too large: a frame of {size} bytes where at most {size - 1} are allowed"):
         rounds_of(Bounded(base=fedavg(), most_bytes=size - 1)).play()
@@ -117,7 +117,7 @@ def test_who_holds_the_model_already_may_upload_one(monkeypatch: pytest.MonkeyPa
     rounds = rounds_of(HGLS(Net(make("mlp", (2,), 2))))
     for log in (rounds.play(), rounds.play()):
         assert not log.quarantined
-    assert max(v.up.wire / v.down.raw for v in log.visits) > 16
+    assert max(v.up.wire / v.down.raw for v in log.updates) > 16
 
 
 class Hurried(Local):
@@ -171,16 +171,16 @@ def test_a_plan_with_an_unknown_exchange_is_refused():
 def test_an_empty_plan_is_a_round_of_rest():
     rounds = rounds_of(Planned(base=fedavg(), names=()))
     before = pack(rounds.state)
-    assert rounds.play().visits == []
+    assert rounds.play().updates == []
     assert (pack(rounds.state), rounds.done) == (before, 1)
-    assert list(rounds.examine(TOY.examined)) == list(TOY.examined)  # models can be scored all the same
+    assert list(rounds.evaluate(TOY.evaluated)) == list(TOY.evaluated)  # models can be scored all the same
 
 
 @pytest.mark.parametrize(
     ("asked", "message"), [((0, 1, 1), "client 1 is asked twice"), ((0, 7), "client 7 .* is not in")]
 )
 def test_a_cohort_names_clients_there_are_and_each_once(asked, message):
-    """A client visited twice in one exchange would see two states on one engine and one on another."""
+    """A client asked twice in one exchange would see two states on one engine and one on another."""
     with pytest.raises(ExchangeError, match=message) as caught:
         rounds_of(fedavg(cohort=lambda state, ids, seed: asked)).play()
     assert (caught.value.stage, caught.value.round) == ("cohort", 0)
@@ -196,9 +196,9 @@ def test_a_cohort_s_order_does_not_matter():
 def test_the_bytes_reported_are_those_of_the_frames():
     engine = Counting()
     snapshot = last(fedavg(parts=PRIVATE), TOY, rounds=1, engine=engine)
-    visits = snapshot.log.visits
-    assert [v.bytes_down for v in visits] == [len(t.down) for t in engine.tasks]
-    assert [v.bytes_up for v in visits] == [len(f) for f in engine.uploads]
+    updates = snapshot.log.updates
+    assert [v.bytes_down for v in updates] == [len(t.down) for t in engine.tasks]
+    assert [v.bytes_up for v in updates] == [len(f) for f in engine.uploads]
     assert snapshot.metrics["bytes_down"] == sum(len(t.down) for t in engine.tasks)
     assert snapshot.metrics["bytes_up"] == sum(map(len, engine.uploads))
     assert [unpack(f).upload.delta.keys() for f in engine.uploads] == [{"weight"}] * 3  # the private part stays home
@@ -214,7 +214,9 @@ class Greeting(Wraps):
     def exchanges(self) -> Any:
         (train,) = self.base.exchanges()
         start = train.work.start
-        work = replace(train.work, start=lambda download, client, site, turn: start(download[0], client, site, turn))
+        work = replace(
+            train.work, start=lambda download, client, site, context: start(download[0], client, site, context)
+        )
         return (replace(train, down=self.down, work=work),)
 
     def down(self, state: Any, client_id: Any) -> Any:
@@ -246,9 +248,9 @@ def test_a_client_s_state_is_kept_only_when_it_has_one(method):
 
 def test_the_log_tells_what_training_did():
     """12, 20 and 16 rows in batches of 8: 2, 3 and 2 steps."""
-    visits = last(fedavg(), TOY, rounds=1).log.visits
-    assert [(v.client, v.examples, v.steps) for v in visits] == [(0, 12, 2), (1, 20, 3), (2, 16, 2)]
-    assert all(0 < v.loss < 5 and v.seconds > 0 for v in visits)
+    updates = last(fedavg(), TOY, rounds=1).log.updates
+    assert [(v.client, v.samples, v.steps) for v in updates] == [(0, 12, 2), (1, 20, 3), (2, 16, 2)]
+    assert all(0 < v.loss < 5 and v.seconds > 0 for v in updates)
 
 
 def test_a_run_is_a_function_of_its_seed():
@@ -276,7 +278,7 @@ class Unpackable(Wraps):
     def exchanges(self) -> Any:
         (train,) = self.base.exchanges()
         down = (lambda state, client: {1, 2}) if self.way == "down" else train.down
-        work = (lambda sent, client, site, turn: (client, {1, 2})) if self.way == "up" else train.work
+        work = (lambda sent, client, site, context: (client, {1, 2})) if self.way == "up" else train.work
         return (replace(train, down=down, work=work),)
 
 
@@ -298,14 +300,14 @@ class Recording(Wraps):
         (train,) = self.base.exchanges()
         return (replace(train, work=self.work, up=self.up, cohort=self.cohort),)
 
-    def work(self, sent: Any, client: Any, site: Any, turn: Any) -> Any:
-        self.seen.append(("work", turn.round, turn.client, turn.seed))
+    def work(self, sent: Any, client: Any, site: Any, context: Any) -> Any:
+        self.seen.append(("work", context.round, context.client, context.seed))
         (train,) = self.base.exchanges()
-        return train.work(sent, client, site, turn)
+        return train.work(sent, client, site, context)
 
-    def up(self, state: Any, replies: Any, turn: Any) -> Any:
-        self.seen.append(("up", turn.round, turn.client, turn.seed))
-        return self.base.up(state, replies, turn)
+    def up(self, state: Any, replies: Any, context: Any) -> Any:
+        self.seen.append(("up", context.round, context.client, context.seed))
+        return self.base.up(state, replies, context)
 
     def cohort(self, state: Any, ids: Any, seed: Any) -> Any:
         self.seen.append(("cohort", None, None, seed))
@@ -340,7 +342,7 @@ def test_a_state_that_overflows_stops_the_run() -> None:
     base = fedavg()
     (train,) = base.exchanges()
 
-    def finish(job: Any, trained: Any, client: Any, site: Any, turn: Any) -> tuple[Any, Any]:
+    def finish(job: Any, trained: Any, client: Any, site: Any, context: Any) -> tuple[Any, Any]:
         return client, Gift({n: torch.full_like(t, 3e38) for n, t in job.params.items()})
 
     class Huge(OnBase):
@@ -378,9 +380,9 @@ def test_every_trip_of_one_exchange_in_a_round_has_its_own_seed() -> None:
             return ("train", "train")
 
         def exchanges(self) -> Any:
-            def start(download: Any, client: Any, site: Any, turn: Any) -> Any:
-                seen.append(turn.seed.value)
-                return base.start(download, client, site, turn)
+            def start(download: Any, client: Any, site: Any, context: Any) -> Any:
+                seen.append(context.seed.value)
+                return base.start(download, client, site, context)
 
             return (replace(train, work=replace(train.work, start=start)),)
 

@@ -38,7 +38,7 @@ def ids(engine: Workers) -> list[int]:
     return [w.process.pid for w in engine._workers]
 
 
-def test_a_worker_killed_during_a_visit_is_replaced_and_nothing_changes(tmp_path):
+def test_a_worker_killed_during_an_update_is_replaced_and_nothing_changes(tmp_path):
     method = Deadly(base=PRIVATE, client=1, marker=str(tmp_path / "killed"))
     with Workers(2) as engine:
         engine.begin(PRIVATE, TOY, Seed(0), None)
@@ -54,12 +54,12 @@ def test_a_client_that_always_kills_its_worker_is_left_out_with_the_reason():
         snapshot = last(Deadly(base=PRIVATE, client=1), TOY, rounds=1, engine=engine)
     (quarantine,) = snapshot.log.quarantined
     assert quarantine.client == 1
-    assert quarantine.reason == "the worker process was killed by signal 9 twice during this visit"
+    assert quarantine.reason == "the worker process was killed by signal 9 twice during this client update"
     assert snapshot.digest() == last(Without(base=PRIVATE, client=1), TOY, rounds=1).digest()
 
 
 def test_jobs_wait_at_their_workers_while_there_is_one_for_each(monkeypatch):
-    """Nine visits on two workers: seven are given ahead at most, and the last two only to whoever is free."""
+    """Nine client updates on two workers: seven are given ahead at most, and the last two only to whoever is free."""
     most: list[int] = []
     real = Workers._give
 
@@ -84,7 +84,7 @@ class Stumbling(Wraps):
     def exchanges(self) -> Any:
         (train,) = self.base.exchanges()
 
-        def up(state: Any, replies: Any, turn: Any) -> Any:
+        def up(state: Any, replies: Any, context: Any) -> Any:
             next(iter(replies))
             raise ValueError("enough")
 
@@ -107,7 +107,7 @@ def test_after_a_run_that_failed_with_jobs_under_way_the_next_one_is_whole():
         assert last(PRIVATE, nine, rounds=2, engine=engine).digest() == clean
 
 
-def test_answers_of_visits_that_nobody_waited_for_are_never_taken_for_others(two_workers):
+def test_answers_of_updates_that_nobody_waited_for_are_never_taken_for_others(two_workers):
     nine = points(*range(5, 14))
     rounds = Rounds(PRIVATE, nine, two_workers, Seed(0))
     sender = rounds.sender(rounds.exchanges["train"])
@@ -116,18 +116,18 @@ def test_answers_of_visits_that_nobody_waited_for_are_never_taken_for_others(two
         return Task("train", client, round, sender.send(client).frame, None)
 
     def uploads(round: int) -> list[bytes]:
-        return [outcome.upload for _, outcome in two_workers.visits(nine.ids, partial(task, round))]
+        return [outcome.upload for _, outcome in two_workers.updates(nine.ids, partial(task, round))]
 
     wanted = uploads(1)
     for _ in range(5):
-        begun = two_workers.visits(nine.ids, partial(task, 0))
+        begun = two_workers.updates(nine.ids, partial(task, 0))
         next(begun)
         begun.close()
         assert uploads(1) == wanted
 
 
 def test_a_worker_that_is_out_of_step_is_replaced(monkeypatch):
-    """An answer that nobody asked for: the worker is ended, and its visit made again."""
+    """An answer that nobody asked for: the worker is ended, and its client update made again."""
     real, wrong = Pipe.receive, [5]
 
     def receive(self: Pipe) -> Any:
@@ -168,7 +168,7 @@ def kill(engine: Workers, place: int) -> None:
 def test_workers_killed_between_rounds_and_between_runs_are_replaced(tmp_path):
     """An idle worker may fall to the system's memory killer: the next job, run or question must not.
 
-    In the second round one idle worker is dead when the other dies during the only visit.
+    In the second round one idle worker is dead when the other dies during the only client update.
     """
     clean = last(fedavg(), TOY).digest()
     only = points(10)
@@ -210,15 +210,15 @@ class Splitting(Wraps):
         state = self.base.init_server(seed)
         return replace(state, shared={**state.shared, "round": torch.tensor(0)})
 
-    def up(self, state: Any, replies: Any, turn: Any) -> Any:
+    def up(self, state: Any, replies: Any, context: Any) -> Any:
         list(replies)
-        return replace(state, shared={**state.shared, "round": torch.tensor(turn.round + 1)})
+        return replace(state, shared={**state.shared, "round": torch.tensor(context.round + 1)})
 
     def global_model(self, state: Any) -> Any:
         return state.shared if int(state.shared["round"]) < self.rounds else None
 
 
-def test_exams_forget_a_global_model_that_is_no_more(one_worker):
+def test_evaluations_forget_a_global_model_that_is_no_more(one_worker):
     method = Splitting(base=fedavg(), rounds=2)
     seen = []
     for engine in (Local(), one_worker):
@@ -226,16 +226,16 @@ def test_exams_forget_a_global_model_that_is_no_more(one_worker):
         whole = []
         for _ in range(2):
             rounds.play()
-            whole.append(sorted(rounds.examine([0])[0]["global"]))
+            whole.append(sorted(rounds.evaluate([0])[0]["global"]))
         seen.append(whole)
     assert seen == [[["test"], []]] * 2
 
 
-def test_exams_are_those_of_local(two_workers):
+def test_evaluations_are_those_of_local(two_workers):
     near, far = (last(PRIVATE, TOY, engine=e, score=classify) for e in (Local(), two_workers))
-    assert list(near.exams) == list(far.exams) == [0, 1, 2, 3]
-    for client in near.exams:
-        a, b = near.exams[client]["deployed"]["test"], far.exams[client]["deployed"]["test"]
+    assert list(near.evaluations) == list(far.evaluations) == [0, 1, 2, 3]
+    for client in near.evaluations:
+        a, b = near.evaluations[client]["deployed"]["test"], far.evaluations[client]["deployed"]["test"]
         assert (a.rows, a.loss_sum, a.correct.tolist()) == (b.rows, b.loss_sum, b.correct.tolist())
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedquilt import FedAvg, Federation, Net
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.seed import Seed
 from fedquilt.core.train import Descent
 from fedquilt.engines import stacked as feed
@@ -39,15 +39,15 @@ def descents(prepare=None, steps=None):
     train, shared = method.exchanges()[0].work, method.net.init(Seed(0))
     found = []
     for client in ROWS:
-        turn, site = Turn(0, client, Seed(client)), federation.site(client, 0)
-        job = train.start(Download(shared=shared), Client(private={}), site, turn)
-        found.append(Descent(train, job, site, turn))
+        context, site = Context(0, client, Seed(client)), federation.site(client, 0)
+        job = train.start(Download(shared=shared), Client(private={}), site, context)
+        found.append(Descent(train, job, site, context))
     return found
 
 
 def expected(descents):
     """Each lane's own batches, one list for each."""
-    return [list(d.train.batches(d.job, d.site, d.turn)) for d in descents]
+    return [list(d.train.batches(d.job, d.site, d.context)) for d in descents]
 
 
 @pytest.mark.parametrize("prepare", [None, halved, Noisy()], ids=["bare", "prepared", "random"])

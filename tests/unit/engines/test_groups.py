@@ -1,4 +1,4 @@
-"""Short visits and exams go to workers several in a message; nothing else changes."""
+"""Short client updates and evaluations go to workers several in a message; nothing else changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedquilt.engines.workers import Pace, Workers, grouped
 from fedquilt.errors import ExchangeError, WorkerError
 from fedquilt.metrics.classify import classify
 from fedquilt.records.record import equal
-from fedquilt.rounds.client import Exam
+from fedquilt.rounds.client import Evaluation
 from fedquilt.rounds.rounds import Rounds
 from helpers.sabotage import Deadly, Failing, Without
 from helpers.toy import fedavg, last, points
@@ -53,13 +53,13 @@ def test_a_message_brings_enough_work() -> None:
 
 def test_what_all_have_in_common_is_sent_once() -> None:
     down, whole, other = b"down", b"whole", b"other"
-    exams = [Exam(c, down, None, whole, ("test",)) for c in (1, 2)]
-    exams += [Exam(3, other, None, None, ("test",)), Exam(4, down, None, other, ("test",))]
-    found = several(exams)
+    evaluations = [Evaluation(c, down, None, whole, ("test",)) for c in (1, 2)]
+    evaluations += [Evaluation(3, other, None, None, ("test",)), Evaluation(4, down, None, other, ("test",))]
+    found = several(evaluations)
     assert isinstance(found, Several)
     assert (found.down, found.whole) == (down, whole)
     assert [(p.down, p.whole) for p in found.parts] == [(None, b""), (None, b""), (other, None), (None, other)]
-    assert several(exams[:1]) is exams[0]
+    assert several(evaluations[:1]) is evaluations[0]
 
 
 @pytest.fixture
@@ -75,11 +75,13 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sent
 
 
-def test_short_visits_and_exams_share_messages_to_the_same_bits(two_workers: Workers, messages: list[int]) -> None:
+def test_short_updates_and_evaluations_share_messages_to_the_same_bits(
+    two_workers: Workers, messages: list[int]
+) -> None:
     alone = last(PRIVATE, MANY, rounds=4, score=classify)
     shared = last(PRIVATE, MANY, rounds=4, engine=two_workers, score=classify)
     assert shared.digest() == alone.digest()
-    assert equal(shared.exams, alone.exams)
+    assert equal(shared.evaluations, alone.evaluations)
     assert max(messages) > 2
     assert len(messages) < 4 * 2 * 24
 
@@ -89,7 +91,7 @@ def test_of_a_group_that_kills_its_worker_only_the_one_is_left_out() -> None:
         snapshot = last(Deadly(base=PRIVATE, client=1), MANY, rounds=2, engine=engine)
     (quarantine,) = snapshot.log.quarantined
     assert quarantine.client == 1
-    assert "twice during this visit" in quarantine.reason
+    assert "twice during this client update" in quarantine.reason
     assert snapshot.digest() == last(Without(base=PRIVATE, client=1), MANY, rounds=2).digest()
 
 
@@ -176,7 +178,7 @@ def test_all_of_many_workers_have_something_to_do(monkeypatch: pytest.MonkeyPatc
 def test_a_closed_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Workers(1)
     rounds = Rounds(fedavg(), MANY, engine, Seed(0))
-    half = engine.exams(MANY.ids, lambda client: Exam(client, None, None, None, ()))
+    half = engine.evaluations(MANY.ids, lambda client: Evaluation(client, None, None, None, ()))
     engine.close()
     with pytest.raises(WorkerError, match="closed"):
         rounds.play()
@@ -191,7 +193,7 @@ def odd_score(predict: Any, params: Any, table: Any) -> Any:
     return classify(predict, params, table)
 
 
-def test_of_a_group_whose_exam_fails_the_one_is_named(
+def test_of_a_group_whose_evaluation_fails_the_one_is_named(
     two_workers: Workers, monkeypatch: pytest.MonkeyPatch, messages: list[int]
 ) -> None:
     monkeypatch.setattr(Pace, "together", 4)

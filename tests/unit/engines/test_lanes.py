@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
@@ -47,9 +47,9 @@ def descents(train: Train, sizes: tuple[int, ...] = SIZES, memory: Memory | None
     for client, rows in enumerate(sizes):
         draw = Seed(client).torch()
         site = site_of(x=torch.randn(rows, 8, generator=draw), y=torch.randint(3, (rows,), generator=draw))
-        turn = Turn(0, client, Seed(5).fold(client))
-        job = start_from(train.objective.net.init(Seed(client)), None, site, turn)
-        found.append(Descent(train, replace(job, memory=memory), site, turn))
+        context = Context(0, client, Seed(5).fold(client))
+        job = start_from(train.objective.net.init(Seed(client)), None, site, context)
+        found.append(Descent(train, replace(job, memory=memory), site, context))
     return found
 
 

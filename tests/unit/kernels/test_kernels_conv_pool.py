@@ -58,7 +58,7 @@ def images(*shape: int) -> Tensor:
     return x
 
 
-def slopes(module: nn.Module, x: Tensor, **settings: Any) -> list[Tensor]:
+def gradients(module: nn.Module, x: Tensor, **settings: Any) -> list[Tensor]:
     out = module(x)
     ends = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
     return [out.detach(), *torch.autograd.grad(out, list(module.parameters()), ends, **settings)]
@@ -70,7 +70,7 @@ def test_it_gives_what_the_two_give(form, layout, calls):
     rows, ins, outs, high, wide, kernel, padding = form
     module = sequence(ins, outs, kernel, padding=padding).to(memory_format=layout)
     x = images(rows, ins, high, wide).contiguous(memory_format=layout)
-    found, wanted = slopes(joined(module), x), slopes(module, x)
+    found, wanted = gradients(joined(module), x), gradients(module, x)
     assert calls == [tuple(x.shape)]
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
@@ -78,13 +78,13 @@ def test_it_gives_what_the_two_give(form, layout, calls):
 
 
 def test_of_equals_the_first_is_chosen(calls):
-    """Windows in which all outputs are equal, but inputs are not: the slope of the kernel tells which was chosen."""
+    """Windows in which all outputs are equal, but inputs are not: the gradient of the kernel tells which was chosen."""
     module = nn.Sequential(nn.Conv2d(1, 1, 3), nn.ReLU(), nn.MaxPool2d(2))
     nn.init.zeros_(module[0].weight)
     nn.init.ones_(module[0].bias)
     x = torch.arange(16.0).view(1, 1, 4, 4)
-    _, heavy, _ = slopes(joined(module), x)
-    _, wanted, _ = slopes(module, x)
+    _, heavy, _ = gradients(joined(module), x)
+    _, wanted, _ = gradients(module, x)
     assert len(calls) == 1
     assert torch.equal(heavy, wanted)
 
@@ -95,7 +95,7 @@ def test_where_inputs_are_zero_it_gives_the_bias():
     assert torch.equal(out, F.relu(module[0].bias).view(1, -1, 1, 1).expand_as(out))
 
 
-@pytest.mark.parametrize("what", ["slopes of inputs", "float64", "vmap", "too small", "no rows", "a hook"])
+@pytest.mark.parametrize("what", ["gradients of inputs", "float64", "vmap", "too small", "no rows", "a hook"])
 def test_it_steps_aside(what, calls):
     module = sequence()
     fast, x = joined(module), images(3, 1, 28, 28)
@@ -110,7 +110,7 @@ def test_it_steps_aside(what, calls):
             fast(x[:, :, :5, :5])
     elif what == "no rows":
         assert fast(x[:0]).shape == (0, 8, 12, 12)
-    elif what == "slopes of inputs":
+    elif what == "gradients of inputs":
         found, wanted = (torch.autograd.grad(m(x.requires_grad_()).sum(), x)[0] for m in (fast, module))
         assert torch.equal(found, wanted)
     else:
@@ -118,11 +118,11 @@ def test_it_steps_aside(what, calls):
     assert not calls
 
 
-def test_slopes_of_slopes(calls):
+def test_gradients_of_gradients(calls):
     module, x = sequence(), images(2, 1, 12, 12)
     second = []
     for each in (joined(module), module):
-        _, heavy, light = slopes(each, x, create_graph=True)
+        _, heavy, light = gradients(each, x, create_graph=True)
         total = heavy.square().sum() + light.square().sum()
         second.append(torch.autograd.grad(total, list(each.parameters()), allow_unused=True, materialize_grads=True))
     assert calls
@@ -130,12 +130,12 @@ def test_slopes_of_slopes(calls):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_one_slope_alone():
+def test_one_gradient_alone():
     for name in ("weight", "bias"):
         found = []
         for each in (joined(sequence()), sequence()):
-            (slope,) = torch.autograd.grad(each(images(2, 1, 12, 12)).sum(), [getattr(each[0], name)])
-            found.append(slope)
+            (gradient,) = torch.autograd.grad(each(images(2, 1, 12, 12)).sum(), [getattr(each[0], name)])
+            found.append(gradient)
         torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
@@ -173,11 +173,11 @@ def test_a_net_computes_so_unless_it_is_told_not_to(calls):
     torch.testing.assert_close(*outs, rtol=1e-3, atol=1e-4)
 
 
-def test_slopes_are_laid_out_as_their_weights():
+def test_gradients_are_laid_out_as_their_weights():
     for layout in (torch.contiguous_format, torch.channels_last):
         for ins, kernel in ((1, 5), (2, 3)):
             module = joined(sequence(ins, 4, kernel).to(memory_format=layout))
-            _, heavy, _ = slopes(module, images(2, ins, 12, 12))
+            _, heavy, _ = gradients(module, images(2, ins, 12, 12))
             assert heavy.stride() == module[0].weight.stride()
 
 

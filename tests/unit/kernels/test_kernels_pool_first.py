@@ -1,4 +1,4 @@
-"""Pooling before ReLU gives what ReLU before pooling gives, values and slopes, to the last bit."""
+"""Pooling before ReLU gives what ReLU before pooling gives, values and gradients, to the last bit."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def pictures() -> Tensor:
 def ran(module: nn.Module) -> tuple[Tensor, Tensor]:
     x = pictures()
     out = module(x)
-    (slope,) = torch.autograd.grad(out, x, torch.arange(out.numel()).view(out.shape).float())
-    return out, slope
+    (gradient,) = torch.autograd.grad(out, x, torch.arange(out.numel()).view(out.shape).float())
+    return out, gradient
 
 
-def test_values_and_slopes_are_the_same(monkeypatch):
+def test_values_and_gradients_are_the_same(monkeypatch):
     plain, swapped = sequence(), sequence()
     pool_first(swapped)
     seen: list[torch.Size] = []
@@ -97,7 +97,7 @@ def test_a_part_of_a_sequence_is_a_plain_one():
 
 
 def test_what_is_written_into_next_is_not_the_output_of_relu():
-    """ReLU needs its output for its slope, max pooling does not."""
+    """ReLU needs its output for its gradient, max pooling does not."""
     module = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5, inplace=True))
     pool_first(module)
     x = pictures()

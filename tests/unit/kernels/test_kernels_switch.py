@@ -31,7 +31,7 @@ def test_a_module_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(m) for m in module.modules()] != [type(m) for m in usual().modules()]
 
 
-def slopes(net: Net) -> list[Tensor]:
+def gradients_of(net: Net) -> list[Tensor]:
     params, generator = net.init(Seed(0)), torch.Generator().manual_seed(0)
     batch = Batch({"x": torch.randn(4, 1, 28, 28, generator=generator), "y": torch.tensor([0, 1, 2, 3])})
     weights = {n: t.clone().requires_grad_() for n, t in params.items()}
@@ -39,11 +39,11 @@ def slopes(net: Net) -> list[Tensor]:
 
 
 def test_nothing_is_captured_and_numbers_are_those_of_ordinary_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    ordinary = slopes(Net(partial(FedAvgCNN, channels=1, classes=10), fast_kernels=False))
-    fast = slopes(Net(partial(FedAvgCNN, channels=1, classes=10)))
+    ordinary = gradients_of(Net(partial(FedAvgCNN, channels=1, classes=10), fast_kernels=False))
+    fast = gradients_of(Net(partial(FedAvgCNN, channels=1, classes=10)))
     assert set(Net(partial(FedAvgCNN, channels=1, classes=10)).fast_layers.values()) == {"winograd", "pooling"}
     monkeypatch.setenv("FEDQUILT_KERNELS", "plain")
     net = Net(partial(FedAvgCNN, channels=1, classes=10))
-    assert (net.tapes.wanted, dict(net.fast_layers)) == (False, {})
-    assert all(torch.equal(a, b) for a, b in zip(slopes(net), ordinary, strict=True))
+    assert (net.captured_steps.wanted, dict(net.fast_layers)) == (False, {})
+    assert all(torch.equal(a, b) for a, b in zip(gradients_of(net), ordinary, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(fast, ordinary, strict=True))

@@ -1,4 +1,5 @@
-"""Steps from a tape are those of autograd, to the last bit; what a tape could get wrong is not recorded."""
+"""Steps from a captured step are those of autograd, to the last bit; what a captured step could get wrong is not
+recorded."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedquilt.core.capture.steps import EAGER, TRIALS, Tapes
+from fedquilt.core.capture.steps import EAGER, TRIALS, CapturedSteps
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.seed import Seed
-from fedquilt.kernels import CannotRecord, Recorder, Tape
+from fedquilt.kernels import CannotRecord, CapturedStep, Recorder
 from fedquilt.models import MLP, FedAvgCNN
 from fedquilt.pieces.objectives import cross_entropy, prox
 from helpers.toy import site_of, trained
@@ -37,15 +38,16 @@ class Dropped(nn.Module):
         return self.layers(x)
 
 
-def both(net: Net, *terms: Any, **settings: Any) -> tuple[Any, Any, Tapes]:
-    """The same training from a tape and by autograd alone, after a visit in which steps were recorded."""
+def both(net: Net, *terms: Any, **settings: Any) -> tuple[Any, Any, CapturedSteps]:
+    """The same training from a captured step and by autograd alone, after a client update in which steps were
+    recorded."""
     objective = Objective(net, (cross_entropy, *terms))
     start = net.init(SEED)
     for _ in range(3):
         played = trained(objective, start, images(), batch_size=10, **settings)
-    with net.tapes.off():
+    with net.captured_steps.off():
         bare = trained(objective, start, images(), batch_size=10, **settings)
-    return played, bare, net.tapes
+    return played, bare, net.captured_steps
 
 
 @pytest.mark.parametrize(
@@ -60,10 +62,10 @@ def both(net: Net, *terms: Any, **settings: Any) -> tuple[Any, Any, Tapes]:
     ids=["mlp", "cnn", "contiguous", "ordinary", "dropout"],
 )
 @pytest.mark.parametrize("terms", [(), (prox(0.1),)], ids=["plain", "prox"])
-def test_a_tape_gives_what_autograd_gives(net: Callable[[], Net], terms: tuple[Any, ...]):
-    played, bare, tapes = both(net(), *terms)
-    assert any(known.tape is not None and known.trials >= TRIALS for known in tapes.known.values())
-    assert not any(known.refused for known in tapes.known.values())
+def test_a_captured_gives_what_autograd_gives(net: Callable[[], Net], terms: tuple[Any, ...]):
+    played, bare, captured_steps = both(net(), *terms)
+    assert any(known.captured is not None and known.trials >= TRIALS for known in captured_steps.known.values())
+    assert not any(known.refused for known in captured_steps.known.values())
     assert played.loss == bare.loss
     for name, value in bare.params.items():
         assert torch.equal(played.params[name], value)
@@ -72,8 +74,8 @@ def test_a_tape_gives_what_autograd_gives(net: Callable[[], Net], terms: tuple[A
 
 def test_networks_that_learn_statistics_are_not_recorded():
     net = Net(lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10)))
-    played, bare, tapes = both(net)
-    assert not tapes.known
+    played, bare, captured_steps = both(net)
+    assert not captured_steps.known
     assert all(torch.equal(played.params[n], bare.params[n]) for n in bare.params)
 
 
@@ -92,9 +94,9 @@ def draws(out: Tensor, *_: Any) -> Tensor:
 @pytest.mark.parametrize("term", [looks, masks, draws], ids=["numbers", "shapes", "generator"])
 def test_what_depends_on_values_is_refused_and_still_right(term: Callable[..., Tensor]):
     net = replace(Net.of(MLP, features=784, classes=10, hidden=(8,)), capture=True)
-    played, bare, tapes = both(net, term)
-    assert tapes.known
-    assert all(known.refused for known in tapes.known.values() if known.seen > EAGER)
+    played, bare, captured_steps = both(net, term)
+    assert captured_steps.known
+    assert all(known.refused for known in captured_steps.known.values() if known.seen > EAGER)
     assert all(torch.equal(played.params[n], bare.params[n]) for n in bare.params)
 
 
@@ -106,31 +108,31 @@ def impure(out: Tensor, *_: Any) -> Tensor:
     return out.mean() * COUNTED["calls"]
 
 
-def test_a_tape_that_disagrees_is_thrown_away():
+def test_a_captured_that_disagrees_is_thrown_away():
     net = replace(Net.of(MLP, features=784, classes=10, hidden=(8,)), capture=True)
     objective = Objective(net, (impure,))
     for _ in range(2):
         trained(objective, net.init(SEED), images(100), batch_size=10)
-    (known,) = net.tapes.known.values()
+    (known,) = net.captured_steps.known.values()
     assert known.refused
-    assert known.tape is None
+    assert known.captured is None
 
 
-def recorded(step: Callable[..., Tensor], *given: Tensor) -> Tape:
+def recorded(step: Callable[..., Tensor], *given: Tensor) -> CapturedStep:
     with Recorder() as recorder:
         out = step(*given)
-    return Tape(recorder, given[:1], given[1:], [out])
+    return CapturedStep(recorder, given[:1], given[1:], [out])
 
 
-def test_a_tape_takes_new_values_and_keeps_views_of_what_is_stable():
+def test_a_captured_takes_new_values_and_keeps_views_of_what_is_stable():
     weight, x = torch.randn(3, 4), torch.randn(2, 4)
-    tape = recorded(lambda w, rows: (rows @ w.t()).relu_(), weight, x)
-    play = tape.bound([weight])
+    captured = recorded(lambda w, rows: (rows @ w.t()).relu_(), weight, x)
+    play = captured.bound([weight])
     weight.mul_(2.0)  # as an optimiser does
     other = torch.randn(2, 4)
     assert torch.equal(play(other)[0], (other @ weight.t()).relu())
     elsewhere = torch.randn(3, 4)
-    assert torch.equal(tape.bound([elsewhere])(other)[0], (other @ elsewhere.t()).relu())
+    assert torch.equal(captured.bound([elsewhere])(other)[0], (other @ elsewhere.t()).relu())
 
 
 @pytest.mark.parametrize(
@@ -144,40 +146,43 @@ def test_writing_into_what_was_given_is_refused(step: Callable[..., Tensor]):
 
 
 def test_fixed_values_that_cannot_be_seen_are_not_recorded():
-    tapes, weight = Tapes(), torch.ones(2)
-    assert tapes.visit(tapes, [weight], {"mu": 0.1}).key is not None
-    assert tapes.visit(tapes, [weight], {"mu": 0.1}).key != tapes.visit(tapes, [weight], {"mu": 0.2}).key
-    assert tapes.visit(tapes, [weight], {"hidden": object()}).key is None
+    captured_steps, weight = CapturedSteps(), torch.ones(2)
+    assert captured_steps.update(captured_steps, [weight], {"mu": 0.1}).key is not None
+    assert (
+        captured_steps.update(captured_steps, [weight], {"mu": 0.1}).key
+        != captured_steps.update(captured_steps, [weight], {"mu": 0.2}).key
+    )
+    assert captured_steps.update(captured_steps, [weight], {"hidden": object()}).key is None
 
 
-def test_tapes_are_bounded():
-    tapes = Tapes()
+def test_captured_are_bounded():
+    captured_steps = CapturedSteps()
     for number in range(200):
-        tapes.of(number, tapes)
-    assert len(tapes.known) <= 64
+        captured_steps.of(number, captured_steps)
+    assert len(captured_steps.known) <= 64
 
 
-def test_first_values_are_drawn_from_a_tape_and_are_what_the_module_draws():
+def test_first_values_are_drawn_from_a_captured_and_are_what_the_module_draws():
     net, anew = (Net.of(FedAvgCNN, hidden=32) for _ in range(2))
     for number in range(10):
         drawn = net.init(Seed(number))
         with Seed(number).fold("init").ambient():
             expected = dict(zip(anew.names, anew._born(), strict=True))
         assert all(torch.equal(drawn[n], expected[n]) for n in expected)
-    (known,) = net._cell["births"].tapes.known.values()
-    assert known.tape is not None
+    (known,) = net._cell["births"].captured_steps.known.values()
+    assert known.captured is not None
 
 
 def test_two_places_that_were_one_tensor_when_recorded_are_two_where_they_are_two():
-    """The slope of w a + b by w is a: 2 where a = b = 2, and still 2 where b alone is 5; the value is not."""
-    tapes, weight = Tapes(), torch.ones(3, requires_grad=True)
+    """The gradient of w a + b by w is a: 2 where a = b = 2, and still 2 where b alone is 5; the value is not."""
+    captured_steps, weight = CapturedSteps(), torch.ones(3, requires_grad=True)
 
     def step(a: Tensor, b: Tensor) -> list[Tensor]:
         def eager() -> list[Tensor]:
             loss = (weight * a + b).sum()
             return [loss.detach().clone(), *torch.autograd.grad(loss, (weight,))]
 
-        return tapes.visit(tapes, [weight, a, b]).step({}, eager)
+        return captured_steps.update(captured_steps, [weight, a, b]).step({}, eager)
 
     one = torch.full((3,), 2.0)
     for _ in range(2 * EAGER):
@@ -186,10 +191,10 @@ def test_two_places_that_were_one_tensor_when_recorded_are_two_where_they_are_tw
         assert float(step(one, torch.full((3,), 5.0))[0]) == 21.0
 
 
-def taped(step: Callable[..., list[Tensor]], *moving: Tensor) -> Tape:
+def taped(step: Callable[..., list[Tensor]], *moving: Tensor) -> CapturedStep:
     with Recorder() as recorder:
         outputs = step(*moving)
-    return Tape(recorder, [], moving, outputs)
+    return CapturedStep(recorder, [], moving, outputs)
 
 
 def chain(x: Tensor) -> list[Tensor]:
@@ -206,13 +211,13 @@ def chain(x: Tensor) -> list[Tensor]:
 def test_what_a_step_makes_is_at_places_that_others_take_over():
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(6, 6, generator=draw)
-    tape = taped(chain, x)
-    play = tape.bound([])
+    captured = taped(chain, x)
+    play = captured.bound([])
     for _ in range(3):
         other = torch.randn(6, 6, generator=draw)
         assert all(torch.equal(a, b) for a, b in zip(play(other), chain(other), strict=True))
     made = 5 * 6 * 6 + 4 * 4 * 6  # numbers that are made on the way
-    assert 0 < tape._size < 4 * made
+    assert 0 < captured._size < 4 * made
 
 
 def test_what_a_step_gives_stays_when_others_are_played():
@@ -235,11 +240,11 @@ def test_what_is_reshaped_in_place_keeps_its_own_memory():
 def test_threads_do_not_work_in_the_same_memory():
     draw = torch.Generator().manual_seed(2)
     inputs = [torch.randn(6, 6, generator=draw) for _ in range(4)]
-    tape, wanted = taped(chain, inputs[0]), [chain(x) for x in inputs]
+    captured, wanted = taped(chain, inputs[0]), [chain(x) for x in inputs]
     wrong: list[int] = []
 
     def work(place: int) -> None:
-        play = tape.bound([])
+        play = captured.bound([])
         for _ in range(300):
             found = play(inputs[place])
             if not all(torch.equal(a, b) for a, b in zip(found, wanted[place], strict=True)):
@@ -254,7 +259,8 @@ def test_threads_do_not_work_in_the_same_memory():
 
 
 def test_what_is_bound_in_one_thread_is_not_played_in_another():
-    """A net's first values are drawn from a tape that lives as long as the net, in whatever thread asks for them."""
+    """A net's first values are drawn from a captured step that lives as long as the net, in whatever thread asks for
+    them."""
     net = Net.of(MLP, features=784, classes=10, hidden=(64,))
     for _ in range(EAGER + TRIALS + 2):
         wanted = net.init(SEED)
@@ -283,16 +289,16 @@ def test_tensors_that_have_no_places_are_left_to_autograd():
     def step() -> list[Tensor]:
         return [torch.eye(3).to_sparse().to_dense().sum()]
 
-    visit = Tapes().visit(step, [])
+    update = CapturedSteps().update(step, [])
     for _ in range(EAGER + TRIALS + 3):
-        assert float(visit.step({}, step)[0]) == 3.0
+        assert float(update.step({}, step)[0]) == 3.0
 
 
 def test_results_that_last_are_written_again_and_others_are_not():
     x, y = torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(5))
     with Recorder() as recorder:
         outputs = chain(x)
-    play = Tape(recorder, [], [x], outputs, fresh=1).bound([])
+    play = CapturedStep(recorder, [], [x], outputs, fresh=1).bound([])
     one, two = play(x), chain(x)
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
     after = play(y)
@@ -301,7 +307,7 @@ def test_results_that_last_are_written_again_and_others_are_not():
     assert one[1] is after[1]
 
 
-def test_a_visit_does_not_write_into_what_another_left():
+def test_an_update_does_not_write_into_what_another_left():
     net = Net.of(FedAvgCNN, hidden=32)
     objective, start = Objective(net, (cross_entropy,)), net.init(SEED)
     found = [trained(objective, start, images(), batch_size=10) for _ in range(4)]

@@ -95,7 +95,7 @@ def test_the_matrices_of_three_taps_are_the_known_ones():
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
-def test_values_and_slopes_are_those_of_a_convolution(form, layout, always, calls):
+def test_values_and_gradients_are_those_of_a_convolution(form, layout, always, calls):
     rows, ins, outs, high, wide, kernel, padding = form
     layer = layer_of(ins, outs, kernel, padding=padding)
     precise = layer_of(ins, outs, kernel, padding=padding).double()
@@ -103,17 +103,17 @@ def test_values_and_slopes_are_those_of_a_convolution(form, layout, always, call
     x = images(rows, ins, high, wide).contiguous(memory_format=layout).requires_grad_()
     exact = x.detach().double().requires_grad_()
     found, wanted = layer(x), precise(exact)
-    slope = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(3))
-    slopes = torch.autograd.grad(found, [x, *layer.parameters()], slope)
-    known = torch.autograd.grad(wanted, [exact, *precise.parameters()], slope.double())
+    gradient = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(3))
+    gradients = torch.autograd.grad(found, [x, *layer.parameters()], gradient)
+    known = torch.autograd.grad(wanted, [exact, *precise.parameters()], gradient.double())
     assert calls == [x.shape]
     assert found.is_contiguous(memory_format=torch.channels_last)
-    for one, other in zip((found, *slopes), (wanted, *known), strict=True):
+    for one, other in zip((found, *gradients), (wanted, *known), strict=True):
         assert one.shape == other.shape
         assert float((one - other).detach().abs().max()) < 3e-5 * float(other.detach().abs().max())
 
 
-def test_slopes_that_nobody_wants_are_not_made(always, monkeypatch):
+def test_gradients_that_nobody_wants_are_not_made(always, monkeypatch):
     """Forward takes two products of many matrices at once; backward two for the kernels and one for the images."""
     many: list[Any] = []
     real = torch.bmm
@@ -147,7 +147,7 @@ def test_others_may_write_into_what_it_gives(always, calls):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own forward mode
-def test_slopes_of_many_at_once_and_slopes_forward(always):
+def test_gradients_of_many_at_once_and_gradients_forward(always):
     results = []
     for fast in (True, False):
         layer = layer_of(3, 4, 5)
@@ -164,7 +164,7 @@ def test_slopes_of_many_at_once_and_slopes_forward(always):
         torch.testing.assert_close(one, other)
 
 
-def test_slopes_of_slopes_are_those_of_a_convolution(always, calls):
+def test_gradients_of_gradients_are_those_of_a_convolution(always, calls):
     """An attack that matches gradients descends through them."""
     found = []
     for fast in (True, False):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedquilt.core.exchange import Reply, Turn, everyone, fraction
+from fedquilt.core.exchange import Context, Reply, everyone, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed
 from fedquilt.data import ClassGroups, Federation
@@ -33,7 +33,7 @@ WORK: dict[str, Any] = {"optimizer": SGD(0.25)}
 SIX = at([4, 0, 1], [4, 0.4, 1.2], [0, 4, -1], [0.4, 4, -1.2], [-4, 0, 3], [-4, -0.4, 3])
 RIGHT = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
 ZERO = {"body": torch.zeros(2), "head": torch.zeros(1)}
-SERVER = Turn(5, None, Seed(0), 6)
+SERVER = Context(5, None, Seed(0), 6)
 
 
 def state_of(labels: dict[int, int], k: int) -> Groups:
@@ -44,7 +44,7 @@ def state_of(labels: dict[int, int], k: int) -> Groups:
 
 
 def test_cohorts_are_drawn_in_each_cluster():
-    """max(1, int(f n)) of each: of 9, 10 and 2 clients a fifth is 1, 2 and 1; strangers are a pool of their own."""
+    """max(1, int(f n)) of each: of 9, 10 and 2 clients a fifth is 1, 2 and 1; new clients are a pool of their own."""
     labels = {c: 0 if c < 9 else 1 if c < 19 else 2 for c in range(21)}
     ids = list(range(23))
     drawn = Pools(fraction(0.2))(state_of(labels, 3), ids, Seed(1))
@@ -63,7 +63,7 @@ def test_a_cluster_without_replies_keeps_its_model():
     assert [coordinates(m)[0] for m in after.models] == [0.0, 2.0, 2.0]
 
 
-def test_a_client_without_examples_is_never_averaged():
+def test_a_client_without_samples_is_never_averaged():
     method, state = HCFL(LOSS, initial_rounds=0, **WORK), state_of({0: 0, 1: 0}, 1)
     state = Blended(state.models, state.clusters, ZERO)
     far = Reply(0, 0, Upload({"body": torch.full((2,), 9.0), "head": torch.full((1,), 9.0)}))
@@ -104,7 +104,7 @@ def test_a_client_far_from_all_opens_a_cluster_from_the_nearest():
         replace(download, clusters=replace(download.clusters, directions=torch.eye(2))),
         method.init_client(Seed(0)),
         site,
-        Turn(5, 9, Seed(0)),
+        Context(5, 9, Seed(0)),
     )
     assert coordinates(job.params) == [7.0, 7.0, 0.0]
     upload = Joined({"body": torch.ones(2), "head": torch.ones(1)}, None, 1, torch.tensor([0.0, 0.0, -2.0]))

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from conformance.cases import NET, TOY, WORK, fedavg
-from fedquilt.core.exchange import Turn, fraction
+from fedquilt.core.exchange import Context, fraction
 from fedquilt.core.net import Net
 from fedquilt.core.params import Params, under
 from fedquilt.core.seed import Seed
@@ -107,18 +107,18 @@ def by_hand(gradient: str, search_base: str) -> tuple[dict[Any, Params], int]:
     """One round in plain Python: whole forward passes for every candidate, gradients by autograd."""
     (alone,) = FedPer(NET, **WORK).exchanges()
     base, state = FedPer(NET, **WORK), FedPer(NET, **WORK).init_server(Seed(0).fold("server"))
-    trained, slopes, replies = {}, {}, []
+    trained, gradients, replies = {}, {}, []
     for client in TOY.ids:
-        turn = Turn(0, client, Seed(0).fold("work", "train", 0, client))
+        context = Context(0, client, Seed(0).fold("work", "train", 0, client))
         mine = base.init_client(Seed(0).fold("client", client))
-        _, upload, _, after = alone.work.run(alone.down(state, client), mine, TOY.site(client, 0), turn)
+        _, upload, _, after = alone.work.run(alone.down(state, client), mine, TOY.site(client, 0), context)
         trained[client] = after.params
         rows = TOY.site(client, 0).train.whole()
         free = {n: t.clone().requires_grad_(HEAD(n)) for n, t in after.params.items()}
         wanted = [free[WEIGHT], free[BIAS]]
         full = torch.autograd.grad(F.cross_entropy(NET(free, rows), rows.y), wanted)
         got = full if gradient == "full" else (after.gradient[WEIGHT], after.gradient[BIAS])
-        slopes[client] = {WEIGHT: got[0], BIAS: got[1]}
+        gradients[client] = {WEIGHT: got[0], BIAS: got[1]}
         replies.append((len(rows), upload.delta))
     total = sum(n for n, _ in replies)
     shared = {n: t + sum(k / total * d[n] for k, d in replies) for n, t in state.shared.items()}
@@ -133,10 +133,10 @@ def by_hand(gradient: str, search_base: str) -> tuple[dict[Any, Params], int]:
         def value(head: Params, body: Params = body, rows: Any = rows) -> float:
             return float(F.cross_entropy(NET({**body, **head}, rows).double(), rows.y))
 
-        best, own = value(head), torch.cat([slopes[client][n].flatten() for n in (WEIGHT, BIAS)]).double()
-        turn = Seed(0).fold("work", "search", 0, client).fold("order")
-        for j in torch.randperm(len(order), generator=turn.torch()).tolist():
-            g = slopes[TOY.ids[order[j]]]
+        best, own = value(head), torch.cat([gradients[client][n].flatten() for n in (WEIGHT, BIAS)]).double()
+        context = Seed(0).fold("work", "search", 0, client).fold("order")
+        for j in torch.randperm(len(order), generator=context.torch()).tolist():
+            g = gradients[TOY.ids[order[j]]]
             flat = torch.cat([g[n].flatten() for n in (WEIGHT, BIAS)]).double()
             s = float(flat @ own)
             if s <= 0:
@@ -176,7 +176,7 @@ def test_the_body_travels_once_a_round():
     first, second = run.play(), run.play()
     assert run.state.holders == TOY.ids
     down = [
-        {e: sum(v.bytes_down for v in log.visits if v.exchange == e) for e in ("train", "search")}
+        {e: sum(v.bytes_down for v in log.updates if v.exchange == e) for e in ("train", "search")}
         for log in (first, second)
     ]
     assert down[0]["train"] > 4 * body > 8 * down[1]["train"]
@@ -207,7 +207,7 @@ def test_never_asked_clients_and_strangers_begin_with_the_mean_head():
     model = run.method.personal_model(train.down(state, absent), mine[absent])
     assert equal({n: model[n] for n in state.head}, state.head)
     assert equal(run.method.global_model(state), {**state.base.shared, **state.head})
-    job = train.work.start(train.down(state, absent), mine[absent], TOY.site(absent, 1), Turn(1, absent, Seed(0)))
+    job = train.work.start(train.down(state, absent), mine[absent], TOY.site(absent, 1), Context(1, absent, Seed(0)))
     assert torch.equal(job.params[WEIGHT], state.head[WEIGHT])
     own = run.method.personal_model(train.down(state, state.met[0]), mine[state.met[0]])
     assert torch.equal(own[WEIGHT], mine[state.met[0]].base.private[WEIGHT])
@@ -221,7 +221,7 @@ def test_never_asked_clients_and_strangers_begin_with_the_mean_head():
     )
 
 
-def test_the_mean_head_is_weighed_by_examples():
+def test_the_mean_head_is_weighed_by_samples():
     heads = {}
     run = Rounds(HGLS(base=fedavg(), mean_head=True, **NEVER), TOY, Local(), Seed(0))
     run.play()
@@ -233,7 +233,7 @@ def test_the_mean_head_is_weighed_by_examples():
 
 
 @pytest.mark.parametrize(("age", "most"), [(0, 2), (1, 4)])
-def test_slopes_of_those_not_asked_count_for_some_rounds(age: int, most: int):
+def test_gradients_of_those_not_asked_count_for_some_rounds(age: int, most: int):
     run = Rounds(HGLS(base=fedavg(cohort=fraction(0.5)), max_age=age), TOY, Local(), Seed(0))
     sizes = []
     for _ in range(6):
@@ -250,7 +250,7 @@ def test_peers_are_the_most_aligned_and_unnamed():
     assert all(len(chosen) <= 2 for chosen in run.state.chosen.values())
     assert run.state.tally.candidates <= 8
     place = {p.client: j for j, p in enumerate(run.state.peers)}
-    flat = [torch.cat([p.slope[n].flatten() for n in (WEIGHT, BIAS)]) for p in run.state.peers]
+    flat = [torch.cat([p.gradient[n].flatten() for n in (WEIGHT, BIAS)]) for p in run.state.peers]
     for client, chosen in run.state.chosen.items():
         own = place[client]
         cosines = [float(F.cosine_similarity(flat[own], g, dim=0)) for g in flat]
@@ -258,41 +258,41 @@ def test_peers_are_the_most_aligned_and_unnamed():
         assert set(chosen) == {j for j in best if cosines[j] > 0}
         assert own in chosen
     (_, search) = run.method.exchanges()
-    assert len(search.down(run.state, 0).slopes) == len(run.state.chosen[0])
+    assert len(search.down(run.state, 0).gradients) == len(run.state.chosen[0])
     orders = {tuple(p.client for p in played(HGLS(base=fedavg()), r).state.peers) for r in (1, 2, 3)}
     assert len(orders) > 1
 
 
-def test_slopes_without_bias():
+def test_gradients_without_bias():
     run = played(HGLS(base=fedavg(), drop_bias=True), 1)
-    assert all(set(p.slope) == {WEIGHT} for p in run.state.peers)
+    assert all(set(p.gradient) == {WEIGHT} for p in run.state.peers)
     before, after = clients(played(HGLS(base=fedavg(), drop_bias=True, **NEVER), 1)), clients(run)
     assert all(torch.equal(before[c].base.private[BIAS], after[c].base.private[BIAS]) for c in TOY.ids)
     assert any(not torch.equal(before[c].base.private[WEIGHT], after[c].base.private[WEIGHT]) for c in TOY.ids)
 
 
 def test_heads_stay_at_home_unless_they_are_asked_for():
-    """With the defaults a head is in no message; a slope by hgc then is most of what HGLS adds to an upload."""
-    for method in (HGLS(base=fedavg()), HGLS(NET, slopes="hgc", **WORK)):
+    """With the defaults a head is in no message; a gradient by hgc then is most of what HGLS adds to an upload."""
+    for method in (HGLS(base=fedavg()), HGLS(NET, gradient_codec="hgc", **WORK)):
         log = Rounds(method, TOY, Local(), Seed(0)).play()
-        assert not any(part.startswith("head") for v in log.visits for part in v.up.parts)
+        assert not any(part.startswith("head") for v in log.updates for part in v.up.parts)
     asked = Rounds(HGLS(base=fedavg(), mean_head=True), TOY, Local(), Seed(0)).play()
-    assert all("head.head.weight" in v.up.parts for v in asked.visits if v.exchange == "train")
+    assert all("head.head.weight" in v.up.parts for v in asked.updates if v.exchange == "train")
 
 
-def test_slopes_are_counted_as_they_were_before_the_codec():
-    """hgc sends a bit for each number of a slope that fp32 needs 32 for, and a few bytes; so the account says about 20
-    times, up and down, and the same raw bytes as without a codec."""
-    plain, coded = (Rounds(HGLS(NET, slopes=s, **WORK), TOY, Local(), Seed(0)).play() for s in ("plain", "hgc"))
-    for one, other in zip(plain.visits, coded.visits, strict=True):
+def test_gradients_are_counted_as_they_were_before_the_codec():
+    """hgc sends a bit for each number of a gradient that fp32 needs 32 for, and a few bytes; so the account says about
+    20 times, up and down, and the same raw bytes as without a codec."""
+    plain, coded = (Rounds(HGLS(NET, gradient_codec=s, **WORK), TOY, Local(), Seed(0)).play() for s in ("plain", "hgc"))
+    for one, other in zip(plain.updates, coded.updates, strict=True):
         way = ("up", "down")[one.exchange == "search"]
         before, after = getattr(one, way), getattr(other, way)
-        slopes = [
-            [sum(p[i] for n, p in load.parts.items() if n.startswith("slope")) for i in (0, 1)]
+        gradients = [
+            [sum(p[i] for n, p in load.parts.items() if n.startswith("gradient")) for i in (0, 1)]
             for load in (before, after)
         ]
-        assert slopes[0][0] == slopes[0][1] == slopes[1][0] > 0
-        assert slopes[1][0] > 15 * slopes[1][1]
+        assert gradients[0][0] == gradients[0][1] == gradients[1][0] > 0
+        assert gradients[1][0] > 15 * gradients[1][1]
         assert before.raw == after.raw
         assert after.wire < after.raw
 
@@ -304,28 +304,28 @@ def test_the_search_tells_its_numbers():
     assert run.method.told(run.state) == told
 
 
-def test_with_only_its_own_slope_nothing_of_it_travels():
+def test_with_only_its_own_gradient_nothing_of_it_travels():
     run = played(HGLS(base=fedavg(), own_only=True), 2)
     assert (run.state.peers, run.state.tally.candidates, run.state.tally.aligned) == ((), 4, 4)
 
 
-def test_slopes_travel_coded_up_and_down():
+def test_gradients_travel_coded_up_and_down():
     """The server passes on what it got: fewer bytes, and candidates that are the decoded payloads."""
     codec = hgc(num_bins=16)
     plain, coded = (played(HGLS(base=fedavg(), codec=c, mean_head=False), 1) for c in (None, codec))
-    sizes = [len(pack(HGLS(base=fedavg()).exchanges()[1].down(r.state, 0).slopes)) for r in (plain, coded)]
+    sizes = [len(pack(HGLS(base=fedavg()).exchanges()[1].down(r.state, 0).gradients)) for r in (plain, coded)]
     assert sizes[1] < sizes[0] / 3
     like = {n: torch.zeros_like(plain.state.head[n]) for n in (WEIGHT, BIAS)}
     for raw, wire in zip(plain.state.peers, coded.state.peers, strict=True):
         assert raw.client == wire.client
-        expected = codec.decode(codec.encode(raw.slope, like, None, Seed(0))[0], like)
-        assert equal(codec.decode(wire.slope, like), expected)
+        expected = codec.decode(codec.encode(raw.gradient, like, None, Seed(0))[0], like)
+        assert equal(codec.decode(wire.gradient, like), expected)
 
 
-@pytest.mark.parametrize("slopes", ["hgc", "hgc_rc", "hgc_legacy"])
-def test_slopes_by_the_names_of_codecs(slopes: Any):
-    run = played(HGLS(NET, slopes=slopes, num_bins=32, **WORK), 1)
-    assert type(run.method.coding).__name__ == slopes
+@pytest.mark.parametrize("gradient_codec", ["hgc", "hgc_rc", "hgc_legacy"])
+def test_gradients_by_the_names_of_codecs(gradients: Any):
+    run = played(HGLS(NET, gradient_codec=gradients, num_bins=32, **WORK), 1)
+    assert type(run.method.coding).__name__ == gradients
     assert run.method.coding.num_bins == 32
     assert run.state.tally.candidates == 16
 
@@ -346,32 +346,32 @@ def test_the_bases_own_codec_sees_what_was_sent():
     assert not equal(ahead.base.shared, played(HGLS(base=fedavg(codec=on("delta", hgc()))), 1).state.base.shared)
 
 
-def test_a_slope_that_is_not_finite_or_does_not_fit_is_refused():
+def test_a_gradient_that_is_not_finite_or_does_not_fit_is_refused():
     method = HGLS(base=fedavg())
     (train, _) = method.exchanges()
     state = method.init_server(Seed(0))
-    _, upload = train.work(train.down(state, 0), method.init_client(Seed(1)), TOY.site(0, 0), Turn(0, 0, Seed(0)))
+    _, upload = train.work(train.down(state, 0), method.init_client(Seed(1)), TOY.site(0, 0), Context(0, 0, Seed(0)))
     method.check(state, upload)
-    broken = {n: t / 0 * 0 for n, t in upload.slope.items()}
-    for wrong, told in ((broken, "non-finite"), ({WEIGHT: upload.slope[WEIGHT]}, "head.bias")):
+    broken = {n: t / 0 * 0 for n, t in upload.gradient.items()}
+    for wrong, told in ((broken, "non-finite"), ({WEIGHT: upload.gradient[WEIGHT]}, "head.bias")):
         with pytest.raises(InputError, match=told):
-            method.check(state, replace(upload, slope=wrong))
+            method.check(state, replace(upload, gradient=wrong))
     with pytest.raises(InputError, match=r"upload\.head"):
         HGLS(base=fedavg(), mean_head=True).check(state, upload)
     with pytest.raises(InputError, match="only its own"):
         HGLS(base=fedavg(), own_only=True).check(state, upload)
 
 
-def test_without_slopes_or_training_the_search_leaves_the_client_as_it_was():
+def test_without_gradients_or_training_the_search_leaves_the_client_as_it_was():
     method = HGLS(base=fedavg())
     (_, search) = method.exchanges()
     state = method.init_server(Seed(0))
     mine = method.init_client(Seed(1))
-    after, tally = search.work(search.down(state, 0), mine, TOY.site(0, 0), Turn(0, 0, Seed(0)))
+    after, tally = search.work(search.down(state, 0), mine, TOY.site(0, 0), Context(0, 0, Seed(0)))
     assert equal(after.base.private, mine.base.private)
     assert tally.candidates == 0
-    trained = replace(mine, slope={n: torch.ones_like(t) for n, t in mine.base.private.items()})
-    after, tally = search.work(search.down(state, 0), trained, TOY.site(0, 0), Turn(0, 0, Seed(0)))
+    trained = replace(mine, gradient={n: torch.ones_like(t) for n, t in mine.base.private.items()})
+    after, tally = search.work(search.down(state, 0), trained, TOY.site(0, 0), Context(0, 0, Seed(0)))
     assert equal(after.base.private, mine.base.private)
 
 
@@ -383,7 +383,7 @@ def test_other_rows_may_judge(accept: Any):
     no_valid = replace(TOY.site(0, 0), valid=None)
     (_, search) = HGLS(base=fedavg(), accept="valid").exchanges()
     mine = clients(usual)[0]
-    after, tally = search.work(search.down(usual.state, 0), mine, no_valid, Turn(0, 0, Seed(0)))
+    after, tally = search.work(search.down(usual.state, 0), mine, no_valid, Context(0, 0, Seed(0)))
     assert equal(after.base.private, mine.base.private)
     assert tally.taken == 0
 
@@ -433,7 +433,7 @@ class DeepHead(nn.Module):
         (lambda: FedAvg(objective=Net(partial(Normed, width=16))), r"head\(features\(x\)\)"),
         (lambda: FedAvg(objective=Net(DeepHead)), "torch.nn.Linear"),
         (lambda: FedAvg(objective=Net(make("mlp", (1, 8, 8), 10), frozen=HEAD)), "that is trained"),
-        (lambda: FedBABU(NET, **WORK), "one trip, but FedBABU has train, tune"),
+        (lambda: FedBABU(NET, **WORK), "one exchange, but FedBABU has train, tune"),
         (lambda: Ditto(NET, **WORK), "cannot stand on Ditto"),
         (lambda: FedALA(NET, **WORK), "cannot stand on FedALA"),
         (lambda: fedavg(only=under("features")), "trains the head locally"),
@@ -468,9 +468,9 @@ def test_tuning_the_head_goes_on_from_the_new_body():
     (train,) = FedPer(NET, **WORK).exchanges()
     alone = train.training(only=HEAD, epochs=2).work
     for client, before in clients(plain).items():
-        turn = Turn(0, client, Seed(0).fold("work", "tune", 0, client))
+        context = Context(0, client, Seed(0).fold("work", "tune", 0, client))
         with one_thread():  # as engines do
-            after = alone.run(train.down(plain.state, client), before, TOY.site(client, 0), turn)[3].params
+            after = alone.run(train.down(plain.state, client), before, TOY.site(client, 0), context)[3].params
         assert equal(clients(tuned)[client].private, {n: t for n, t in after.items() if HEAD(n)})
     with pytest.raises(InputError, match="at least 1"):
         FedPerFineTune(NET, tune_epochs=0)

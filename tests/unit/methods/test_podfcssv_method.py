@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from fedquilt.core.exchange import Reply, Turn, fraction
+from fedquilt.core.exchange import Context, Reply, fraction
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, without_labels
@@ -28,13 +28,13 @@ def played(rounds: int = 4) -> list[Snapshot]:
     return list(run(method(), tasks(), rounds=rounds, engine="local"))
 
 
-def visit(made: PODFCSSV, source=None, round: int = 0, state=None, client=None):
+def update(made: PODFCSSV, source=None, round: int = 0, state=None, client=None):
     """One client's work by hand: (its new state, its upload)."""
     source = source or tasks()
     state = made.init_server(Seed(0)) if state is None else state
     train = next(e for e in made.exchanges() if e.name == "train")
     client = made.init_client(Seed(1)) if client is None else client
-    return train.work(made.down(state, 0), client, source.site(0, round), Turn(round, 0, Seed(2)))
+    return train.work(made.down(state, 0), client, source.site(0, round), Context(round, 0, Seed(2)))
 
 
 def upload(values: Params, rows: int, prototypes: torch.Tensor | None = None) -> AdapterUpload:
@@ -44,7 +44,7 @@ def upload(values: Params, rows: int, prototypes: torch.Tensor | None = None) ->
 
 def test_only_adapters_prototypes_and_counts_are_sent():
     made = method()
-    _, sent = visit(made)
+    _, sent = update(made)
     assert set(vars(sent)) == {"delta", "prototypes", "counts", "rows"}
     assert set(sent.delta) == set(made.net.names)
     assert all(name.startswith("adapters.") for name in sent.delta)
@@ -107,7 +107,7 @@ def test_server_ema_and_weights():
             ends = torch.tensor(wanted).repeat_interleave(shape.numel() // 2).view(shape)
             delta = {n: torch.zeros_like(t) for n, t in shared.items()} | {name: ends - shared[name]}
             replies.append(Reply(client, 1, upload(delta, rows)))
-        found = made.up(state, iter(replies), Turn(round, None, Seed(0), 2)).shared[name].flatten()
+        found = made.up(state, iter(replies), Context(round, None, Seed(0), 2)).shared[name].flatten()
         return [float(found[0]), float(found[-1])]
 
     assert one(method(), [0.0, 0.0], 1) == pytest.approx([2.0, 4.0])
@@ -144,28 +144,28 @@ def test_new_data_can_be_looked_at_before_they_are_trained_on():
 
 
 def test_live_prototypes_are_those_that_followed():
-    again, _ = visit(method(center=False))
+    again, _ = update(method(center=False))
     made = method(center=False, live_prototypes=True, client_local_ema_alpha=0.0)
-    kept, sent = visit(made, round=1, client=again)
+    kept, sent = update(made, round=1, client=again)
     assert torch.equal(sent.prototypes, kept.prototypes)
     assert torch.allclose(kept.prototypes, again.prototypes, atol=1e-6)
 
 
 def test_small_clusters_stay_at_home_and_noise_hides_the_rest():
-    _, plain = visit(method(k_init_prototypes=40, center=False))
-    _, few = visit(method(k_init_prototypes=40, center=False, min_cluster=4))
+    _, plain = update(method(k_init_prototypes=40, center=False))
+    _, few = update(method(k_init_prototypes=40, center=False, min_cluster=4))
     assert int(plain.counts.min()) < 4 <= int(few.counts.min())
     assert 0 < len(few.prototypes) < len(plain.prototypes)
-    _, noisy = visit(method(k_init_prototypes=40, center=False, prototype_noise=0.1))
+    _, noisy = update(method(k_init_prototypes=40, center=False, prototype_noise=0.1))
     gaps = (noisy.prototypes - plain.prototypes).flatten()
     assert float(gaps.std()) == pytest.approx(0.1, rel=0.15)
 
 
 def test_new_kinds_of_rows_become_prototypes():
-    """With routing, a client's rows that are near nothing are collected until there are enough."""
-    first, _ = visit(method(center=False))
+    """With routing, a client's samples that are near nothing are collected until there are enough."""
+    first, _ = update(method(center=False))
     made = method(center=True, novelty_size=40, novelty_k=4, client_local_update_threshold=0.99, live_prototypes=True)
-    kept, _ = visit(made, round=2, client=first)
+    kept, _ = update(made, round=2, client=first)
     assert len(kept.prototypes) > 5
     assert len(kept.novel) < 40
 
@@ -173,7 +173,7 @@ def test_new_kinds_of_rows_become_prototypes():
 def test_rows_without_labels_are_trained_on():
     whole = Federation.from_source("digits", clients=3, seed=0)
     half = without_labels(whole, 0.5)
-    _, sent = visit(method(), half)
+    _, sent = update(method(), half)
     assert sent.rows == len(whole.site(0, 0).train) > len(half.site(0, 0).train)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.seed import Seed
 from fedquilt.data import Stream
 from fedquilt.engines.local import Local
@@ -26,7 +26,7 @@ from helpers.toy import last
 
 WORK: dict[str, Any] = {"optimizer": SGD(0.25)}
 SIX = ([4, 0, 1], [4, 0.4, 1.2], [0, 4, -1], [0.4, 4, -1.2], [-4, 0, 3], [-4, -0.4, 3])
-TURN = Turn(5, None, Seed(0), 6)
+TURN = Context(5, None, Seed(0), 6)
 EAST, NORTH, UP = torch.eye(3)
 
 
@@ -48,9 +48,9 @@ def shown(**ways: torch.Tensor) -> list[Reply[Sensed]]:
     return [Reply(c, 1, Sensed(v)) for c, v in ways.items()]
 
 
-def after_test(method: FLHC, state: Groups, replies: list[Reply[Sensed]], turn: Turn) -> Groups:
+def after_test(method: FLHC, state: Groups, replies: list[Reply[Sensed]], context: Context) -> Groups:
     """The state after a test."""
-    return method.exchanges()[-1].up(state, replies, turn)
+    return method.exchanges()[-1].up(state, replies, context)
 
 
 STILL = {**dict.fromkeys("abc", EAST), **dict.fromkeys("def", NORTH)}

@@ -62,7 +62,7 @@ def test_churn_by_hand_ignores_names() -> None:
     assert churn(named(PAIRS), named([0] * 6)) == pytest.approx(4 / 6)  # one pair keeps the name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_samples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=20))
 def test_renumbering_and_order_change_nothing(pairs: list[tuple[int, int]]) -> None:
     a, b = named([x for x, _ in pairs]), named([y for _, y in pairs])

@@ -119,16 +119,16 @@ def played(folder: Path, meter: Meter | None, rounds: int = 2) -> Run:
     return run
 
 
-def test_a_run_counts_phases_and_visits(tmp_path: Path) -> None:
+def test_a_run_counts_phases_and_updates(tmp_path: Path) -> None:
     counter: Any = Ticking()
     run = played(tmp_path / "run", Meter([counter]))
     result = run.energy.result()
     assert set(result["joules"]) == {"train", "aggregate", "evaluate"}
     assert all(spent > 0 for spent in result["joules"].values())
-    visits = lines(tmp_path / "run" / "metrics" / "visits.jsonl")
-    assert [v["joules"] for v in visits] == [1.0] * 4  # one look before and one after each
-    assert all(v["joules_per_change"] == pytest.approx(1 / v["model_change"]) for v in visits)
-    changes = sum(v["model_change"] for v in visits)
+    updates = lines(tmp_path / "run" / "metrics" / "client_updates.jsonl")
+    assert [v["joules"] for v in updates] == [1.0] * 4  # one look before and one after each
+    assert all(v["joules_per_change"] == pytest.approx(1 / v["model_change"]) for v in updates)
+    changes = sum(v["model_change"] for v in updates)
     assert result["joules_per_model_change"] == pytest.approx(4 / changes)
 
 
@@ -158,7 +158,7 @@ def test_measuring_changes_no_number_and_absence_costs_nothing(tmp_path: Path) -
     digests = [(tmp_path / n / "result.json").read_text().split('"digest": ')[1][:66] for n in "ab"]
     assert digests[0] == digests[1]
     assert counted.progress["last"]["test_accuracy"] == plain.progress["last"]["test_accuracy"]
-    assert "joules" not in lines(tmp_path / "b" / "metrics" / "visits.jsonl")[0]
+    assert "joules" not in lines(tmp_path / "b" / "metrics" / "client_updates.jsonl")[0]
 
 
 def test_the_change_of_an_upload() -> None:

@@ -71,7 +71,7 @@ def scores(support: list[int], correct: list[int], called: list[int]) -> Scores:
 
 
 A, B = scores([2, 2], [2, 1], [3, 1]), scores([1, 3], [0, 3], [0, 4])
-EXAMS: dict[Any, Any] = {"a": {"deployed": {"test": A, "valid": A}}, "b": {"deployed": {"test": B}}}
+EVALUATIONS: dict[Any, Any] = {"a": {"deployed": {"test": A, "valid": A}}, "b": {"deployed": {"test": B}}}
 
 
 def test_a_metric_is_added_in_one_place_and_found_everywhere(
@@ -130,7 +130,7 @@ def test_without_more_metrics_the_keys_are_the_usual_ones() -> None:
     four = ("accuracy", "balanced_accuracy", "macro_f1", "loss")
     assert [m.id for m in metrics()] == list(four)
     assert list(score_row(A)) == ["rows", *four]
-    assert list(client_rows(1, EXAMS)[0]) == [
+    assert list(client_rows(1, EVALUATIONS)[0]) == [
         "round",
         "client",
         "model",
@@ -145,7 +145,7 @@ def test_without_more_metrics_the_keys_are_the_usual_ones() -> None:
     ]
     ends = ("accuracy", "accuracy_pooled", "accuracy_std", "accuracy_worst10", "balanced_accuracy", "macro_f1", "loss")
     halves = ("accuracy", "accuracy_worst10", "balanced_accuracy", "macro_f1")
-    assert list(summarise(EXAMS)) == [
+    assert list(summarise(EVALUATIONS)) == [
         *(f"valid_{end}" for end in ends),
         *(f"test_{end}" for end in ends),
         *(f"test_{half}_rows_half_95" for half in halves),
@@ -246,14 +246,16 @@ def test_auroc_from_histograms_that_add_up_over_rows_and_clients() -> None:
 def test_clients_that_have_no_value_are_left_out_of_the_mean() -> None:
     register(AUROC)
     whole, one = scored(*rows(200)), scored(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64))
-    exams: dict[Any, Any] = {"a": {"deployed": {"test": whole}}, "b": {"deployed": {"test": one}}}
-    assert summarise(exams)["test_auroc"] == score_row(whole)["auroc"]
-    assert [r["auroc"] for r in client_rows(1, exams)] == [score_row(whole)["auroc"], None]
+    evaluations: dict[Any, Any] = {"a": {"deployed": {"test": whole}}, "b": {"deployed": {"test": one}}}
+    assert summarise(evaluations)["test_auroc"] == score_row(whole)["auroc"]
+    assert [r["auroc"] for r in client_rows(1, evaluations)] == [score_row(whole)["auroc"], None]
     assert "auroc" not in score_row(one)
     narrow = scored(*rows(100, classes=2))  # a model that knows fewer classes
     assert score_row(whole + narrow)["rows"] == 300
-    exams["b"] = {"deployed": {"test": narrow}}
-    assert summarise(exams)["test_auroc"] == pytest.approx((score_row(whole)["auroc"] + score_row(narrow)["auroc"]) / 2)
+    evaluations["b"] = {"deployed": {"test": narrow}}
+    assert summarise(evaluations)["test_auroc"] == pytest.approx(
+        (score_row(whole)["auroc"] + score_row(narrow)["auroc"]) / 2
+    )
 
 
 def test_without_such_a_metric_the_bytes_are_as_ever() -> None:
@@ -263,9 +265,12 @@ def test_without_such_a_metric_the_bytes_are_as_ever() -> None:
     more = scored(*rows(150))
     counts = Scores(more.rows, more.loss_sum, more.support, more.correct, more.called)
     assert pack(counts, compact=True) == pack(plain, compact=True)
-    exams = {"a": {"deployed": {"test": plain}}, "b": {"deployed": {"test": more}}}  # of a site that does not know it
-    assert "test_auroc" not in summarise(exams)
-    assert "test_accuracy" in summarise(exams)
+    evaluations = {
+        "a": {"deployed": {"test": plain}},
+        "b": {"deployed": {"test": more}},
+    }  # of a site that does not know it
+    assert "test_auroc" not in summarise(evaluations)
+    assert "test_accuracy" in summarise(evaluations)
     assert type(more + plain) is type(plain + more) is Scores
 
 

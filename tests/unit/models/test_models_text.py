@@ -69,9 +69,9 @@ def test_padding_is_zero_and_stays_so():
     table = params["features.embedding.weight"].requires_grad_()
     assert torch.equal(table[0], torch.zeros(4))
     batch = Batch({"x": torch.tensor([[0, 0, 3, 4, 0, 5]])})
-    (slope,) = torch.autograd.grad(net(params, batch).square().sum(), table)
-    assert torch.equal(slope[0], torch.zeros(4))
-    assert slope[[3, 4, 5]].abs().sum() > 0
+    (gradient,) = torch.autograd.grad(net(params, batch).square().sum(), table)
+    assert torch.equal(gradient[0], torch.zeros(4))
+    assert gradient[[3, 4, 5]].abs().sum() > 0
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

@@ -48,7 +48,7 @@ THREE = planted((4, 3, 5))
 LABELS = {i: 0 if i < 4 else 1 if i < 7 else 2 for i in range(12)}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_samples=8, deadline=None)
 @given(order=st.permutations(range(12)), scales=st.lists(st.floats(1e-6, 1e6), min_size=12, max_size=12))
 def test_neither_order_nor_length_matters(order: list[int], scales: list[float]):
     moved = {i: THREE[i] * scales[i] for i in order}
@@ -56,7 +56,7 @@ def test_neither_order_nor_length_matters(order: list[int], scales: list[float])
         assert agglomerate(moved, **criterion, seed=SEED).labels == LABELS
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_samples=20, deadline=None)
 @given(labels=st.dictionaries(st.integers(0, 30), st.integers(0, 5), min_size=1), shift=st.permutations(range(6)))
 def test_canonical_labels_are_the_partition_and_nothing_else(labels: dict[int, int], shift: list[int]):
     named = canonical(labels)
@@ -106,7 +106,7 @@ def test_auto_does_not_split_a_fleet_of_one_kind():
     assert agglomerate(fleet, auto=True, seed=SEED).k == 2
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_samples=20, deadline=None)
 @given(labels=st.lists(st.integers(0, 5), min_size=12, max_size=12).filter(lambda x: 1 < len(set(x)) < 12))
 def test_silhouettes_are_those_of_the_library(labels: list[int]):
     """Also of unions of finer clusters, here of single clients; and the correlation."""

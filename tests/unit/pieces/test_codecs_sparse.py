@@ -62,7 +62,7 @@ def changes(draw: st.DrawFn) -> Params:
     return {"a": torch.tensor(first, dtype=torch.float32), "b": torch.tensor(second, dtype=torch.float32)}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_samples=80, deadline=None)
 @given(changes())
 def test_every_form_is_exact_and_the_smallest_is_taken(delta: Params) -> None:
     sizes = {}
@@ -76,10 +76,10 @@ def test_every_form_is_exact_and_the_smallest_is_taken(delta: Params) -> None:
     assert len(wire.places) + len(wire.numbers) == min(sizes.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_samples=60, deadline=None)
 @given(changes(), st.sampled_from(["fp16", "sign"]))
 def test_coarse_values_keep_the_choice_and_repeat_themselves(delta: Params, values: str) -> None:
-    """Who was chosen survives; a second trip of what came changes nothing more, for half precision."""
+    """Who was chosen survives; a second exchange of what came changes nothing more, for half precision."""
     _, found = trip(sparse(values=values), delta)  # type: ignore[arg-type]
     mask, before = chosen(found), chosen(delta)
     assert all(torch.equal(mask[n], before[n]) for n in mask)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import tensor
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.pieces.aggregators import mean, noised, uniform_mean
 
-TURN = Turn(0, None, Seed(0))
+TURN = Context(0, None, Seed(0))
 NOW = {"w": tensor([10.0]), "count": tensor(5)}
 REPLIES = [
     Reply("a", 1, Upload({"w": tensor([4.0]), "count": tensor(2)})),

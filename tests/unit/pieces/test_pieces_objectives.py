@@ -39,8 +39,8 @@ def test_prox_is_half_mu_times_the_squared_distance_of_trained_shared_names():
     fixed = {"start": {"w": tensor([0.0, 0.0]), "buffer": tensor(0.0)}}
     value = prox(1.0)(tensor([0.0]), params, fixed, Batch({}))
     assert value.item() == 2.5
-    (slope,) = torch.autograd.grad(value, [w])
-    assert slope.tolist() == [1.0, 2.0]  # mu (w - start)
+    (gradient,) = torch.autograd.grad(value, [w])
+    assert gradient.tolist() == [1.0, 2.0]  # mu (w - start)
 
 
 def test_prox_needs_a_strength():

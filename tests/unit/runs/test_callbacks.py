@@ -47,7 +47,7 @@ class Diary(Callback):
         return {"largest": float(max(t.abs().max() for t in (snapshot.global_model() or {}).values()))}
 
     def on_round_end(self, snapshot: Snapshot) -> None:
-        self.count += len(snapshot.log.visits)
+        self.count += len(snapshot.log.updates)
         self.hear("end", snapshot.round)
 
     def on_snapshot(self, round: int) -> None:
@@ -135,7 +135,7 @@ def test_a_callback_that_fails_ends_the_run_and_the_same_call_goes_on(tmp_path: 
     assert after.heard[0] == ("begin", 0 if fails[0] == "begin" else 2)
     assert after.count == 4 * 3
     assert [row["round"] for row in lines(tmp_path / "metrics/rounds.jsonl")] == [1, 2, 3, 4]
-    assert [row["round"] for row in lines(tmp_path / "metrics/visits.jsonl")] == [
+    assert [row["round"] for row in lines(tmp_path / "metrics/client_updates.jsonl")] == [
         n for n in (1, 2, 3, 4) for _ in "abc"
     ]
 

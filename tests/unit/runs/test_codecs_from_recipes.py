@@ -62,8 +62,8 @@ def test_settings_become_codecs() -> None:
     assert made.field == "delta"
     assert isinstance(made.codec, error_feedback)
     assert codec_of(config.download_codec, "download_codec") == hgc(bit_width=32)
-    two = parse({"codec": [{"kind": "half", "field": "delta"}, {"kind": "sign", "field": "slope"}]})
-    assert codec_of(two.codec, "codec") == together(on("delta", half()), on("slope", sign()))
+    two = parse({"codec": [{"kind": "half", "field": "delta"}, {"kind": "sign", "field": "gradient"}]})
+    assert codec_of(two.codec, "codec") == together(on("delta", half()), on("gradient", sign()))
     with pytest.raises(ConfigError, match="each needs the field"):
         codec_of(parse({"codec": ["half", "sign"]}).codec, "codec")
 
@@ -98,7 +98,7 @@ def test_wrong_settings_are_told(asked: Any, problem: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (['codec={kind="hgc", field="slope"}'], "the uploads of 'train'. There is no field 'slope' in Upload"),
+        (['codec={kind="hgc", field="gradient"}'], "the uploads of 'train'. There is no field 'gradient' in Upload"),
         (["codec=lfsr"], "lfsr whitens bytes, but there are none"),
         (['codec={kind="hgc", chain=["half"]}'], "half codes matrices, but there is no float32 tensor"),
         (['download_codec={kind="half", field="delta"}'], "the downloads of 'train'. There is no field 'delta'"),
@@ -128,9 +128,9 @@ def test_traffic_of_a_run(tmp_path: Path) -> None:
         assert [sum(p[i] for p in row["parts"].values()) for i in (0, 1)] == [row["raw"], row["wire"]]
         assert (sorted(row["clients"]), row["exchange"]) == ([0, 1, 2, 3], "train")
     assert rows[1]["parts"]["delta"] == [4 * 650, 4 + -(-650 // 8)]  # one layer is one matrix, 10 x 65
-    visits = lines(folder / "metrics" / "visits.jsonl")
-    assert sum(v["raw_up"] for v in visits) == result["raw_up"]
-    assert sum(v["bytes_down"] for v in visits) == result["bytes_down"]
+    updates = lines(folder / "metrics" / "client_updates.jsonl")
+    assert sum(v["raw_up"] for v in updates) == result["raw_up"]
+    assert sum(v["bytes_down"] for v in updates) == result["bytes_down"]
     said = fedquilt("traffic", folder, "--plot", tmp_path / "curve.png", "--json").json
     assert said["wire_up"] == result["bytes_up"]
     assert sum(p["wire"] for p in said["parts"] if p["direction"] == "down") == result["bytes_down"]
@@ -151,18 +151,20 @@ def test_traffic_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_methods_own_codec_is_accounted_for_too(tmp_path: Path) -> None:
-    """HGLS codes slopes itself, up and down again: the account has them at their true ratio, about one bit for 32; and
-    how the search went is in the log of rounds."""
+    """HGLS codes gradients itself, up and down again: the account has them at their true ratio, about one bit for 32;
+    and how the search went is in the log of rounds."""
     recipe = small(tmp_path, RECIPE)
-    asked = ("model.kind=mlp", "method.kind=hgls", "method.slopes=hgc", "rounds=1", "--json")
+    asked = ("model.kind=mlp", "method.kind=hgls", "method.gradients=hgc", "rounds=1", "--json")
     folder = Path(fedquilt("run", recipe, *asked).json["folder"])
     found = fedquilt("traffic", folder, "--json").json
-    slopes = {(p["exchange"], p["direction"]): p["raw"] / p["wire"] for p in found["parts"] if "slope" in p["part"]}
-    assert slopes.keys() == {("train", "up"), ("search", "down")}
-    assert all(15 < ratio < 40 for ratio in slopes.values())
+    gradients = {
+        (p["exchange"], p["direction"]): p["raw"] / p["wire"] for p in found["parts"] if "gradient" in p["part"]
+    }
+    assert gradients.keys() == {("train", "up"), ("search", "down")}
+    assert all(15 < ratio < 40 for ratio in gradients.values())
     assert found["raw_up"] > found["wire_up"]
     (row,) = lines(folder / "metrics/rounds.jsonl")
-    assert row["search_candidates"] == 16  # four slopes for each of four clients
+    assert row["search_candidates"] == 16  # four gradients for each of four clients
     assert row["search_candidates"] >= row["search_aligned"] >= row["search_taken"]
 
 

@@ -41,9 +41,9 @@ def test_a_finished_run_has_every_log_as_parquet(tmp_path: Path) -> None:
 def test_mixed_types_become_texts(tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
     rows = [{"round": 1, "client": 3, "parts": {}}, {"round": 2, "client": ["a", 1], "parts": {}}]
-    (tmp_path / "metrics/visits.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (tmp_path / "metrics/client_updates.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     write_tables(tmp_path)
-    found = parquet.read_table(tmp_path / "metrics/visits.parquet").to_pylist()
+    found = parquet.read_table(tmp_path / "metrics/client_updates.parquet").to_pylist()
     assert [(r["round"], json.loads(r["client"]), json.loads(r["parts"])) for r in found] == [
         (1, 3, {}),
         (2, ["a", 1], {}),

@@ -236,6 +236,6 @@ def commonest(folder: Path) -> int:
 
 
 def test_a_comparison_without_test_rows_is_refused_before_it_starts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.test: a comparison needs test rows"):
+    with pytest.raises(ConfigError, match=r"data\.test: a comparison needs test samples"):
         compare(parse({"data": {"test": 0}, "output": {"folder": str(tmp_path / "runs")}}))
     assert not (tmp_path / "runs").exists()

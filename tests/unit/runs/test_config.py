@@ -407,7 +407,7 @@ def test_every_setting_is_in_one_of_the_two_lists() -> None:
             assert any(n == path or n.startswith(f"{path}.") for n in named), path
 
 
-# Round trip
+# Round exchange
 
 
 def read_back(config: Config) -> Config:
@@ -427,7 +427,7 @@ numbers = st.floats(min_value=1e-300, max_value=1e300)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_samples=30, deadline=None)
 @given(
     folder=texts,
     path=st.none() | texts,

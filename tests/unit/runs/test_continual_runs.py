@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedquilt.analysis import continual_plots
-from fedquilt.analysis.continual import Recalled, TaskExaminer, evaluate, summary
+from fedquilt.analysis.continual import Recalled, TaskEvaluator, evaluate, summary
 from fedquilt.analysis.continual_plots import pictures
 from fedquilt.config.config import parse
 from fedquilt.core.seed import Seed
@@ -110,7 +110,7 @@ def test_clients_that_learn_alone_are_probed_one_by_one(tmp_path):
     alone = played(tmp_path / "alone", method={"kind": "mae_alone"})
     run = Recalled.of(alone, rows=60)
     assert [len(stage.models) for stage in run.stages] == [3, 3]
-    each = [run.examiner.scores(model)["neighbours"] for model in run.stages[-1].models]
+    each = [run.evaluator.scores(model)["neighbours"] for model in run.stages[-1].models]
     assert run.told()["measures"]["neighbours"]["matrix"][-1] == pytest.approx(torch.tensor(each).mean(0).tolist())
 
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_probed_is_refused(tmp_path):
     with pytest.raises(InputError, match="kept nothing of its stages"):
         evaluate(other)
     with pytest.raises(InputError, match="guessing hidden patches"):
-        TaskExaminer(fedavg(), tasks(), (0,))
+        TaskEvaluator(fedavg(), tasks(), (0,))
 
 
 def test_what_does_not_classify_is_not_compared(tmp_path):
@@ -158,7 +158,7 @@ def test_other_methods_keep_stages_if_asked(tmp_path):
 
 
 def test_tables_hold_rows_of_all_clients():
-    made = TaskExaminer(method(), tasks(), (0, 1), seed=Seed(0))
+    made = TaskEvaluator(method(), tasks(), (0, 1), seed=Seed(0))
     train, test = made.tables[1]
     assert len(train) == sum(tasks().tasks[1].size(c) for c in tasks().ids)
     assert set(test.columns["y"][test.all_rows()].tolist()) == {5, 6, 7, 8, 9}

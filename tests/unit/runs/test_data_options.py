@@ -58,7 +58,7 @@ def test_a_shift_is_applied_to_the_division():
 
 def test_empty_clients_are_dropped_on_request():
     tiny = {"clients": 30, "limit": 60, "partition": {"kind": "dirichlet_choice", "alpha": 0.05}}
-    with pytest.raises(InputError, match="clients have no training rows"):
+    with pytest.raises(InputError, match="clients have no training samples"):
         federation_of(parse({"data": tiny}))
     assert 0 < len(federation_of(parse({"data": {**tiny, "drop_empty": True}})).ids) < 30
 

@@ -56,9 +56,9 @@ def flipped() -> Federation:
     data = points(12, 12, 12, 12)
     parts: dict[Any, Any] = {}
     for client in data.ids:
-        train, test = data.site(client, 0).train.whole(), data.exam(client, "test").whole()
-        turn = int(client > 1)
-        parts[client] = {"train": (train.x, (train.y + turn) % 2), "test": (test.x, (test.y + turn) % 2)}
+        train, test = data.site(client, 0).train.whole(), data.evaluation(client, "test").whole()
+        context = int(client > 1)
+        parts[client] = {"train": (train.x, (train.y + context) % 2), "test": (test.x, (test.y + context) % 2)}
     return Federation.from_clients(parts, classes=2, standardise=None)
 
 
@@ -78,7 +78,7 @@ CLUSTERED = {
 
 def with_two_models(method: Any, data: Federation, engine: Any) -> Rounds:
     """A run whose first model is wrong for clients 0 and 1; 0 and 2 were placed, 1 and 3 were never asked. In clusters
-    with directions these are of no use: the exam is not a visit."""
+    with directions these are of no use: the evaluation is not a client update."""
     state = method.init_server(Seed(0).fold("server"))
     found = ClusterResult({0: 1, 2: 0}, 2, "test")
     state = replace(state, models=(BAD, GOOD), clusters=found)
@@ -90,18 +90,18 @@ def test_a_client_that_was_never_asked_selects_by_its_own_rows(name: str):
     """Models 0 and 1 answer the opposite of each other: with the other one a client's accuracy would be 1 - a."""
     data = flipped()
     rounds = with_two_models(CLUSTERED[name], data, Local())
-    exams = rounds.examine(data.ids)
+    evaluations = rounds.evaluate(data.ids)
     for client, model in enumerate((GOOD, GOOD, BAD, BAD)):
-        right = classify(rounds.method.predict, model, data.exam(client, "test"))
+        right = classify(rounds.method.predict, model, data.evaluation(client, "test"))
         assert right.accuracy > 0.8
-        assert exams[client]["deployed"]["test"].accuracy == right.accuracy, client
+        assert evaluations[client]["deployed"]["test"].accuracy == right.accuracy, client
         assert all(torch.equal(t, model[n]) for n, t in personal_model(rounds, client).items())
 
 
 def test_on_workers_too(one_worker: Any):
     data = flipped()
-    near = with_two_models(CLUSTERED["fesem"], data, Local()).examine(data.ids)
-    far = with_two_models(CLUSTERED["fesem"], data, one_worker).examine(data.ids)
+    near = with_two_models(CLUSTERED["fesem"], data, Local()).evaluate(data.ids)
+    far = with_two_models(CLUSTERED["fesem"], data, one_worker).evaluate(data.ids)
     assert pack(far) == pack(near)
 
 
@@ -118,7 +118,7 @@ def test_placed_clients_are_told(tmp_path: Path):
     (row,) = lines(folder / "metrics/clusters.jsonl")
     assert (row["clients"], row["of"]) == (1, 4)
     looked = fedquilt("clusters", folder).out
-    assert "1 of 4 placed; the others are scored with the model of lowest loss on their training rows" in looked
+    assert "1 of 4 placed; the others are scored with the model of lowest loss on their training samples" in looked
     assert "planted groups (1 of 4 placed): ari" in looked
     assert "1 of 4 placed; of these, ARI" in (folder / "report.html").read_text(encoding="utf-8")
     compared = fedquilt("compare", recipe, *out, "compare.methods=[{kind='ifca', n_clusters=2}, {kind='fedavg'}]").out
@@ -137,7 +137,7 @@ def test_tuning_waits_for_a_score(method: Any):
     trips, ends = [], []
     for every in (2, 1):
         for snapshot in run(made, digits(), rounds=3, engine=Local(), evaluate_every=every):
-            trips.append({v.exchange for v in snapshot.log.visits})
+            trips.append({v.exchange for v in snapshot.log.updates})
         ends.append(snapshot)
     assert trips == [{"train"}, {"train", "tune"}, {"train", "tune"}, *[{"train", "tune"}] * 3]
     assert ends[0].digest() == ends[1].digest()
@@ -175,7 +175,7 @@ def test_recipes_can_ask_for_a_shared_start():
     assert plain.shared_start is False
 
 
-# Modes on validation rows
+# Modes on validation samples
 
 
 def loge(**options: Any) -> Any:
@@ -192,15 +192,17 @@ def test_the_most_accurate_mode_on_validation_rows_is_served():
     assert told["served"] == snapshot.state.serve == best
     assert told["global_valid_accuracy"] == valid[best]
     assert told["global_test_accuracy"] == told[f"global_test_accuracy_{best}"]
-    fresh = snapshot.personal_model(3)  # never visited: what the global model is
+    fresh = snapshot.personal_model(3)  # never asked: what the global model is
     assert all(torch.equal(t, snapshot.global_model()[n]) for n, t in fresh.items())
     modes = snapshot.method.modes(snapshot.state)
-    exam = {mode: classify(snapshot.method.predict, m, data.exam(0, "test")).accuracy for mode, m in modes.items()}
-    assert {m: snapshot.exams[0][f"global.{m}"]["test"].accuracy for m in modes} == exam
+    evaluation = {
+        mode: classify(snapshot.method.predict, m, data.evaluation(0, "test")).accuracy for mode, m in modes.items()
+    }
+    assert {m: snapshot.evaluations[0][f"global.{m}"]["test"].accuracy for m in modes} == evaluation
 
 
 def test_modes_without_validation_rows_and_by_name():
-    """Test rows choose nothing: without validation rows it is the frame, and a mode that is named stays."""
+    """Test rows choose nothing: without validation samples it is the frame, and a mode that is named stays."""
     bare = Federation.from_source("digits", clients=3, test=0.2, valid=0.0, seed=0)
     assert last(loge(), bare, score=classify).metrics["served"] == "universal"
     named = last(loge(serve="plain"), digits(), score=classify)
@@ -217,11 +219,11 @@ def test_all_modes_are_printed(tmp_path: Path):
     out = ("output.folder=" + str(tmp_path / "runs"), "rounds=1")
     said = " ".join(fedquilt("run", recipe, *out).out.split())
     assert "global model: " in said
-    for rows in ("clients' validation rows", "clients' test rows"):
+    for rows in ("clients' validation samples", "clients' test samples"):
         assert f"on {rows} universal " in said
     bare = " ".join(fedquilt("run", recipe, *out, "data.valid=0", "name=bare").out.split())
     assert "global model: universal;" in bare
-    assert "there are no validation rows to choose a mode on" in bare
+    assert "there are no validation samples to choose a mode on" in bare
 
 
 def test_a_client_without_rows_does_not_decide_for_others():
@@ -230,7 +232,7 @@ def test_a_client_without_rows_does_not_decide_for_others():
     keep = replace(data, ids=data.ids[1:], train=data.train.keep(NOT_FIRST), valid=data.valid.keep(NOT_FIRST))
     rounds = with_two_models(CLUSTERED["ifca"], keep, Local())
     rounds.state = replace(rounds.state, clusters=ClusterResult({2: 0}, 2, "test"))
-    exams = rounds.examine(keep.examined)
-    told = [exams[client]["deployed"]["test"].accuracy for client in (0, 1)]
+    evaluations = rounds.evaluate(keep.evaluated)
+    told = [evaluations[client]["deployed"]["test"].accuracy for client in (0, 1)]
     assert told[0] < 0.2
     assert told[1] > 0.8

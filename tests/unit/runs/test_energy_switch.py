@@ -60,7 +60,7 @@ def test_joules_are_on_the_terminal_and_in_the_published_columns(tmp_path: Path)
     assert rows[0] == COLUMNS
     assert told["energy"] == "in joules"
     consumed = {row[4] for row in rows[1:]}
-    assert consumed <= {"0", "1.000000"}  # one joule for each visit, none for who was not asked
+    assert consumed <= {"0", "1.000000"}  # one joule for each client update, none for who was not asked
     assert len(consumed) == 2
 
 
@@ -83,8 +83,8 @@ def test_the_switch(tmp_path: Path, switch: list[str]) -> None:
     recipe = small(tmp_path)
     said = fedquilt("run", recipe, *switch, "--json").json
     assert said["energy"] == {"source": "none", "note": "switched off (meters.energy = false)"}
-    visits = (Path(said["folder"]) / "metrics" / "visits.jsonl").read_text()
-    assert "joules" not in visits
+    updates = (Path(said["folder"]) / "metrics" / "client_updates.jsonl").read_text()
+    assert "joules" not in updates
     counted = fedquilt("run", recipe, "--energy", "--fresh", "--json").json
     assert counted["folder"] == said["folder"]  # it is the same run, and the same numbers
     assert counted["digest"] == said["digest"]

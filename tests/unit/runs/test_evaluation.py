@@ -32,17 +32,17 @@ def scores(loss: float, support: list[int], correct: list[int], called: list[int
     return Scores(sum(support), loss, torch.tensor(support), torch.tensor(correct), torch.tensor(called))
 
 
-# A: 3 of 4 right, classes 2/2 and 1/2. B: 1 of 1 right, one class. Only A has validation rows.
+# A: 3 of 4 right, classes 2/2 and 1/2. B: 1 of 1 right, one class. Only A has validation samples.
 A = scores(2.0, [2, 2, 0], [2, 1, 0], [2, 1, 1])
 B = scores(0.5, [0, 1], [0, 1], [0, 1])  # its model has not heard of a third class
-EXAMS: dict[Any, Any] = {
+EVALUATIONS: dict[Any, Any] = {
     "a": {"deployed": {"test": A, "valid": B}, "global": {"test": B}},
     "b": {"deployed": {"test": B}},
 }
 
 
 def test_the_numbers_of_an_evaluation_by_hand() -> None:
-    numbers = summarise(EXAMS)
+    numbers = summarise(EVALUATIONS)
     assert numbers["test_accuracy"] == pytest.approx((3 / 4 + 1) / 2)
     assert numbers["test_accuracy_pooled"] == pytest.approx((3 + 1) / (4 + 1))
     assert numbers["test_accuracy_std"] == pytest.approx(1 / 8)
@@ -63,7 +63,7 @@ def test_the_numbers_agree_with_those_of_a_single_score() -> None:
 
 
 def test_rows_per_client_model_and_split() -> None:
-    rows = client_rows(7, EXAMS)
+    rows = client_rows(7, EVALUATIONS)
     keys = [(r["round"], r["client"], r["model"], r["split"]) for r in rows]
     assert keys == [
         (7, "a", "deployed", "test"),
@@ -119,11 +119,11 @@ class Losing(Script):
         return replace(found, loss_sum=float(found.correct.sum()))
 
 
-VALID, TEST = 4, 6  # how the two exams are told apart: by their rows
+VALID, TEST = 4, 6  # how the two evaluations are told apart: by their rows
 
 
 def one_client() -> Federation:
-    """One client whose validation and test rows differ in number."""
+    """One client whose validation and test samples differ in number."""
     draw = torch.Generator().manual_seed(3)
     x, y = torch.randn(20, 2, generator=draw), torch.arange(20) % 2
     cut = {"train": slice(0, 10), "valid": slice(10, 10 + VALID), "test": slice(14, 14 + TEST)}
@@ -241,7 +241,7 @@ def test_a_method_hears_of_validation_only_and_only_when_there_was_an_evaluation
 
 def test_evaluation_is_due_every_so_many_rounds_and_at_the_end() -> None:
     made = Run(fedavg(), points(10, 20), rounds=5, engine=Local(), evaluation=EvaluationSettings(every=2))
-    assert [(s.round, "test_accuracy" in s.metrics, bool(s.exams)) for s in made] == [
+    assert [(s.round, "test_accuracy" in s.metrics, bool(s.evaluations)) for s in made] == [
         (1, False, False),
         (2, True, True),
         (3, False, False),
@@ -252,14 +252,14 @@ def test_evaluation_is_due_every_so_many_rounds_and_at_the_end() -> None:
 
 def test_a_sample_of_clients_is_the_same_in_every_round() -> None:
     made = Run(fedavg(), points(*[6] * 12), rounds=3, seed=5, engine=Local(), evaluation=EvaluationSettings(clients=4))
-    asked = [tuple(s.exams) for s in made]
+    asked = [tuple(s.evaluations) for s in made]
     assert len(asked[0]) == len(set(asked[0])) == 4
     assert asked[0] == tuple(sorted(asked[0]))  # type: ignore[type-var]
     assert len(set(asked)) == 1
     other = Run(fedavg(), points(*[6] * 12), rounds=1, seed=6, engine=Local(), evaluation=EvaluationSettings(clients=4))
-    assert tuple(next(iter(other)).exams) != asked[0]
+    assert tuple(next(iter(other)).evaluations) != asked[0]
     everyone = Run(fedavg(), points(6, 6), rounds=1, engine=Local(), evaluation=EvaluationSettings(clients=9))
-    assert tuple(next(iter(everyone)).exams) == (0, 1)
+    assert tuple(next(iter(everyone)).evaluations) == (0, 1)
 
 
 def test_bytes_are_those_of_the_frames_and_add_up(tmp_path: Path) -> None:
@@ -268,15 +268,15 @@ def test_bytes_are_those_of_the_frames_and_add_up(tmp_path: Path) -> None:
     before = pack(fedavg().down(fedavg().init_server(made.seed.fold("server")), 0), compact=True)
     for snapshot in made:
         for name in total:
-            added = sum(getattr(v, name) for v in snapshot.log.visits)
+            added = sum(getattr(v, name) for v in snapshot.log.updates)
             assert added == snapshot.metrics[name] > 0
             total[name] += added
-        assert [v.bytes_down for v in snapshot.log.visits] == [len(before)] * 3
+        assert [v.bytes_down for v in snapshot.log.updates] == [len(before)] * 3
     result = json.loads((tmp_path / "result.json").read_text())
     assert {n: result[n] for n in total} == total
-    visits = RunFolder(tmp_path).rows("metrics/visits.jsonl")
-    assert {n: sum(v[n] for v in visits) for n in total} == total
-    assert [(v["round"], v["client"], v["examples"]) for v in visits] == [
+    updates = RunFolder(tmp_path).rows("metrics/client_updates.jsonl")
+    assert {n: sum(v[n] for v in updates) for n in total} == total
+    assert [(v["round"], v["client"], v["samples"]) for v in updates] == [
         (r, c, n) for r in (1, 2) for c, n in ((0, 10), (1, 20), (2, 30))
     ]
 
@@ -286,7 +286,7 @@ def test_local_only_sends_no_tensors() -> None:
 
     def sizes(method: Any) -> set[tuple[int, int]]:
         snapshot = next(iter(Run(method, wide, rounds=1, engine=Local(), score=None)))
-        return {(v.bytes_down, v.bytes_up) for v in snapshot.log.visits}
+        return {(v.bytes_down, v.bytes_up) for v in snapshot.log.updates}
 
     from fedquilt.core.net import Net
 
@@ -307,10 +307,14 @@ def test_scores_before_and_after_local_training_are_kept_when_asked_for(tmp_path
         folder=RunFolder(tmp_path),
     )
     assert len(list(made)) == 2
-    first, second = ([v for v in RunFolder(tmp_path).rows("metrics/visits.jsonl") if v["round"] == r] for r in (1, 2))
+    first, second = (
+        [v for v in RunFolder(tmp_path).rows("metrics/client_updates.jsonl") if v["round"] == r] for r in (1, 2)
+    )
     assert all("before" not in v and "after" not in v for v in first)
     assert all(v["before"]["loss"] != v["after"]["loss"] for v in second)
-    assert all(v["before"]["rows"] == v["examples"] for v in second)  # points(): as many test rows as training rows
+    assert all(
+        v["before"]["rows"] == v["samples"] for v in second
+    )  # points(): as many test samples as training samples
 
 
 def test_a_common_test_set_scores_the_global_model() -> None:

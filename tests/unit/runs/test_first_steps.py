@@ -44,7 +44,7 @@ def test_text_options_that_do_not_fit_are_refused(tmp_path):
 
 
 def test_features_of_a_table_from_a_recipe(tmp_path):
-    path = tmp_path / "visits.csv"
+    path = tmp_path / "client updates.csv"
     path.write_text("age,name,label\n" + "61,ann,0\n45,bob,1\n" * 10)
     data = {"path": str(path), "features": ["age"], "clients": 2, "partition": "iid"}
     assert federation_of(parse({"data": data})).columns["x"].shape == (20, 1)

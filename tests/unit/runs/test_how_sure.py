@@ -26,7 +26,7 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chosen(top: Path) -> list[dict[str, Any]]:
-    """Clients' rows at the chosen round."""
+    """Clients' samples at the chosen round."""
     rows = lines(top / "fedavg-seed0/metrics/clients.jsonl")
     at = lines(top / "fedavg-seed0/metrics/rounds.jsonl")
     best = max(at, key=lambda row: row["valid_accuracy"])["round"]

@@ -111,8 +111,8 @@ def test_people_with_the_signal_network(folder: Path):
 
 def test_any_user_column(folder: Path):
     rows = "".join(f"{i},{i % 7},{'ab'[i % 2]},{('oslo', 'bergen', 'bodø')[i % 3]}\n" for i in range(90))
-    (folder / "visits.csv").write_text(f"age,pulse,outcome,clinic\n{rows}")
-    said = ran(folder, f'path = "{folder}/visits.csv"\nlabel = "outcome"\nuser = "clinic"', 'kind = "logistic"')
+    (folder / "client updates.csv").write_text(f"age,pulse,outcome,clinic\n{rows}")
+    said = ran(folder, f'path = "{folder}/client updates.csv"\nlabel = "outcome"\nuser = "clinic"', 'kind = "logistic"')
     assert said.code == 0, said.err
     assert federation_of(load(folder / "small.toml")).ids == ("bergen", "bodø", "oslo")
 

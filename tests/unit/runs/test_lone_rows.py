@@ -23,7 +23,7 @@ def clients(rows: dict[str, int]) -> Federation:
 
 
 def test_a_client_of_one_row_is_named():
-    with pytest.raises(InputError, match=r"BatchNorm.*client 'few' has 1 training row.*norm = 'group'"):
+    with pytest.raises(InputError, match=r"BatchNorm.*client 'few' has 1 training sample.*norm = 'group'"):
         _check_lone_rows(normed(), clients(ROWS), 10)
     with pytest.raises(InputError, match=r"train.batch_size is 1"):
         _check_lone_rows(normed(), clients({"some": 5}), 1)

@@ -74,7 +74,7 @@ def test_scores_are_told_for_every_mode_with_and_without_mask(scores: dict):
     assert norms["realigned"] == pytest.approx([1.7] * 10, abs=1e-5)
     assert norms["global"][0] > norms["global"][9]
     assert scores["groups"] == groups_of(torch.tensor(scores["rows"]))
-    assert scores["examined"] == 10
+    assert scores["evaluated"] == 10
     assert scores["fallback"] == []
 
 

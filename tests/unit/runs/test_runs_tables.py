@@ -132,7 +132,7 @@ def test_a_new_client_is_assigned_by_the_runs_numbers(tmp_path: Path):
 def test_each_client_may_standardise_by_itself(tmp_path: Path):
     config = recipe(clinics.write(tmp_path / "a.csv"), data={"standardise": "clients"})
     result = played(config, tmp_path / "run")
-    assert "each client's own training rows" in result["preparation"]["told"]
+    assert "each client's own training samples" in result["preparation"]["told"]
     assert result["best"]["test_accuracy"] > result["majority_class"] + 0.15
     stream = {"stream": {"kind": "by_class", "groups": [[0], [1]]}}
     with pytest.raises(InputError, match="in a stream, rows are standardised by 'federation' only"):
@@ -179,7 +179,7 @@ def result(accuracy: float, common: float = 0.6, own: float = 0.8) -> dict[str, 
 
 def test_when_a_run_doubts_itself():
     assert at_majority([result(0.83)]) is None
-    assert "each client's own commonest label gives 80.0 % (95 % interval: 78.0 to 82.0) on 900 test rows" in (
+    assert "each client's own commonest label gives 80.0 % (95 % interval: 78.0 to 82.0) on 900 test samples" in (
         at_majority([result(0.81)]) or ""
     )
     assert "may have learned nothing" in (at_majority([result(0.62), result(0.63)]) or "")
@@ -201,14 +201,14 @@ def test_without_clients_test_rows_a_run_doubts_itself_on_the_common_test_set(tm
         r"accuracy on the common test set \d+\.\d % is not (clearly )?above the majority class", raw["doubt"]
     )
     assert f"{100 * share:.1f} %" in raw["doubt"]
-    assert f"on {rows} test rows" in raw["doubt"]
+    assert f"on {rows} test samples" in raw["doubt"]
     learned = played(Config.model_validate({**settings, "data": data}), tmp_path / "run")
     assert learned["best"]["common_test_accuracy"] > share + 0.2
     assert "doubt" not in learned
 
 
 def test_a_server_without_data_says_nothing_of_the_majority_class():
-    """On a real federation, clients' rows and counts of labels are elsewhere."""
+    """On a real federation, clients' samples and counts of labels are elsewhere."""
     facts = majority_facts(SimpleNamespace(classes=2))
     assert set(facts.values()) == {None}
     assert at_majority([{**facts, "best": {"test_accuracy": 0.1}}]) is None
@@ -217,7 +217,7 @@ def test_a_server_without_data_says_nothing_of_the_majority_class():
 
 
 def test_the_interval_of_a_constant_answer():
-    """Two clients, with 3 of 4 and 1 of 2 test rows of the commonest class: (3/4 + 1/2) / 2, and its variance
+    """Two clients, with 3 of 4 and 1 of 2 test samples of the commonest class: (3/4 + 1/2) / 2, and its variance
     (3/16/4 + 1/4/2) / 4."""
     from fedquilt.data import Federation
 

@@ -50,10 +50,10 @@ def test_the_servers_rows_are_a_part_of_each_class_and_nobody_elses() -> None:
     assert held is not None
     everything = torch.bincount(whole.columns["y"])
     assert torch.bincount(held.whole().y).tolist() == [int(0.2 * n) for n in everything]
-    others = [row for c in data.ids for t in (data.site(c, 0).train, data.exam(c, "test")) for row in rows_of(t)]
+    others = [row for c in data.ids for t in (data.site(c, 0).train, data.evaluation(c, "test")) for row in rows_of(t)]
     assert len(others) + len(rows_of(held)) == 300
     assert sorted(others + rows_of(held)) == sorted(
-        row for c in whole.ids for t in (whole.site(c, 0).train, whole.exam(c, "test")) for row in rows_of(t)
+        row for c in whole.ids for t in (whole.site(c, 0).train, whole.evaluation(c, "test")) for row in rows_of(t)
     )
     assert data.summary()["server_valid"] == len(rows_of(held))
     assert data.fingerprint() != whole.fingerprint()
@@ -93,7 +93,7 @@ def test_a_greedy_soup_is_scored_on_them(tmp_path: Path) -> None:
 
 def test_what_cannot_be() -> None:
     stream = {"kind": "by_class", "groups": [[0, 1], [2, 3]]}
-    with pytest.raises(InputError, match="a stream has no validation rows at the server"):
+    with pytest.raises(InputError, match="a stream has no validation samples at the server"):
         federation_of(recipe(stream=stream))
     with pytest.raises(InputError, match=r"common_valid = 0\.001 is less than one row"):
         federation_of(recipe(data={**DATA, "common_valid": 0.001}))

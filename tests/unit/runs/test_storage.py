@@ -21,7 +21,7 @@ from fedquilt.storage.folder import RunFolder
 from fedquilt.storage.slots import FolderSlots, entries_of, file_of
 
 SENT = {"bytes_up": 1, "bytes_down": 1, "seconds": 0.5, "clients": 2}
-VISIT = {"exchange": "train", "seconds": 0.1, "examples": 3, "bytes_up": 1, "bytes_down": 1}
+UPDATE = {"exchange": "train", "seconds": 0.1, "samples": 3, "bytes_up": 1, "bytes_down": 1}
 
 
 def flip(path: Path, place: int = -5) -> None:
@@ -203,7 +203,7 @@ def play(folder: RunFolder, rounds: range, identity: str = "me", data: str = "th
         folder.slots.put("a", frame(done))
         folder.slots.put("b", frame(done // 2))
         folder.log("metrics/rounds.jsonl", [{"round": done, **SENT}])
-        folder.log("metrics/visits.jsonl", [{"round": done, "client": c, **VISIT} for c in "ab"])
+        folder.log("metrics/client_updates.jsonl", [{"round": done, "client": c, **UPDATE} for c in "ab"])
         folder.save(identity, data, done, {"w": torch.tensor(float(done))}, {"bytes_up": done})
 
 
@@ -214,7 +214,7 @@ def played(tmp_path: Path) -> Path:
     play(folder, range(1, 5))
     folder.slots.put("a", frame(5))
     folder.log("metrics/rounds.jsonl", [{"round": 5, **SENT}])
-    folder.log("ledger.jsonl", [{"round": 5}])
+    folder.log("dropped.jsonl", [{"round": 5}])
     folder.close()
     with (tmp_path / "run" / "metrics" / "rounds.jsonl").open("a") as file:
         file.write('{"round": 6')
@@ -236,8 +236,8 @@ def test_restore_gives_the_newest_snapshot_and_rewinds_the_logs(played: Path) ->
     assert (folder.slots.get("a"), folder.slots.get("b")) == (frame(4), frame(2))
     assert [r["round"] for r in folder.rows("metrics/rounds.jsonl")] == [1, 2, 3, 4]
     assert (played / "metrics" / "rounds.jsonl").read_text().endswith(json.dumps({"round": 4, **SENT}) + "\n")
-    assert folder.rows("ledger.jsonl") == []
-    assert len(folder.rows("metrics/visits.jsonl")) == 8
+    assert folder.rows("dropped.jsonl") == []
+    assert len(folder.rows("metrics/client_updates.jsonl")) == 8
     folder.close()
 
 
@@ -343,9 +343,9 @@ def test_a_log_that_lost_its_end_is_not_filled_with_zeros(played: Path) -> None:
 
 def test_a_full_disk_during_a_log_is_one_clear_error_and_closing_adds_none(tmp_path: Path) -> None:
     folder = opened(tmp_path / "run")
-    (tmp_path / "run" / "ledger.jsonl").symlink_to("/dev/full")
+    (tmp_path / "run" / "dropped.jsonl").symlink_to("/dev/full")
     with pytest.raises(StorageError, match="disk is full"):
-        folder.log("ledger.jsonl", [{"round": 1}])
+        folder.log("dropped.jsonl", [{"round": 1}])
     folder.close()
     folder.open()  # and the folder is free again
     folder.close()

@@ -1,4 +1,4 @@
-"""Streams, transforms, unlabelled rows and newcomers, from a recipe to the data and to a run that resumes."""
+"""Streams, transforms, unlabelled samples and newcomers, from a recipe to the data and to a run that resumes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_by_class():
 
 def test_tasks_can_be_divided_each_by_itself():
     skewed = {"partition": {"kind": "dirichlet", "alpha": 0.05, "minimum": 5}}
-    with pytest.raises(InputError, match="have no training rows in task"):
+    with pytest.raises(InputError, match="have no training samples in task"):
         stream_of({"kind": "by_class", "groups": GROUPS}, **skewed)
     found = stream_of({"kind": "by_class", "groups": GROUPS, "each": True}, **skewed)
     assert found.classes == 10

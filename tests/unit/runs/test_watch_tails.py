@@ -112,12 +112,12 @@ def test_readers_are_told_what_they_have_not_got(log: Path) -> None:
     assert kept.since(4) == {"anew": False, "rows": []}
 
 
-VISIT = {"exchange": "train", "seconds": 0.1, "examples": 3, "bytes_up": 1, "bytes_down": 1}
+UPDATE = {"exchange": "train", "seconds": 0.1, "samples": 3, "bytes_up": 1, "bytes_down": 1}
 
 
 def test_the_last_word_on_every_client(tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
-    scores, visits = tmp_path / "metrics/clients.jsonl", tmp_path / "metrics/visits.jsonl"
+    scores, updates = tmp_path / "metrics/clients.jsonl", tmp_path / "metrics/client_updates.jsonl"
 
     def score(round: int, client: object, accuracy: float, model: str = "deployed", split: str = "test") -> None:
         add(scores, {"round": round, "client": client, "model": model, "split": split, "accuracy": accuracy})
@@ -128,7 +128,7 @@ def test_the_last_word_on_every_client(tmp_path: Path) -> None:
     score(1, "a", 0.8, split="valid")
     score(1, ["b", 2], 0.2)
     score(1, "test", 0.7, model="global")  # a client may be called so
-    add(visits, {**VISIT, "round": 2, "client": "a", "loss": 0.5})
+    add(updates, {**UPDATE, "round": 2, "client": "a", "loss": 0.5})
     clients.look(1)
     found = {row["client"]: row for row in clients.since(0)["rows"]}
     assert {c: row.get("accuracy") for c, row in found.items()} == {"a": 0.1, '["b", 2]': 0.2}
@@ -137,6 +137,6 @@ def test_the_last_word_on_every_client(tmp_path: Path) -> None:
     clients.look(2)
     assert [row["accuracy"] for row in clients.since(1)["rows"]] == [0.3]
     scores.write_text("")  # the run went back to its beginning
-    visits.write_text("")
+    updates.write_text("")
     clients.look(3)
     assert clients.since(2) == {"anew": True, "rows": []}

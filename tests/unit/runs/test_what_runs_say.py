@@ -52,7 +52,7 @@ def test_the_interval_of_the_common_test_set_is_no_mode():
         }
     )
     assert line is not None
-    assert "on the common test set universal 50.0, plain 20.0; there are no validation rows" in line
+    assert "on the common test set universal 50.0, plain 20.0; there are no validation samples" in line
 
 
 def _said(monkeypatch: pytest.MonkeyPatch, folder: Path, best: dict[str, Any]) -> str:
@@ -77,14 +77,14 @@ def _said(monkeypatch: pytest.MonkeyPatch, folder: Path, best: dict[str, Any]) -
 
 def test_without_validation_rows_no_round_is_chosen_on_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     scored = {"test_accuracy": 0.5}
-    assert "round 2 (no validation rows to choose on)" in _said(monkeypatch, tmp_path, scored)
-    for name in ("valid_accuracy", "common_valid_accuracy"):  # clients' rows, or the server's
+    assert "round 2 (no validation samples to choose on)" in _said(monkeypatch, tmp_path, scored)
+    for name in ("valid_accuracy", "common_valid_accuracy"):  # clients' samples, or the server's
         assert "round 2 (chosen on validation)" in _said(monkeypatch, tmp_path, {**scored, name: 0.5})
         assert validated({"best": {name: 0.5}})
     assert not validated({"best": {"valid_loss": 0.5}})
     assert validated({"best": {"valid_loss": 0.5}, "chosen_by": "loss"})
     assert not validated({})
-    assert chosen(False) == "last round scored (there are no validation rows)"
+    assert chosen(False) == "last round scored (there are no validation samples)"
 
 
 def test_a_folder_that_is_not_there_is_not_a_run_without_clusters(tmp_path: Path):

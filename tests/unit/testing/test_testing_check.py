@@ -27,16 +27,16 @@ class Wrong(OnBase):
         (train,) = self.base.exchanges()
         return (replace(train, work=replace(train.work, start=self.start, finish=self.finish), up=self.up),)
 
-    def start(self, download: Any, client: Any, site: Any, turn: Any) -> Any:
+    def start(self, download: Any, client: Any, site: Any, context: Any) -> Any:
         if self.what == "download":
             download.shared["bias"].add_(1)
-        return self.base.start(download, client, site, turn)
+        return self.base.start(download, client, site, context)
 
-    def finish(self, job: Any, trained: Any, client: Any, site: Any, turn: Any) -> Any:
+    def finish(self, job: Any, trained: Any, client: Any, site: Any, context: Any) -> Any:
         if self.what == "job":
             job.params["bias"].zero_()
         before = client
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         if self.what == "client":
             before.private["extra"] = trained.params["bias"]
         if self.what == "memory":
@@ -44,10 +44,10 @@ class Wrong(OnBase):
             upload = replace(upload, delta={n: t * len(CALLS) for n, t in upload.delta.items()})
         return client, upload
 
-    def up(self, state: Any, replies: Any, turn: Any) -> Any:
+    def up(self, state: Any, replies: Any, context: Any) -> Any:
         if self.what == "state":
             state.shared["bias"].add_(1)
-        return self.base.up(state, replies, turn)
+        return self.base.up(state, replies, context)
 
 
 def test_nothing_is_wrong_with_good_methods() -> None:

@@ -17,7 +17,7 @@ from fedquilt.errors import ExchangeError
 from fedquilt.rounds.client import Task
 from fedquilt.rounds.engine import Lost
 from fedquilt.testing import check_engine
-from fedquilt.testing.faults import Visits
+from fedquilt.testing.faults import Updates
 
 
 @pytest.mark.parametrize("make", [Local, Auto, lambda: Workers(2)], ids=["local", "auto", "workers"])
@@ -40,11 +40,11 @@ class Broken(Local):
         self.runs += 1
         super().begin(*given)
 
-    def visits(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Visits:
+    def updates(self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]) -> Updates:
         for client in clients:
             try:
                 asked = task(client)
-                yield client, self.side.visit(replace(asked, round=0) if self.what == "forgets the round" else asked)
+                yield client, self.side.update(replace(asked, round=0) if self.what == "forgets the round" else asked)
             except ExchangeError as error:
                 if self.what == "names nobody":
                     raise ExchangeError("", "", "", None, 0, "somebody failed") from error

@@ -46,14 +46,14 @@ class Broken(OnBase):
         (train,) = self.base.exchanges()
         calls = count(1)
 
-        def up(state: Any, replies: Any, turn: Any) -> Any:
+        def up(state: Any, replies: Any, context: Any) -> Any:
             if self.what == "keeps a counter":
                 state = replace(state, shared=moved(state.shared, 0.001 * next(calls)))
             if self.what == "moves alone":
                 state = replace(state, shared=moved(state.shared, 0.001))
             if self.what == "believes everything":
                 replies = iter([r for r in replies if isinstance(r.upload, Upload) and self.fits(state, r.upload)])
-            return self.base.up(state, replies, turn)
+            return self.base.up(state, replies, context)
 
         check = anything if self.what == "believes everything" else train.check
         return (replace(train, work=self.work, up=up, check=check),)
@@ -61,15 +61,15 @@ class Broken(OnBase):
     def fits(self, state: Any, upload: Upload) -> bool:
         return [t.shape for t in upload.delta.values()] == [t.shape for t in state.shared.values()]
 
-    def work(self, download: Any, client: Any, site: Any, turn: Any) -> Any:
+    def work(self, download: Any, client: Any, site: Any, context: Any) -> Any:
         (train,) = self.base.exchanges()
-        client, upload = train.work(download, client, site, turn)
+        client, upload = train.work(download, client, site, context)
         by = {
             "draws by itself": lambda: next(CALLS),
             "looks around": lambda: "FEDQUILT_WORKER" in os.environ,
-            "knows who was before": lambda: turn.client < LAST[0],
+            "knows who was before": lambda: context.client < LAST[0],
         }.get(self.what, lambda: 0)()
-        LAST[0] = turn.client
+        LAST[0] = context.client
         return client, replace(upload, delta=moved(upload.delta, 0.001 * by))
 
     def predict(self, params: Any, batch: Any) -> Any:
@@ -99,9 +99,9 @@ def broken(what: str) -> Callable[[], Any]:
     [
         ("stays_finite", lambda: Corrupting(base=fedavg(), client=2, kind="nan"), "Client 2 was left out of round 1"),
         ("learns", lambda: fedavg(optimizer=SGD(1e-9)), "Give the method settings with which it learns"),
-        ("same_again", broken("draws by itself"), "Take all randomness from turn.seed"),
+        ("same_again", broken("draws by itself"), "Take all randomness from context.seed"),
         ("same_elsewhere", broken("looks around"), "keep something outside its states"),
-        ("same_in_any_order", broken("knows who was before"), "depends on the order of visits"),
+        ("same_in_any_order", broken("knows who was before"), "depends on the order of client updates"),
         ("resumes", broken("keeps a counter"), "stopped and went on differs"),
         ("questions_change_nothing", broken("writes into models"), "predict changes the model"),
         ("questions_change_nothing", broken("forgets a row"), "predict gives a tensor of shape"),

@@ -3,9 +3,9 @@
 Three guards, from the cheapest on. Its text is read (``core/capture/reach.py``): code that prints, asks for the time,
 draws from Python's own generators, stops in a debugger or sets attributes is not captured. What it can reach
 (attributes of modules with what hangs on them, attributes of classes, closures, globals that it names) is marked
-before and after the calls that are recorded, and at every visit. And steps that are played are compared with plain
-ones, again and again (``core/capture/steps.py``), for what neither of the two can see. The library's own code is known
-to be pure.
+before and after the calls that are recorded, and at every client update. And steps that are played are compared with
+plain ones, again and again (``core/capture/steps.py``), for what neither of the two can see. The library's own code is
+known to be pure.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class WatchedObjective:
         if resident is None:
             return WatchedObjective(owner, None, Hooks([]))
         loss = Reach.of_loss(owner)
-        residents = list({id(r): r for r in (resident, *(net.tapes.resident for net in loss.nets))}.values())
+        residents = list({id(r): r for r in (resident, *(net.captured_steps.resident for net in loss.nets))}.values())
         reaches = [Reach.of_module(r.module) for r in residents if not own(r.module)]
         watch = PurityWatch(residents, [*reaches, loss], strict) if reaches or loss.foreign else None
         return WatchedObjective(owner, watch, Hooks(r.module for r in residents))

@@ -1,12 +1,13 @@
-"""The steps of a visit: the loss of a batch and its slopes, by autograd at first, then captured: played from a tape.
+"""The steps of a client update: the loss of a batch and its gradients, by autograd at first, then captured: played from
+a captured step.
 
 A step that looks like earlier ones (the same objective, the same forms of everything) is recorded once. The first steps
-that are played, in each of the first visits, are also made by autograd; the two must agree to the last bit, or the tape
-is thrown away. So the numbers do not depend on what was recorded, when or where.
+that are played, in each of the first client updates, are also made by autograd; the two must agree to the last bit, or
+the captured step is thrown away. So the numbers do not depend on what was recorded, when or where.
 
 A user's network or loss must first be shown pure (``core/capture/purity.py``), and its steps are compared again and
 again: the 1st, 2nd, 4th, 8th, ... that is played and every 101st. A step that is compared is made plainly, so one
-difference ends the capture and the visit goes on as if it had never been.
+difference ends the capture and the client update goes on as if it had never been.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from fedquilt.core.capture.marks import Mark, generators
 from fedquilt.core.capture.purity import PurityWatch, Reading, WatchedObjective
 from fedquilt.core.resident import Resident
 from fedquilt.core.tree import forms
-from fedquilt.kernels import CannotRecord, Player, Recorder, Tape, enabled
+from fedquilt.kernels import CannotRecord, CapturedStep, Player, Recorder, enabled
 
 EAGER = 5  # steps of one form that are made by autograd before one is recorded
-TRIALS = 2  # visits in which the first step that is played is compared
+TRIALS = 2  # client updates in which the first step that is played is compared
 SPACING = 101  # of a user's steps that are played, every so many is compared; a prime, so that all places take turns
-MOST = 64  # tapes of one network
+MOST = 64  # captured steps of one network
 
 Eager = Callable[[], list[Tensor]]
 Capture = Literal["auto"] | bool
@@ -48,13 +49,13 @@ class _Known:
     trials: int = 0
     played: int = 0
     refused: bool = False
-    tape: Tape | None = None
+    captured: CapturedStep | None = None
     marks: dict[str, Mark] = field(default_factory=dict)  # of what a user's code can reach, when it was recorded
 
 
 @dataclass
-class Tapes:
-    """The tapes of one network.
+class CapturedSteps:
+    """The captured steps of one network.
 
     Args:
         resident: Its module; None where a network is being built.
@@ -67,12 +68,15 @@ class Tapes:
     build: tuple[object, nn.Module] | None = None
     known: dict[Hashable, _Known] = field(default_factory=dict)
     wanted: bool = field(default_factory=lambda: enabled() and os.environ.get("FEDQUILT_TAPES", "1") != "0")
-    bound: int = 0  # how often steps of a form were put on tape for a visit
+    bound: int = 0  # how often steps of a form were put captured for a client update
     _watches: dict[int, WatchedObjective] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
-    def visit(self, owner: object, stable: Sequence[Tensor], more: object = (), fresh: int | None = None) -> VisitSteps:
-        """A visit with these tensors; ``owner`` is the objective, and ``more`` whatever else its steps depend on.
+    def update(
+        self, owner: object, stable: Sequence[Tensor], more: object = (), fresh: int | None = None
+    ) -> UpdateSteps:
+        """A client update with these tensors; ``owner`` is the objective, and ``more`` whatever else its steps depend
+        on.
 
         ``fresh``: so many results of a step are new tensors; a next step may overwrite the others. None: all are.
         """
@@ -85,7 +89,7 @@ class Tapes:
                     key = (id(owner), forms(list(stable)), forms(more), _sharing(stable), fresh)
             except TypeError:
                 key = None
-        return VisitSteps(self, owner, stable, key, fresh, watch)
+        return UpdateSteps(self, owner, stable, key, fresh, watch)
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -136,10 +140,10 @@ class Tapes:
 
 
 @dataclass
-class VisitSteps:
-    """The steps of one visit to a client."""
+class UpdateSteps:
+    """The steps of one client update to a client."""
 
-    tapes: Tapes
+    captured_steps: CapturedSteps
     owner: object
     stable: Sequence[Tensor]
     key: Hashable
@@ -164,21 +168,21 @@ class VisitSteps:
             return list(found[0](*given))
 
     def _first(self, form: Hashable, moving: list[Tensor], eager: Eager) -> list[Tensor]:
-        """A step of a form that this visit has not played yet."""
-        known = self.tapes.of((self.key, form), self.owner)
+        """A step of a form that this client update has not played yet."""
+        known = self.captured_steps.of((self.key, form), self.owner)
         known.seen += 1
         if known.refused or (self.watch is not None and self.watch.ended is not None):
             return eager()
         if known.seen <= EAGER:
             return self._plain(known, eager)
-        if known.tape is None:
+        if known.captured is None:
             return self._record(known, moving, eager)
         try:
-            player = known.tape.bound(self.stable)
+            player = known.captured.bound(self.stable)
         except RuntimeError:  # tensors of a kind that cannot be put there
-            known.refused, known.tape = True, None
+            known.refused, known.captured = True, None
             return eager()
-        self.tapes.bound += 1
+        self.captured_steps.bound += 1
         self.players[get_ident(), form] = player, known
         if self.watch is not None:
             changed = _changed(known.marks, self.watch.look())
@@ -223,11 +227,11 @@ class VisitSteps:
 
     def _end(self, known: _Known, why: str) -> None:
         """Nothing of this form is captured any more; nor anything else of a user's objective."""
-        known.refused, known.tape = True, None
+        known.refused, known.captured = True, None
         self.players.clear()
         if self.watch is not None:
             late = known.played > 2  # by then, some steps were played and not compared
-            self.tapes.tell(why, logging.WARNING if late else logging.INFO)
+            self.captured_steps.tell(why, logging.WARNING if late else logging.INFO)
             self.watch.ended = why
 
     def _record(self, known: _Known, moving: list[Tensor], eager: Eager) -> list[Tensor]:
@@ -245,15 +249,15 @@ class VisitSteps:
             if reading.found:
                 raise CannotRecord(reading.found)
             if not known.refused:
-                known.tape = Tape(recorder, self.stable, moving, outputs, self.fresh)
+                known.captured = CapturedStep(recorder, self.stable, moving, outputs, self.fresh)
         except (CannotRecord, NotImplementedError) as error:  # sparse tensors, say, have no place in memory
             known.refused = True
             if self.watch is not None:
-                self.tapes.tell(str(error).split("\n")[0])
+                self.captured_steps.tell(str(error).split("\n")[0])
         return outputs
 
     def _compared(self, known: _Known, player: Player, moving: list[Tensor], eager: Eager) -> list[Tensor]:
-        """A plain step, after which the tape must give the same; nothing is drawn by comparing them."""
+        """A plain step, after which the captured step must give the same; nothing is drawn by comparing them."""
         known.trials += 1
         before = torch.get_rng_state()
         expected = self._plain(known, eager)
@@ -292,7 +296,7 @@ def _changed(before: Mapping[str, Mark], after: Mapping[str, Mark]) -> str | Non
 
 
 def _sharing(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Which of these are one tensor: a tape knows such places as one, and elsewhere they may be two."""
+    """Which of these are one tensor: a captured step knows such places as one, and elsewhere they may be two."""
     if len({id(t) for t in tensors}) == len(tensors):
         return ()
     first: dict[int, int] = {}

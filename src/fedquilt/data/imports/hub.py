@@ -40,17 +40,18 @@ def of_hf(
     tests = [dataset["test"]] if "test" in dataset else []
     whole = _arrays([*parts, *tests], x, label, user, size)
     count = sum(len(part) for part in parts)
-    exam = (whole.x[count:], whole.y[count:]) if tests else (None, None)
+    evaluation = (whole.x[count:], whole.y[count:]) if tests else (None, None)
     own = None if whole.user is None else whole.user[:count]
-    return replace(whole, x=whole.x[:count], y=whole.y[:count], x_test=exam[0], y_test=exam[1], user=own)
+    return replace(whole, x=whole.x[:count], y=whole.y[:count], x_test=evaluation[0], y_test=evaluation[1], user=own)
 
 
 def of_flwr(
     source: object, x: str | None = None, label: str | None = None, size: int | None = None
 ) -> tuple[dict[Any, dict[str, Pair] | Pair], Pair | None, int | None]:
-    """Each client's rows, the test set of no client, and the number of classes, of a partitioner or FederatedDataset.
+    """Each client's samples, the test set of no client, and the number of classes, of a partitioner or
+    FederatedDataset.
 
-    Of a FederatedDataset, 'train' is what is divided; 'test', if divided as well, gives the clients' test rows, and
+    Of a FederatedDataset, 'train' is what is divided; 'test', if divided as well, gives the clients' test samples, and
     undivided it belongs to no client.
     """
     partitioners = dict(getattr(source, "partitioners", {}) or {"train": source})

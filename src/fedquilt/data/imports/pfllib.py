@@ -151,7 +151,7 @@ def is_split(path: Path) -> bool:
 def of_pfllib(path: Path, valid: float, seed: Seed) -> tuple[dict[int, dict[str, Pair]], int | None]:
     """The rows of each client in train, valid and test, and the number of classes if config.json tells it.
 
-    PFLlib has no validation rows: round(valid * n) of each client's training rows, halves up, become so.
+    PFLlib has no validation samples: round(valid * n) of each client's training samples, halves up, become so.
     """
     check_fractions(0, valid)
     if not is_split(path):

@@ -26,7 +26,7 @@ class ClassGroups:
 
     Clients are numbered group by group: the first clients belong to the first group, and so on. With ``overlap`` a
     class may be in several groups; its rows are then divided evenly among those groups, never copied, so that no
-    client's training row is another's test row. The groups of clustered federated learning studies on MNIST are
+    client's training sample is another's test sample. The groups of clustered federated learning studies on MNIST are
     ``((0, 1, 2, 3, 4), (4, 5, 6, 7), (7, 8, 9))`` with 18, 17 and 15 clients.
 
     Args:

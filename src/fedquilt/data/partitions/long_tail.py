@@ -143,7 +143,7 @@ class OwnTails:
     tail whose head is class i mod C (the "balanced global" mode of FedLoGe). Rows that are thinned away go to nobody.
 
     Args:
-        tail: The profile of every client; its largest class has a client's rows / classes.
+        tail: The profile of every client; its largest class has a client's samples / classes.
     """
 
     tail: Profile
@@ -200,21 +200,23 @@ def tiers_by_count(counts: Ints, many: int = 100, few: int = 20) -> ClassTiers:
 
 
 def local_test_counts(counts: Ints, tests: int) -> Ints:
-    """How many test rows of each class each client is examined on: floor(c_kc / n * tests), n all training rows.
+    """How many test samples of each class each client is evaluated on: floor(c_kc / n * tests), n all training samples.
 
-    Truncation loses classes of which a client has few: take what a client knows from its training rows, not from here.
+    Truncation loses classes of which a client has few: take what a client knows from its training samples, not from
+    here.
     """
     return counts.astype(np.int64) * tests // int(counts.sum())
 
 
 def with_local_tests(federation: Federation, seed: int | Seed = 0) -> Federation:
-    """The federation with each client examined on rows of the global test set, in the proportions of its training rows.
+    """The federation with each client evaluated on rows of the global test set, in the proportions of its training
+    samples.
 
     Rows are drawn without replacement for each client; clients may share rows, and where more are wanted than there
-    are, all are used. Make the federation with ``test=0``; test rows that clients have already go unused.
+    are, all are used. Make the federation with ``test=0``; test samples that clients have already go unused.
     """
     wide = federation.global_columns
-    if wide is None or federation.examined != federation.ids:
+    if wide is None or federation.evaluated != federation.ids:
         raise InputError("Local tests are drawn from the global test set of a federation that is not pooled. Give one.")
     labels, base = wide["y"].numpy(), len(federation.columns["y"])
     wanted = local_test_counts(federation.label_counts("train"), len(labels))

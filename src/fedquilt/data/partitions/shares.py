@@ -59,6 +59,6 @@ def _skimmed(counts: Ints, total: int) -> Ints:
 
 
 def parts_of(owner: Ints, clients: int) -> list[Ints]:
-    """Each client's rows, ascending, from the owner of each row."""
+    """Each client's samples, ascending, from the owner of each row."""
     ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
     return np.split(np.argsort(owner, kind="stable"), ends)

@@ -179,8 +179,8 @@ class LabelPermutation:
 
 
 def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) -> Federation:
-    """The federation with every client's rows gathered, changed by its setting, and stored as its own."""
-    if federation.examined != federation.ids or federation.exam_valid is not federation.valid:
+    """The federation with every client's samples gathered, changed by its setting, and stored as its own."""
+    if federation.evaluated != federation.ids or federation.evaluation_valid is not federation.valid:
         raise InputError("A shift belongs to clients: apply it before the federation is pooled.")
     if federation.unlabelled is not None:
         raise InputError("Apply a shift first, and take labels away (without_labels) after it.")
@@ -204,7 +204,7 @@ def _shifted(federation: Federation, settings: int, change: Change, seed: Seed) 
         columns=columns,
         train=train,
         valid=valid,
-        exam_valid=valid,
+        evaluation_valid=valid,
         test=test,
         groups=_planted(federation, settings),
     )

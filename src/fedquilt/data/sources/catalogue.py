@@ -63,7 +63,7 @@ class DatasetEntry:
     Args:
         name: The ``source`` of a recipe.
         licence, source: Its terms, and whom to cite.
-        shape, count, classes: Of a stored row, of the training rows, of the labels; None when only reading tells.
+        shape, count, classes: Of a stored row, of the training samples, of the labels; None when only reading tells.
         read: ``function(folder)`` for the official files, or its address "package.module:function"; a function
             without arguments when the data come with a package.
         npz: Reads ``NAME.npz``; likewise. None if there is no such form.

@@ -268,7 +268,7 @@ _GREY = (
         5232,
         2,
         npz="fedquilt.data.sources.readers:medmnist",
-        keys=f"{KEYS}, optionally x_val, y_val (added to the training rows), or as MedMNIST gives it",
+        keys=f"{KEYS}, optionally x_val, y_val (added to the training samples), or as MedMNIST gives it",
         files=(
             File(
                 "pneumoniamnist.npz",

@@ -58,8 +58,8 @@ class ByClass(Stages):
     Args:
         groups: The classes of each task.
         each: Divide the rows of every task over the clients by itself, so that everyone has some of each task;
-            otherwise all rows are divided first. Groups may then not share a class: a row could be a test row in one
-            task and a training row in another.
+            otherwise all rows are divided first. Groups may then not share a class: a row could be a test sample in one
+            task and a training sample in another.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -73,8 +73,8 @@ class ByClass(Stages):
         shared = [label for label, count in times.items() if count > 1]
         if self.each and shared:
             raise InputError(
-                f"With each = true every task is divided by itself, and class {shared[0]} is in two groups: a test row "
-                "of one task would be a training row of the other. Leave each out, or give every class to one group."
+                f"With each = true every task is divided by itself, and class {shared[0]} is in two groups: a test sample "
+                "of one task would be a training sample of the other. Leave each out, or give every class to one group."
             )
 
     def __call__(self, divide: Divide, shift: Shift | None) -> Stream:

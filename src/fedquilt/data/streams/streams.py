@@ -33,12 +33,12 @@ def only_classes(federation: Federation, classes: Sequence[int]) -> Federation:
     if not mask.any():
         raise InputError(f"There is no row of the classes {list(classes)}.")
     valid = chosen(federation.valid, mask)
-    held = valid if federation.exam_valid is federation.valid else chosen(federation.exam_valid, mask)
+    held = valid if federation.evaluation_valid is federation.valid else chosen(federation.evaluation_valid, mask)
     return replace(
         federation,
         train=chosen(federation.train, mask),
         valid=valid,
-        exam_valid=held,
+        evaluation_valid=held,
         test=chosen(federation.test, mask),
         unlabelled=None if federation.unlabelled is None else chosen(federation.unlabelled, mask),
     )
@@ -59,14 +59,14 @@ def joined(tasks: Sequence[Federation]) -> tuple[Federation, ...]:
     made = []
     for task, base in zip(tasks, bases, strict=True):
         valid = moved(task.valid, base)
-        held = valid if task.exam_valid is task.valid else moved(task.exam_valid, base)
+        held = valid if task.evaluation_valid is task.valid else moved(task.evaluation_valid, base)
         made.append(
             replace(
                 task,
                 columns=columns,
                 train=moved(task.train, base),
                 valid=valid,
-                exam_valid=held,
+                evaluation_valid=held,
                 test=moved(task.test, base),
                 global_columns=wide,
                 classes=max(known, default=None),
@@ -95,14 +95,14 @@ def _stacked(parts: Sequence[Columns]) -> tuple[Columns, list[int]]:
 
 def _check_like(first: Federation, task: Federation, number: int) -> None:
     same_kind(first.columns["x"], task.columns["x"], f"task {number}")
-    if task.ids != first.ids or task.examined != first.examined:
+    if task.ids != first.ids or task.evaluated != first.evaluated:
         raise InputError(f"Task {number} has the clients {few(task.ids)}, task 0 has {few(first.ids)}. Give the same.")
     if task.columns.keys() != first.columns.keys() or _kind(task) != _kind(first):
         raise InputError(f"Task {number} has other columns, or prepares them otherwise, than task 0. Make them alike.")
     empty = [client for client, count in zip(task.ids, task.train.counts(), strict=True) if not count]
     if empty:
         raise InputError(
-            f"{len(empty)} of {len(task.ids)} clients have no training rows in task {number}: {few(empty)}. Divide "
+            f"{len(empty)} of {len(task.ids)} clients have no training samples in task {number}: {few(empty)}. Divide "
             "each task by itself (one federation for each, with the same clients), or use fewer classes per client."
         )
 
@@ -116,7 +116,7 @@ def _kind(task: Federation) -> object:
 class Stream:
     """A source whose data at round t are a function of t: an ordered list of tasks, each a federation of its own.
 
-    A client trains on the rows of the task that is on, and is examined on the rows of all tasks it has seen so far.
+    A client trains on the rows of the task that is on, and is evaluated on the rows of all tasks it has seen so far.
     Nothing is remembered, so a run on a stream resumes exactly. Make one with :meth:`of`, :meth:`by_class` or
     :meth:`drift`.
 
@@ -216,17 +216,17 @@ class Stream:
         return self.tasks[0].ids
 
     @property
-    def examined(self) -> tuple[ClientId, ...]:
+    def evaluated(self) -> tuple[ClientId, ...]:
         """The clients whose models are scored, ascending."""
-        return self.tasks[0].examined
+        return self.tasks[0].evaluated
 
     def site(self, client: ClientId, round: int) -> Site:
-        """The client's rows of the task that is on."""
+        """The client's samples of the task that is on."""
         return self.tasks[self.task_at(client, round)].site(client, round)
 
-    def exam(self, client: ClientId, split: str, round: int = 0) -> Table | None:
+    def evaluation(self, client: ClientId, split: str, round: int = 0) -> Table | None:
         """The client's 'valid' or 'test' rows of all tasks seen so far, each once, or None when it has none."""
-        tables = [self.exam_of(client, split, task) for task in self.seen(client, round)]
+        tables = [self.evaluation_of(client, split, task) for task in self.seen(client, round)]
         index = [table.all_rows() for table in tables if table is not None]
         if not index:
             return None
@@ -234,12 +234,12 @@ class Stream:
         once = torch.unique(rows)  # tasks may share classes, and then rows
         return Table(self.tasks[0].columns, rows if len(once) == len(rows) else once, self.prepare)
 
-    def exam_of(self, client: ClientId, split: str, task: int) -> Table | None:
+    def evaluation_of(self, client: ClientId, split: str, task: int) -> Table | None:
         """The client's 'valid' or 'test' rows of one task: for what was forgotten, and what was not yet learned."""
-        return self.tasks[task].exam(client, split)
+        return self.tasks[task].evaluation(client, split)
 
     def size(self, client: ClientId) -> int:
-        """How many training rows the client has in its largest task."""
+        """How many training samples the client has in its largest task."""
         return max(task.size(client) for task in self.tasks)
 
     @property
@@ -272,7 +272,9 @@ class Stream:
         first, rest = self.tasks[0], self.tasks[1:]
         for task in rest:
             valid = united(first.valid, task.valid)
-            held = valid if task.exam_valid is task.valid else united(first.exam_valid, task.exam_valid)
+            held = (
+                valid if task.evaluation_valid is task.valid else united(first.evaluation_valid, task.evaluation_valid)
+            )
             bare = (
                 None
                 if first.unlabelled is None or task.unlabelled is None
@@ -282,7 +284,7 @@ class Stream:
                 first,
                 train=united(first.train, task.train),
                 valid=valid,
-                exam_valid=held,
+                evaluation_valid=held,
                 test=united(first.test, task.test),
                 unlabelled=bare,
             )
@@ -317,7 +319,7 @@ class Stream:
 
     def layout(self) -> Row:
         """The rest, as plain values that can be packed."""
-        clock, delays = self.clock, [self.delays.get(client, 0) for client in self.examined]
+        clock, delays = self.clock, [self.delays.get(client, 0) for client in self.evaluated]
         when = [list(clock.starts), list(clock.order), clock.period]
         return {"tasks": [task.layout() for task in self.tasks], "clock": when, "delays": delays}
 
@@ -329,8 +331,8 @@ class Stream:
             for i, own in enumerate(layout["tasks"])
         ]
         starts, order, period = layout["clock"]
-        delays = dict(zip(tasks[0].examined, layout["delays"], strict=True))
-        return cls(tuple(tasks), Clock(tuple(starts), tuple(order), period), delays_of(tasks[0].examined, delays))
+        delays = dict(zip(tasks[0].evaluated, layout["delays"], strict=True))
+        return cls(tuple(tasks), Clock(tuple(starts), tuple(order), period), delays_of(tasks[0].evaluated, delays))
 
     def __repr__(self) -> str:
         return f"Stream({len(self.tasks)} tasks, {len(self.ids)} clients, {self.classes} classes)"

@@ -22,7 +22,7 @@ class Budget:
 
     Args:
         steps: Of all trainings of one task together.
-        epochs: Passes over a client's rows in one training.
+        epochs: Passes over a client's samples in one training.
         jobs: In one message.
         seconds: Of one task. It ends between two operations, so a single long one may take longer.
     """

@@ -1,4 +1,4 @@
-"""The errands of one exchange: out to the nodes, and answers back, until all are there or the time is up."""
+"""The batches of jobs of one exchange: out to the nodes, and answers back, until all are there or the time is up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fedquilt.core.table import ClientId
-from fedquilt.engines.flower.errand import HEAD_SECONDS, Answer, Errand, Frames, Parcel, Refused, read
+from fedquilt.engines.flower.jobs import HEAD_SECONDS, Answer, Frames, JobBatch, Parcel, Refused, read
+from fedquilt.engines.flower.membership import Membership
 from fedquilt.engines.flower.post import PASSING, NoAnswer, Post, plain, told
-from fedquilt.engines.flower.roster import Roster
 from fedquilt.errors import FedquiltError, FrameError
 from fedquilt.rounds.engine import Lost
 
@@ -21,7 +21,7 @@ Answered = Lost | tuple[object, Frames]  # why there is no result, or a result a
 
 @dataclass(eq=False)
 class _Sent:
-    """An errand under way to a node: its messages so far, and the question whether the node is at work on it."""
+    """A batch of jobs under way to a node: its messages so far, and the question whether the node is at work on it."""
 
     node: int
     clients: tuple[ClientId, ...]
@@ -45,7 +45,7 @@ class Delivery:
     """
 
     post: Post
-    roster: Roster
+    membership: Membership
     note: Callable[[str], None]
     kind: str
     begin: bytes
@@ -72,7 +72,7 @@ class Delivery:
             if not self._homeless and not self._under_way:
                 return self.answers
             if time.monotonic() - began > patience.deadline:
-                for site in dict.fromkeys(map(self.roster.site_of, self._homeless)):
+                for site in dict.fromkeys(map(self.membership.site_of, self._homeless)):
                     self.note(f"{site} did not come back in time; its clients are left out of {self.what}")
                 for client in clients:
                     self.answers.setdefault(client, Lost(f"no answer within {patience.deadline:g} seconds"))
@@ -86,9 +86,9 @@ class Delivery:
         by_node: dict[int, list[ClientId]] = {}
         waiting = []
         for client in self._homeless:
-            node = self.roster.node_of(client)
+            node = self.membership.node_of(client)
             if node is None:
-                self.roster.missed(client, self.what, self._until)
+                self.membership.missed(client, self.what, self._until)
                 waiting.append(client)
             else:
                 by_node.setdefault(node, []).append(client)
@@ -96,7 +96,7 @@ class Delivery:
         for node, clients in by_node.items():
             parcel, number = Parcel(), uuid.uuid4().hex
             jobs = [self.job(client, parcel) for client in clients]
-            parcel.head("errand", Errand(number, jobs, self.oldest))
+            parcel.head("jobs", JobBatch(number, jobs, self.oldest))
             sent = _Sent(node, tuple(clients), {"begin": self.begin, **parcel.frames}, number)
             self._under_way.append(sent)
             self._push(sent)
@@ -112,7 +112,7 @@ class Delivery:
     # Back
 
     def _listen(self, sent: _Sent) -> None:
-        """Take what has come for an errand; if nothing has, find out whether the node still works on it."""
+        """Take what has come for a batch of jobs; if nothing has, find out whether the node still works on it."""
         for name in list(sent.messages):
             found = self.post.fetch(name)
             if found is None:
@@ -137,7 +137,9 @@ class Delivery:
         if said is not None:
             sent.question = None
             if _idle(said):
-                self.note(f"{self.roster.called(sent.node)} knows nothing of its work on {self.what}; it is sent again")
+                self.note(
+                    f"{self.membership.called(sent.node)} knows nothing of its work on {self.what}; it is sent again"
+                )
                 self._push(sent)
         elif time.monotonic() - sent.since > sent.patience:
             longest = max(self.post.patience.ask, self.post.patience.deadline / 10)
@@ -145,7 +147,7 @@ class Delivery:
             sent.question = self.post.send(sent.node, "query.busy", Parcel().head("number", sent.number).frames)
 
     def _gone(self, sent: _Sent) -> None:
-        self.roster.missed(sent.clients[0], self.what, self._until)
+        self.membership.missed(sent.clients[0], self.what, self._until)
         self._under_way.remove(sent)
         self._homeless.extend(sent.clients)
 
@@ -163,10 +165,10 @@ class Delivery:
         left = self.post.patience.deadline - (time.monotonic() - self._began)
         answer: Answer = read(frames, "answer", Answer, min(max(left, _LATE), HEAD_SECONDS))
         if answer.number != sent.number:
-            raise FrameError("replayed: an answer to another errand")
+            raise FrameError("replayed: an answer to another batch of jobs")
         if not isinstance(answer.results, list):
             raise FrameError("malformed answer: no list of results")
-        if answer.data != self.roster.fingerprint(sent.clients[0]):
+        if answer.data != self.membership.fingerprint(sent.clients[0]):
             raise FrameError("other data: the site's data are not those it joined with")
         for result in answer.results:
             client = getattr(result, "client", None)
@@ -182,7 +184,7 @@ class Delivery:
             return
         sent.failures += 1
         if sent.failures < 2 and failed.code is not None:
-            self.note(f"{self.roster.called(sent.node)} failed and is asked once more: {failed.reason}")
+            self.note(f"{self.membership.called(sent.node)} failed and is asked once more: {failed.reason}")
             return
         self._lose(sent, failed.reason)
         self._under_way.remove(sent)
@@ -193,7 +195,7 @@ class Delivery:
 
 
 def _idle(said: dict[str, bytes] | NoAnswer) -> bool:
-    """Whether a node says that it does not work on the errand; one that cannot tell is believed to work."""
+    """Whether a node says that it does not work on the batch of jobs; one that cannot tell is believed to work."""
     try:
         return not isinstance(said, NoAnswer) and not read(said, "busy", bool)
     except (FedquiltError, ValueError):

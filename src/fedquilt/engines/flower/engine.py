@@ -1,4 +1,4 @@
-"""The server's half on Flower: visits and exams at nodes, through any Flower grid."""
+"""The server's half on Flower: client updates and evaluations at nodes, through any Flower grid."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.flower.delivery import Answered, Delivery, JobFor
-from fedquilt.engines.flower.errand import ExamJob, Given, Here, Marks, Parcel, RunTerms, VisitJob, frame_at
-from fedquilt.engines.flower.post import EXAM, Post, told
+from fedquilt.engines.flower.jobs import EvaluationJob, Given, Here, Marks, Parcel, RunTerms, UpdateJob, frame_at
+from fedquilt.engines.flower.membership import Membership
+from fedquilt.engines.flower.post import EVALUATION, Post, told
 from fedquilt.engines.flower.post import Patience as Patience
-from fedquilt.engines.flower.roster import Roster
 from fedquilt.engines.flower.source import Elsewhere, facts
 from fedquilt.errors import FedquiltError, FrameError, InputError
 from fedquilt.records.record import pack
-from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.client import Evaluation, Outcome, Score, Scores, Task
 from fedquilt.rounds.engine import Facts, Lost
 
 Note = Callable[[str], None]
 
 
 class Flower:
-    """Carries visits and exams to the nodes of a Flower federation. Clients' states stay at the nodes.
+    """Carries client updates and evaluations to the nodes of a Flower federation. Clients' states stay at the nodes.
 
     Args:
         grid: Flower's way to the nodes: that of a server app, of the simulation, or of a test.
@@ -48,7 +48,7 @@ class Flower:
         self.run, self.patience = run or uuid.uuid4().hex, patience or Patience()
         self.note: Note = note or (lambda text: None)
         self.post = Post(grid, self.patience)
-        self.roster = Roster(self.post, self.run, self.note)
+        self.membership = Membership(self.post, self.run, self.note)
         self._begin = b""
         self._oldest = 0
         self._waited: dict[ClientId, float] = {}
@@ -58,7 +58,7 @@ class Flower:
     @property
     def sites(self) -> dict[int, Here]:
         """The nodes that are part of the federation, and what they said of themselves."""
-        return self.roster.sites
+        return self.membership.sites
 
     def gather(
         self, nodes: int, wait: float = 600.0, classes: int | None = None, clients: Collection[ClientId] = ()
@@ -69,12 +69,12 @@ class Flower:
         """
         began = time.monotonic()
         while True:
-            self.roster.meet()
-            lacking = self.roster.lacking(nodes, clients)
+            self.membership.meet()
+            lacking = self.membership.lacking(nodes, clients)
             if not lacking:
-                return Elsewhere(self.roster.close(clients), classes)
+                return Elsewhere(self.membership.close(clients), classes)
             if time.monotonic() - began > wait:
-                trouble = "".join(f" Node {node} {text}." for node, text in self.roster.trouble.items())
+                trouble = "".join(f" Node {node} {text}." for node, text in self.membership.trouble.items())
                 raise InputError(
                     f"{lacking} within {wait:g} seconds. Start the others (fedquilt join), wait longer, or ask for "
                     f"fewer.{trouble}"
@@ -97,7 +97,7 @@ class Flower:
         self._oldest = oldest
 
     def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor, what: str) -> dict[ClientId, Answered]:
-        delivery = Delivery(self.post, self.roster, self.note, kind, self._begin, self._oldest, job, what)
+        delivery = Delivery(self.post, self.membership, self.note, kind, self._begin, self._oldest, job, what)
         answers, self._waited = delivery.run(clients), delivery.waited
         return answers
 
@@ -105,16 +105,16 @@ class Flower:
         """What a client that has answered left of the deadline; decoding its reply takes from that."""
         return self.patience.deadline - self._waited.get(client, 0.0)
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
         """One message to each node with clients in the cohort; outcomes in the order asked for."""
         tasks = {client: task(client) for client in clients}
         kind = f"train.{next(iter(tasks.values())).exchange}" if tasks else ""
 
-        def job(client: ClientId, parcel: Parcel) -> VisitJob:
+        def job(client: ClientId, parcel: Parcel) -> UpdateJob:
             t = tasks[client]
-            return VisitJob(t.exchange, client, t.round, parcel.add(t.down or b""), t.slot, t.measure, t.again)
+            return UpdateJob(t.exchange, client, t.round, parcel.add(t.down or b""), t.slot, t.measure, t.again)
 
         what = next((f"exchange '{t.exchange}' of round {t.round + 1}" for t in tasks.values()), "")
         answers = self._deliver(kind, clients, job, what)
@@ -135,9 +135,9 @@ class Flower:
         )
 
     def _checked(self, given: object) -> Given:
-        """What a node says of a visit reaches the server's logs; it must be what it should be."""
+        """What a node says of a client update reaches the server's logs; it must be what it should be."""
         if not isinstance(given, Given):
-            raise FrameError(f"malformed answer: a {type(given).__name__} instead of what a visit gave")
+            raise FrameError(f"malformed answer: a {type(given).__name__} instead of what a client update gave")
         _check_numbers(given)
         for score in (given.before, given.after):
             if score is not None:
@@ -151,24 +151,26 @@ class Flower:
         if check is not None:
             check()
 
-    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
+    def evaluations(
+        self, clients: Sequence[ClientId], evaluation: Callable[[ClientId], Evaluation]
+    ) -> Iterator[tuple[ClientId, Scores]]:
         """Scores of the clients that answered; the others are noted and left out."""
-        asked = {client: exam(client) for client in clients}
+        asked = {client: evaluation(client) for client in clients}
 
-        def job(client: ClientId, parcel: Parcel) -> ExamJob:
+        def job(client: ClientId, parcel: Parcel) -> EvaluationJob:
             e = asked[client]
             whole = None if e.whole is None else parcel.add(e.whole)
-            return ExamJob(client, parcel.add(e.down or b""), e.slot, whole, e.splits, e.round)
+            return EvaluationJob(client, parcel.add(e.down or b""), e.slot, whole, e.splits, e.round)
 
         what = next((f"scoring after round {e.round + 1}" for e in asked.values()), "")
-        answers = self._deliver(EXAM, clients, job, what)
+        answers = self._deliver(EVALUATION, clients, job, what)
         for client in clients:
             try:
                 yield client, self._marks(answers[client], asked[client])
             except (FedquiltError, ValueError) as error:
                 self.note(f"client {client!r} was not scored: {told(error)}")
 
-    def _marks(self, answer: Answered, asked: Exam) -> Scores:
+    def _marks(self, answer: Answered, asked: Evaluation) -> Scores:
         if isinstance(answer, Lost):
             raise FrameError(answer.reason)
         marks = answer[0]
@@ -186,7 +188,7 @@ class Flower:
 
     def carried(self) -> dict[str, int]:
         """The bytes of all frames that were put into messages since this was last asked, heads, questions and repeats
-        included; those of exams among them. A frame that several clients of a node share counts once."""
+        included; those of evaluations among them. A frame that several clients of a node share counts once."""
         weighed, self.post.weighed = self.post.weighed, Counter()
         return {name: weighed[name] for name in ("carried_down", "carried_up", "scoring_down", "scoring_up")}
 

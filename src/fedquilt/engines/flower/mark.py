@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Mark:
-    """A locked file with the number of an errand. One process works at a time; the lock ends with the process."""
+    """A locked file with the number of a batch of jobs. One process works at a time; the lock ends with the process."""
 
     file: Path
 
@@ -27,7 +27,7 @@ class Mark:
             yield
 
     def shows(self, number: str) -> bool:
-        """Whether some process works on this errand now."""
+        """Whether some process works on this batch of jobs now."""
         try:
             with self.file.open() as file:
                 try:

@@ -1,4 +1,4 @@
-"""The client's half on a Flower node, without a word of Flower: errands in, answers out."""
+"""The client's half on a Flower node, without a word of Flower: batches of jobs in, answers out."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from fedquilt.core.describe import build
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.flower.budget import Budget, TooLong
-from fedquilt.engines.flower.errand import (
+from fedquilt.engines.flower.jobs import (
     PROTOCOL,
     Answer,
-    Errand,
-    ExamJob,
+    EvaluationJob,
     Frames,
     Given,
     Here,
+    JobBatch,
     Marks,
     Parcel,
     Refused,
     RunTerms,
-    VisitJob,
+    UpdateJob,
     frame_at,
     read,
 )
@@ -37,7 +37,7 @@ from fedquilt.engines.flower.keep import Keep
 from fedquilt.engines.flower.mark import Mark
 from fedquilt.errors import ExchangeError, FedquiltError, InputError
 from fedquilt.records.record import pack
-from fedquilt.rounds.client import ClientSide, Exam, Task, one_thread
+from fedquilt.rounds.client import ClientSide, Evaluation, Task, one_thread
 
 log = logging.getLogger("fedquilt.node")
 
@@ -67,7 +67,7 @@ class Node:
 
     @cached_property
     def _clients(self) -> set[ClientId]:
-        return {*self.source.ids, *self.source.examined}
+        return {*self.source.ids, *self.source.evaluated}
 
     def answer(self, kind: str, frames: Frames, versions: Mapping[str, str]) -> dict[str, bytes]:
         """The frames that answer a message of any kind."""
@@ -77,7 +77,7 @@ class Node:
             return Parcel().head("busy", self._busy(read(frames, "number", str))).frames
         if not kind.startswith(("train.", "evaluate.")):
             raise InputError(f"unknown message type {kind!r}")
-        number = read(frames, "errand", Errand).number
+        number = read(frames, "jobs", JobBatch).number
         with self._one:  # a second process may bring work that is being done: it waits, and gets the same answer
             if self._done is None or self._done[0] != number:
                 with self._working(number):
@@ -115,7 +115,7 @@ class Node:
         facts = Here(
             PROTOCOL,
             {c: source.size(c) for c in source.ids},
-            list(source.examined),
+            list(source.evaluated),
             shape,
             str(x.dtype),
             prepared(prepare),
@@ -127,14 +127,14 @@ class Node:
         return Parcel().head("here", facts)
 
     def work(self, frames: Frames) -> Parcel:
-        """Do all jobs of an errand, one after another; a job that fails is refused and the others go on."""
-        errand: Errand = read(frames, "errand", Errand)
+        """Do all jobs of a batch of jobs, one after another; a job that fails is refused and the others go on."""
+        batch: JobBatch = read(frames, "jobs", JobBatch)
         begin: RunTerms = read(frames, "begin", RunTerms)
         parcel, seen = Parcel(), set()
         results: list[object] = []
-        excess = self.budget.excess(errand.jobs)
+        excess = self.budget.excess(batch.jobs)
         with one_thread():
-            for job in errand.jobs:
+            for job in batch.jobs:
                 client = getattr(job, "client", None)
                 try:
                     if excess is not None or client in seen:
@@ -142,7 +142,7 @@ class Node:
                     seen.add(client)
                     with self.budget.task():
                         side = self._side(begin)
-                    results.append(self._job(side, self.keep(begin.run), errand, job, frames, parcel))
+                    results.append(self._job(side, self.keep(begin.run), batch, job, frames, parcel))
                 except TooLong:
                     log.warning("a job for client %r took longer than %g seconds", client, self.budget.seconds)
                     self._sides.clear()  # it may have been stopped in the midst of anything
@@ -151,29 +151,29 @@ class Node:
                 except Exception as error:
                     log.exception("a job for client %r failed", client)
                     results.append(Refused(client, _told(error)))
-        return parcel.head("answer", Answer(errand.number, self.print_for(begin.run), results))
+        return parcel.head("answer", Answer(batch.number, self.print_for(begin.run), results))
 
     def _job(
-        self, side: ClientSide, keep: Keep, errand: Errand, job: object, frames: Frames, parcel: Parcel
+        self, side: ClientSide, keep: Keep, batch: JobBatch, job: object, frames: Frames, parcel: Parcel
     ) -> Given | Marks:
-        if not isinstance(job, VisitJob | ExamJob):
+        if not isinstance(job, UpdateJob | EvaluationJob):
             raise InputError(f"a {type(job).__name__} is no job")
         if job.client not in self._clients:
             raise InputError(f"client {job.client!r} is not at this site")
         slot = None if job.slot is None else keep.get(job.client, job.slot)
-        if isinstance(job, ExamJob):
+        if isinstance(job, EvaluationJob):
             whole = None if job.whole is None else frame_at(frames, job.whole)
-            exam = Exam(job.client, frame_at(frames, job.down), slot, whole, job.splits, job.round)
+            evaluation = Evaluation(job.client, frame_at(frames, job.down), slot, whole, job.splits, job.round)
             with self.budget.task():
-                return Marks(job.client, side.exam(exam))
+                return Marks(job.client, side.evaluation(evaluation))
         down = frame_at(frames, job.down)
         task = Task(job.exchange, job.client, job.round, down, slot, job.measure, job.again)
         with self.budget.task():
-            outcome = side.visit(task)
+            outcome = side.update(task)
         kept = None
         if outcome.slot is not None:
             kept = keep.put(job.client, outcome.slot, job.round, job.slot)
-        keep.prune(job.client, job.slot, errand.keep_from)
+        keep.prune(job.client, job.slot, batch.keep_from)
         return Given(
             job.client,
             parcel.add(bytes(outcome.upload)),

@@ -13,10 +13,10 @@ from flwr.supercore.inflatable.inflatable_object import UnexpectedObjectContentE
 from google.protobuf.message import DecodeError
 
 from fedquilt.engines.flower.content import from_content, to_content
-from fedquilt.engines.flower.errand import Frames
+from fedquilt.engines.flower.jobs import Frames
 from fedquilt.errors import FedquiltError
 
-EXAM = "evaluate.exam"
+EVALUATION = "evaluate.evaluation"
 UNREADABLE = (  # what reading a message that somebody made by hand may raise
     ValueError,
     TypeError,
@@ -59,7 +59,7 @@ class NoAnswer:
 
 
 class Post:
-    """Sends frames to nodes and fetches their replies; ``weighed`` counts their bytes, those of exams apart too.
+    """Sends frames to nodes and fetches their replies; ``weighed`` counts their bytes, those of evaluations apart too.
 
     A connection that breaks is no matter of this class: Flower tries again for as long as the run is alive.
     """
@@ -70,7 +70,7 @@ class Post:
         self._looked = float("-inf")
         self._seen: dict[int, float] = {}
         self.weighed: Counter[str] = Counter()
-        self._exams: set[str] = set()  # those under way
+        self._evaluations: set[str] = set()  # those under way
 
     def online(self) -> set[int]:
         """The nodes that are there, asked for only now and then."""
@@ -89,8 +89,8 @@ class Post:
         message = Message(to_content(frames), dst_node_id=node, message_type=kind, ttl=self.patience.deadline + 60)
         name = next((name for name in self.grid.push_messages([message]) if name), None)
         if name is not None:
-            if kind == EXAM:
-                self._exams.add(name)
+            if kind == EVALUATION:
+                self._evaluations.add(name)
             self._weigh("down", name, frames)
         return name
 
@@ -108,13 +108,13 @@ class Post:
         content = _content(found[0])
         if not isinstance(content, NoAnswer):
             self._weigh("up", name, content)
-        self._exams.discard(name)
+        self._evaluations.discard(name)
         return content
 
     def _weigh(self, way: str, name: str, frames: Frames) -> None:
         size = sum(map(len, frames.values()))
         self.weighed[f"carried_{way}"] += size
-        if name in self._exams:
+        if name in self._evaluations:
             self.weighed[f"scoring_{way}"] += size
 
 

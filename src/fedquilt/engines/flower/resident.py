@@ -71,7 +71,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
     return bytes(whole)
 
 
-class _ErrandHandler(socketserver.BaseRequestHandler):
+class _JobHandler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         answer: Answer = self.server.answer  # type: ignore[attr-defined]
         with contextlib.suppress(OSError, EOFError):
@@ -93,7 +93,7 @@ def stay(folder: Path, answer: Answer, parent: int) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(prefix="fedquilt-") as place:
         where = str(Path(place) / "site")
-        with _Server(where, _ErrandHandler) as server:
+        with _Server(where, _JobHandler) as server:
             os.chmod(where, 0o600)
             server.answer = answer  # type: ignore[attr-defined]
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True).start()

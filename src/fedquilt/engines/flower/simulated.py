@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedquilt.core.describe import build, find
 from fedquilt.core.seed import Seed
-from fedquilt.engines.flower.errand import frame_at, read
+from fedquilt.engines.flower.jobs import frame_at, read
 from fedquilt.engines.worker import Begin, JobFailed, WorkerJob, answer
 from fedquilt.records.record import pack, record, unpack
-from fedquilt.rounds.client import ClientSide, Exam, Task, one_thread
+from fedquilt.rounds.client import ClientSide, Evaluation, Task, one_thread
 
 Arrays = dict[str, NDArray[np.uint8]]  # the bytes of each tensor
 Shapes = dict[str, tuple[list[int], Tensor]]  # of each its shape, and an empty one of its type
@@ -91,7 +91,8 @@ def flat_arrays(tensors: Mapping[str, Tensor]) -> tuple[Arrays, Shapes]:
 
 
 def tensors_of(arrays: Arrays, index: Shapes) -> dict[str, Tensor]:
-    """The tensors again, without a copy. The memory is everybody's and read-only; nobody writes to a client's rows."""
+    """The tensors again, without a copy. The memory is everybody's and read-only; nobody writes to a client's
+    samples."""
     found = {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writ", category=UserWarning)
@@ -101,7 +102,9 @@ def tensors_of(arrays: Arrays, index: Shapes) -> dict[str, Tensor]:
     return found
 
 
-def stripped(number: int, what: Task | Exam) -> WorkerJob:
+def stripped(number: int, what: Task | Evaluation) -> WorkerJob:
     """A job without the frames that travel beside it; b"" stands for a global model that is asked for."""
     less = replace(what, down=None)
-    return WorkerJob(number, replace(less, whole=b"") if isinstance(less, Exam) and less.whole is not None else less)
+    return WorkerJob(
+        number, replace(less, whole=b"") if isinstance(less, Evaluation) and less.whole is not None else less
+    )

@@ -23,13 +23,13 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.flower.apps import FlowerClient, FlowerServer, versions
 from fedquilt.engines.flower.content import from_content, to_content
-from fedquilt.engines.flower.errand import Parcel
+from fedquilt.engines.flower.jobs import Parcel
 from fedquilt.engines.flower.simulated import Actor, Arrays, JobBatch, flat_arrays, stripped
 from fedquilt.engines.worker import Done, JobFailed, begin_of
 from fedquilt.engines.workers import cores
 from fedquilt.errors import ExchangeError, FedquiltError, InputError, WorkerError
 from fedquilt.records.record import pack, unpack
-from fedquilt.rounds.client import Exam, Outcome, Score, Scores, Task
+from fedquilt.rounds.client import Evaluation, Outcome, Score, Scores, Task
 from fedquilt.rounds.engine import Facts, Lost
 
 _LONG = 30 * 24 * 3600.0  # seconds; a simulated client may take as long as it likes
@@ -39,7 +39,7 @@ _DEATHS = 3  # actors that may die for good in one exchange before the run is gi
 
 
 class FlowerSimulation:
-    """Runs visits on the Ray actors of Flower's simulation runtime.
+    """Runs client updates on the Ray actors of Flower's simulation runtime.
 
     One exchange is one message to each Flower node, and a node hosts as many of the cohort's clients as it gets: they
     are dealt anew each time, larger ones first, so that all nodes have about the same to do. States travel with the
@@ -97,10 +97,10 @@ class FlowerSimulation:
         self._runtime.share(self._arrays)
         self._runtime.start()
 
-    def visits(
+    def updates(
         self, clients: Sequence[ClientId], task: Callable[[ClientId], Task]
     ) -> Iterator[tuple[ClientId, Outcome | Lost]]:
-        """Visits by all actors; outcomes in the order of ``clients``."""
+        """Client updates by all actors; outcomes in the order of ``clients``."""
         tasks = [task(client) for client in clients]
         kind = f"train.{tasks[0].exchange}" if tasks else ""
         for asked, result in zip(tasks, self._results(kind, tasks), strict=True):
@@ -110,17 +110,19 @@ class FlowerSimulation:
                 )
             yield asked.client, result
 
-    def exams(self, clients: Sequence[ClientId], exam: Callable[[ClientId], Exam]) -> Iterator[tuple[ClientId, Scores]]:
-        """Exams by all actors; results in the order of ``clients``."""
-        exams = [exam(client) for client in clients]
-        for asked, result in zip(exams, self._results("evaluate.exam", exams), strict=True):
+    def evaluations(
+        self, clients: Sequence[ClientId], evaluation: Callable[[ClientId], Evaluation]
+    ) -> Iterator[tuple[ClientId, Scores]]:
+        """Evaluations by all actors; results in the order of ``clients``."""
+        evaluations = [evaluation(client) for client in clients]
+        for asked, result in zip(evaluations, self._results("evaluate.evaluation", evaluations), strict=True):
             if isinstance(result, JobFailed):
                 raise (FedquiltError if result.told else WorkerError)(f"client {asked.client!r}: {result.reason}")
             if isinstance(result, Lost):
-                raise WorkerError(f"client {asked.client!r} could not be examined: {result.reason}")
+                raise WorkerError(f"client {asked.client!r} could not be evaluated: {result.reason}")
             yield asked.client, result
 
-    def _results(self, kind: str, asked: Sequence[Task | Exam]) -> list[Any]:
+    def _results(self, kind: str, asked: Sequence[Task | Evaluation]) -> list[Any]:
         """One result for each job, whatever Flower makes of the messages."""
         if self._runtime is None or self._begin is None:
             raise AssertionError("the simulation has not begun")
@@ -131,7 +133,9 @@ class FlowerSimulation:
             self._once_more(kind, asked, sorted(n for _, hand in failed for n in hand), found)
         return [found[number] for number in range(len(asked))]
 
-    def _once_more(self, kind: str, asked: Sequence[Task | Exam], jobs: Sequence[int], found: dict[int, Any]) -> None:
+    def _once_more(
+        self, kind: str, asked: Sequence[Task | Evaluation], jobs: Sequence[int], found: dict[int, Any]
+    ) -> None:
         """An actor died. Flower keeps it in its pool, so only a new pool helps; there, jobs are done one by one, so
         that those which kill their actor are left out, and no others."""
         deaths = 0
@@ -141,14 +145,14 @@ class FlowerSimulation:
                 deaths += 1
                 if deaths > _DEATHS:
                     raise WorkerError(f"The actors of the simulation die again and again: {reason}")
-                found[number] = Lost(f"its actor died twice during this visit: {reason}")
+                found[number] = Lost(f"its actor died twice during this client update: {reason}")
                 self._restart()
 
     def _restart(self) -> None:
         self.close()
         self._start()
 
-    def _deal(self, asked: Sequence[Task | Exam], nodes: int) -> list[list[int]]:
+    def _deal(self, asked: Sequence[Task | Evaluation], nodes: int) -> list[list[int]]:
         """Whose work goes to which node: the largest first, always to the node that has least."""
         size = self._begin[1].size if self._begin is not None else (lambda client: 0)
         sizes = {n: size(job.client) if isinstance(job, Task) else 1 for n, job in enumerate(asked)}
@@ -161,7 +165,7 @@ class FlowerSimulation:
         return hands
 
     def _round(
-        self, kind: str, asked: Sequence[Task | Exam], hands: Sequence[list[int]], found: dict[int, Any]
+        self, kind: str, asked: Sequence[Task | Evaluation], hands: Sequence[list[int]], found: dict[int, Any]
     ) -> list[tuple[str, list[int]]]:
         """Send every node its hand and collect the results; returns the hands that failed, with the reason."""
         if self._runtime is None or self._begin is None:
@@ -177,7 +181,7 @@ class FlowerSimulation:
                 failed.append(("not all jobs were answered", hand))
         return failed
 
-    def _frames(self, asked: Sequence[Task | Exam], hand: Sequence[int]) -> dict[str, bytes]:
+    def _frames(self, asked: Sequence[Task | Evaluation], hand: Sequence[int]) -> dict[str, bytes]:
         parcel = Parcel()
         downs = [parcel.add(asked[n].down or b"") for n in hand]
         wholes = [None if (w := getattr(asked[n], "whole", None)) is None else parcel.add(w) for n in hand]

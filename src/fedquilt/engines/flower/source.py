@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.engines.flower.errand import PROTOCOL, Here
+from fedquilt.engines.flower.jobs import PROTOCOL, Here
 from fedquilt.errors import InputError
 
 
@@ -26,7 +26,7 @@ class Elsewhere:
     sites: Mapping[int, Here]
     wanted: int | None = None
     ids: tuple[ClientId, ...] = field(init=False)
-    examined: tuple[ClientId, ...] = field(init=False)
+    evaluated: tuple[ClientId, ...] = field(init=False)
 
     prepare: PerColumn | None = None
     groups: None = None
@@ -38,7 +38,7 @@ class Elsewhere:
         self._agree()
         owner: dict[ClientId, int] = {}
         for node, site in self.sites.items():
-            for client in {*site.clients, *site.examined}:
+            for client in {*site.clients, *site.evaluated}:
                 if client in owner:
                     raise InputError(
                         f"Two nodes both say that they are client {client!r}. Give each site a name of its own: "
@@ -46,7 +46,7 @@ class Elsewhere:
                     )
                 owner[client] = node
         object.__setattr__(self, "ids", in_order([c for s in self.sites.values() for c in s.clients]))
-        object.__setattr__(self, "examined", in_order([c for s in self.sites.values() for c in s.examined]))
+        object.__setattr__(self, "evaluated", in_order([c for s in self.sites.values() for c in s.evaluated]))
 
     def _agree(self) -> None:
         first, *others = self.sites.values()
@@ -85,7 +85,7 @@ class Elsewhere:
         return self.wanted if self.wanted is not None else max(known, default=None)
 
     def size(self, client: ClientId) -> int:
-        """How many training rows the client said it has."""
+        """How many training samples the client said it has."""
         return next((s.clients[client] for s in self.sites.values() if client in s.clients), 0)
 
     def fingerprint(self) -> str:
@@ -97,8 +97,8 @@ class Elsewhere:
         """The server has no data."""
         raise InputError(f"The data of client {client!r} are at its own site; the server of a federation has none.")
 
-    def exam(self, client: ClientId, split: str, round: int = 0) -> None:
-        """The server has no held-out rows."""
+    def evaluation(self, client: ClientId, split: str, round: int = 0) -> None:
+        """The server has no held-out samples."""
 
     def pooled(self) -> NoReturn:
         """Pooling would mean moving the data."""

@@ -13,7 +13,7 @@ from fedquilt.methods.fedavg import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class Centralised(FedAvg):
-    """One model trained on the union of all clients' training rows; not a federated method, but the upper frame.
+    """One model trained on the union of all clients' training samples; not a federated method, but the upper frame.
 
     ``pools_data`` asks the runner to train on ``federation.pooled()``, a source with one client; models are still
     scored client by client. One round is ``epochs`` passes over everything.
@@ -26,8 +26,8 @@ class Centralised(FedAvg):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleModel(Centralised):
-    """One model trained on the union of all clients' rows in a single round of ``epochs_first`` (or ``epochs``) passes:
-    the upper frame of merging. In later rounds nobody is asked, and the model stays what it is.
+    """One model trained on the union of all clients' samples in a single round of ``epochs_first`` (or ``epochs``)
+    passes: the upper frame of merging. In later rounds nobody is asked, and the model stays what it is.
 
     Reference: none; it is no federated method.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
 from fedquilt.methods.fedavg import FedAvg, S
 from fedquilt.pieces.aggregators import Aggregator, noised, uniform_mean
@@ -31,6 +31,6 @@ class FedAvgNoise(FedAvg):
         super().__post_init__()
         noised(self.noise)  # checks it
 
-    def up(self, state: S, replies: Iterable[Reply[HasDelta]], turn: Turn) -> S:
+    def up(self, state: S, replies: Iterable[Reply[HasDelta]], context: Context) -> S:
         """Merge the changes, add the noise."""
-        return replace(state, shared=noised(self.noise, self.aggregate)(state.shared, replies, turn))
+        return replace(state, shared=noised(self.noise, self.aggregate)(state.shared, replies, context))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.holders import HasShared
 from fedquilt.core.params import Params, add, scale, sub, zeros_like
 from fedquilt.core.seed import Seed
@@ -22,18 +22,18 @@ from fedquilt.records.record import record
 
 @record(name="fedquilt.methods.feddyn:Balanced")
 class Balanced:
-    """The model, and h: minus the mean of all clients' slopes at their last models."""
+    """The model, and h: minus the mean of all clients' gradients at their last models."""
 
     shared: Params
     h: Params
 
 
 @record(name="fedquilt.methods.feddyn:SlopedClient")
-class SlopedClient:
-    """The private part, and the slope of the client's loss at its last model, as FedDyn reckons it."""
+class GradientClient:
+    """The private part, and the gradient of the client's loss at its last model, as FedDyn reckons it."""
 
     private: Params
-    slope: Params
+    gradient: Params
 
 
 @dataclass(frozen=True, init=False)
@@ -62,35 +62,35 @@ class FedDyn(OnBase):
         shared = self.base.init_server(seed).shared
         return Balanced(shared, zeros_like(self.base.trained(shared)))
 
-    def init_client(self, seed: Seed) -> SlopedClient:
+    def init_client(self, seed: Seed) -> GradientClient:
         """g_k = 0."""
-        slope = zeros_like(self.base.trained(self.base.net.init(seed)))
-        return SlopedClient(self.base.init_client(seed).private, slope)
+        gradient = zeros_like(self.base.trained(self.base.net.init(seed)))
+        return GradientClient(self.base.init_client(seed).private, gradient)
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip with two more terms in the loss."""
+        """The base's exchange with two more terms in the loss."""
         (train,) = self.base.exchanges()
         loss = self.base.loss.plus(tilt, prox(self.alpha))
         return (replace(train.training(start=self.start, objective=loss, finish=self.finish), up=self.up),)
 
-    def start(self, download: HasShared, client: SlopedClient, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: GradientClient, site: Site, context: Context) -> Job:
         """As the base, with -g_k as the linear term."""
-        job = self.base.start(download, client, site, turn)
-        return replace(job, fixed={**job.fixed, "tilt": scale(client.slope, -1)})
+        job = self.base.start(download, client, site, context)
+        return replace(job, fixed={**job.fixed, "tilt": scale(client.gradient, -1)})
 
     def finish(
-        self, job: Job, trained: Trained, client: SlopedClient, site: Site, turn: Turn
-    ) -> tuple[SlopedClient, Upload]:
-        """As the base; the client's slope follows."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
-        return replace(client, slope=add(client.slope, self.base.trained(upload.delta), -self.alpha)), upload
+        self, job: Job, trained: Trained, client: GradientClient, site: Site, context: Context
+    ) -> tuple[GradientClient, Upload]:
+        """As the base; the client's gradient follows."""
+        client, upload = self.base.finish(job, trained, client, site, context)
+        return replace(client, gradient=add(client.gradient, self.base.trained(upload.delta), -self.alpha)), upload
 
-    def up(self, state: Balanced, replies: Iterable[Reply[Upload]], turn: Turn) -> Balanced:
+    def up(self, state: Balanced, replies: Iterable[Reply[Upload]], context: Context) -> Balanced:
         """Move h, then x past the mean of the clients' models."""
         heard = list(replies)
         if not heard:
             return state
-        merged = self.base.aggregate(state.shared, heard, turn)
+        merged = self.base.aggregate(state.shared, heard, context)
         change = sub(self.base.trained(merged), state.shared)
-        h = add(state.h, change, -self.alpha * len(heard) / turn.clients)
+        h = add(state.h, change, -self.alpha * len(heard) / context.clients)
         return Balanced({**merged, **add(self.base.trained(merged), h, -1 / self.alpha)}, h)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import Mean, Params, add, scale
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
@@ -18,7 +18,7 @@ from fedquilt.records.record import record
 
 @record(name="fedquilt.methods.fednova:PacedUpload")
 class PacedUpload:
-    """The change of the shared part, and |a_i|_1: how far local steps go on a slope of one, in learning rates."""
+    """The change of the shared part, and |a_i|_1: how far local steps go on a gradient of one, in learning rates."""
 
     delta: Params
     pace: float
@@ -42,17 +42,17 @@ class FedNova(OnBase):
     def __post_init__(self) -> None:
         if not isinstance(self.base.optimizer, SGD):
             raise InputError(
-                f"FedNova needs SGD, with or without momentum, got {self.base.optimizer}: steps must be sums of slopes."
+                f"FedNova needs SGD, with or without momentum, got {self.base.optimizer}: steps must be sums of gradients."
             )
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip with another ending."""
+        """The base's exchange with another ending."""
         (train,) = self.base.exchanges()
         return (replace(train.training(finish=self.finish), check=self.check, up=self.up),)
 
-    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, PacedUpload]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, context: Context) -> tuple[C, PacedUpload]:
         """As the base, and how far the steps went."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         assert isinstance(self.base.optimizer, SGD)
         return client, PacedUpload(upload.delta, pace(self.base.optimizer, trained.steps))
 
@@ -62,14 +62,14 @@ class FedNova(OnBase):
         if not upload.pace >= 1:
             raise InputError(f"upload: pace must be at least 1, got {upload.pace}.")
 
-    def up(self, state: Server, replies: Iterable[Reply[PacedUpload]], turn: Turn) -> Server:
-        """Average slopes, then go as far as clients go on average."""
+    def up(self, state: Server, replies: Iterable[Reply[PacedUpload]], context: Context) -> Server:
+        """Average gradients, then go as far as clients go on average."""
         total, walked = Mean(), 0.0
         for reply in replies:
             delta = reply.upload.delta
-            slopes = scale(self.base.trained(delta), 1 / reply.upload.pace)
-            total.add({**delta, **slopes}, reply.examples)
-            walked += reply.examples * reply.upload.pace
+            gradients = scale(self.base.trained(delta), 1 / reply.upload.pace)
+            total.add({**delta, **gradients}, reply.samples)
+            walked += reply.samples * reply.upload.pace
         if not total.weight:
             return state
         change = total.value()
@@ -78,7 +78,7 @@ class FedNova(OnBase):
 
 
 def pace(optimizer: SGD, steps: int) -> float:
-    """|a|_1: where SGD is after some steps of learning rate 1 on a slope of one."""
+    """|a|_1: where SGD is after some steps of learning rate 1 on a gradient of one."""
     velocity, total = 0.0, 0.0
     for _ in range(steps):
         velocity = optimizer.momentum * velocity + 1

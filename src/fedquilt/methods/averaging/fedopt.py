@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Params, add, sub
 from fedquilt.core.seed import Seed
@@ -50,13 +50,13 @@ class FedOpt(OnBase, ABC):
         return Steered(shared, self.server.init(self.base.trained(shared)))
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip with another ending."""
+        """The base's exchange with another ending."""
         (train,) = self.base.exchanges()
         return (replace(train, up=self.up),)
 
-    def up(self, state: Steered, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Steered:
+    def up(self, state: Steered, replies: Iterable[Reply[HasDelta]], context: Context) -> Steered:
         """Merge the changes, then let the server's optimiser make its step along the result."""
-        merged = self.base.aggregate(state.shared, replies, turn)
+        merged = self.base.aggregate(state.shared, replies, context)
         if merged is state.shared:
             return state
         before = self.base.trained(state.shared)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import HasShared
 from fedquilt.core.objective import scores_and_features
 from fedquilt.core.params import Params
@@ -19,7 +19,7 @@ from fedquilt.records.record import record
 
 @record(name="fedquilt.methods.moon:MoonClient")
 class MoonClient:
-    """The private part, and the whole model after the last visit ({} before the first)."""
+    """The private part, and the whole model after the last client update ({} before the first)."""
 
     private: Params
     previous: Params
@@ -29,7 +29,7 @@ class MoonClient:
 class Moon(OnBase):
     """The base's loss + mu * contrast(features; global, previous); see :class:`fedquilt.pieces.objectives.contrast`.
 
-    On a client's first visit its previous model is the global one, and the term is the constant mu log 2.
+    On a client's first client update its previous model is the global one, and the term is the constant mu log 2.
 
     Args:
         base: FedAvg with a network in two parts, features and head.
@@ -51,20 +51,20 @@ class Moon(OnBase):
         return MoonClient(self.base.init_client(seed).private, {})
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip with one more term in the loss."""
+        """The base's exchange with one more term in the loss."""
         (train,) = self.base.exchanges()
         loss = self.base.loss.plus(contrast(self.base.net, self.mu, self.tau))
         loss = replace(loss, forward=scores_and_features)
         return (train.training(start=self.start, objective=loss, finish=self.finish),)
 
-    def start(self, download: HasShared, client: MoonClient, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: MoonClient, site: Site, context: Context) -> Job:
         """As the base, with the two models that features are compared with."""
-        job = self.base.start(download, client, site, turn)
+        job = self.base.start(download, client, site, context)
         return replace(job, fixed={**job.fixed, "global": job.params, "previous": client.previous or job.params})
 
     def finish(
-        self, job: Job, trained: Trained, client: MoonClient, site: Site, turn: Turn
+        self, job: Job, trained: Trained, client: MoonClient, site: Site, context: Context
     ) -> tuple[MoonClient, Upload]:
         """As the base, remembering the model."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         return replace(client, previous=trained.params), upload

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import Mean, Params, add, lerp, same_names, scale, sub, zeros_like
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -22,7 +22,7 @@ from fedquilt.records.record import record
 
 @record(name="fedquilt.methods.scaffold:Controlled")
 class Controlled:
-    """A model and the mean slope c: the server's state, and what a client is sent."""
+    """A model and the mean gradient c: the server's state, and what a client is sent."""
 
     shared: Params
     control: Params
@@ -30,7 +30,7 @@ class Controlled:
 
 @record(name="fedquilt.methods.scaffold:ControlledClient")
 class ControlledClient:
-    """The private part, and the client's own slope c_i."""
+    """The private part, and the client's own gradient c_i."""
 
     private: Params
     control: Params
@@ -38,7 +38,7 @@ class ControlledClient:
 
 @record(name="fedquilt.methods.scaffold:ControlledUpload")
 class ControlledUpload:
-    """How the shared part and the client's slope changed."""
+    """How the shared part and the client's gradient changed."""
 
     delta: Params
     control: Params
@@ -66,7 +66,7 @@ class Scaffold(OnBase):
             raise InputError(f"server_lr must be > 0, got {self.server_lr}.")
         if not isinstance(self.base.optimizer, SGD) or self.base.optimizer.momentum:
             raise InputError(
-                f"SCAFFOLD needs SGD without momentum, got {self.base.optimizer}: it reads the clients' mean slope off "
+                f"SCAFFOLD needs SGD without momentum, got {self.base.optimizer}: it reads the clients' mean gradient off "
                 "the distance they went, (x - y) / (K lr)."
             )
 
@@ -81,7 +81,7 @@ class Scaffold(OnBase):
         return ControlledClient(self.base.init_client(seed).private, control)
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip; the loss gains <c - c_i, y>, whose slope is the correction."""
+        """The base's exchange; the loss gains <c - c_i, y>, whose gradient is the correction."""
         (train,) = self.base.exchanges()
         train = train.training(start=self.start, objective=self.base.loss.plus(tilt), finish=self.finish)
         return (replace(train, down=self.down, check=self.check, up=self.up),)
@@ -90,16 +90,16 @@ class Scaffold(OnBase):
         """x and c."""
         return state
 
-    def start(self, download: Controlled, client: ControlledClient, site: Site, turn: Turn) -> Job:
-        """As the base, with c - c_i to add to every slope."""
-        job = self.base.start(download, client, site, turn)
+    def start(self, download: Controlled, client: ControlledClient, site: Site, context: Context) -> Job:
+        """As the base, with c - c_i to add to every gradient."""
+        job = self.base.start(download, client, site, context)
         return replace(job, fixed={**job.fixed, "tilt": sub(download.control, client.control)}, memo=download.control)
 
     def finish(
-        self, job: Job, trained: Trained, client: ControlledClient, site: Site, turn: Turn
+        self, job: Job, trained: Trained, client: ControlledClient, site: Site, context: Context
     ) -> tuple[ControlledClient, ControlledUpload]:
         """c_i+ - c_i = -c + (x - y) / (K lr)."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         walked = scale(self.base.trained(upload.delta), -1 / (trained.steps * trained.lr))
         change = sub(walked, job.memo)
         return replace(client, control=add(client.control, change)), ControlledUpload(upload.delta, change)
@@ -109,13 +109,13 @@ class Scaffold(OnBase):
         self.base.check(state, upload)
         same_names(state.control, upload.control, "upload.control")
 
-    def up(self, state: Controlled, replies: Iterable[Reply[ControlledUpload]], turn: Turn) -> Controlled:
+    def up(self, state: Controlled, replies: Iterable[Reply[ControlledUpload]], context: Context) -> Controlled:
         """Step along the mean change; move c by the share of all clients that was heard."""
         heard, total = list(replies), Mean()
         for reply in heard:
             total.add(reply.upload.control, 1)
         if not heard:
             return state
-        merged = self.base.aggregate(state.shared, heard, turn)
+        merged = self.base.aggregate(state.shared, heard, context)
         stepped = lerp(self.base.trained(state.shared), merged, self.server_lr)
-        return Controlled({**merged, **stepped}, add(state.control, total.value(), len(heard) / turn.clients))
+        return Controlled({**merged, **stepped}, add(state.control, total.value(), len(heard) / context.clients))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Reply, Turn, everyone
+from fedquilt.core.exchange import Context, Reply, everyone
 from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import flatten
 from fedquilt.core.table import ClientId
@@ -41,9 +41,9 @@ def norms(updates: Mapping[ClientId, Tensor]) -> tuple[float, float]:
     return float(rows.mean(0).norm()), float(rows.norm(dim=1).max())
 
 
-def parting(updates: Mapping[ClientId, Tensor], turn: Turn) -> Parting:
+def parting(updates: Mapping[ClientId, Tensor], context: Context) -> Parting:
     """The sides of one cluster."""
-    found = agglomerate(updates, linkage="complete", k=2, max_exact=max(len(updates), 2), seed=turn.seed)
+    found = agglomerate(updates, linkage="complete", k=2, max_exact=max(len(updates), 2), seed=context.seed)
     if found.k < 2:
         return Parting((), 1.0)
     first, second = ([c for c in updates if found.labels[c] == j] for j in (0, 1))
@@ -84,16 +84,16 @@ class CFL(Grouped[Groups]):
         if self.base.cohort is not everyone:
             raise InputError("CFL compares all members of a cluster in the same round: it needs a cohort of everyone.")
 
-    def merged(self, state: Groups, heard: Sequence[Reply[HasDelta]], turn: Turn) -> Groups:
+    def merged(self, state: Groups, heard: Sequence[Reply[HasDelta]], context: Context) -> Groups:
         """Split where it is due, then average inside the new clusters."""
         known = state.clusters.labels
         labels = {**known, **{r.client: 0 for r in heard if r.client not in known}}
         state = replace(state, clusters=replace(state.clusters, labels=labels, criterion="bipartition"))
         for k, part in enumerate(split(state.clusters, heard)):
-            state = self.parted(state, k, part, turn)
-        return super().merged(state, heard, turn)
+            state = self.parted(state, k, part, context)
+        return super().merged(state, heard, context)
 
-    def parted(self, state: Groups, cluster: int, part: Iterable[Reply[HasDelta]], turn: Turn) -> Groups:
+    def parted(self, state: Groups, cluster: int, part: Iterable[Reply[HasDelta]], context: Context) -> Groups:
         """The state after looking at one cluster; the side without its smallest member gets a new number."""
         updates = {r.client: flatten(self.base.trained(r.upload.delta)) for r in part}
         if not updates:
@@ -101,11 +101,11 @@ class CFL(Grouped[Groups]):
         mean_norm, max_norm = norms(updates)
         told = {f"mean_norm_{cluster}": mean_norm, f"max_norm_{cluster}": max_norm}
         clusters = replace(state.clusters, measures={**state.clusters.measures, **told})
-        settled = mean_norm < self.eps_1 and max_norm > self.eps_2 and turn.round >= self.calm_rounds
-        found = parting(updates, turn) if settled and len(updates) > 2 else Parting((), 1.0)
+        settled = mean_norm < self.eps_1 and max_norm > self.eps_2 and context.round >= self.calm_rounds
+        found = parting(updates, context) if settled and len(updates) > 2 else Parting((), 1.0)
         if not found.sides or (self.gamma is not None and not self.gamma < found.gap):
             return replace(state, clusters=clusters)
-        clusters = opened(clusters, cluster, found.sides, turn.round)
+        clusters = opened(clusters, cluster, found.sides, context.round)
         return replace(state, clusters=clusters, models=(*state.models, state.models[cluster]))
 
 

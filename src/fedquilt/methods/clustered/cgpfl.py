@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -81,10 +81,10 @@ class CGPFLMoreau(Regrouping[PlacedCentres, Owner]):
         """No model of its own yet."""
         return Owner(self.base.init_client(seed).private, {})
 
-    def finish(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, HasVote]:
+    def finish(self, job: Job, trained: Trained, client: Owner, site: Site, context: Context) -> tuple[Owner, HasVote]:
         """Send what w learned, keep theta(w)."""
-        client, upload = super().finish(job, trained, client, site, turn)
-        theta = self.objective.own(self.base, job, trained, site, turn)
+        client, upload = super().finish(job, trained, client, site, context)
+        theta = self.objective.own(self.base, job, trained, site, context)
         return replace(client, own=theta), upload
 
     def personal_model(self, download: Offer, client: Owner) -> Params:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import Params, same_names, weighted_mean
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
@@ -25,7 +25,8 @@ APART = 1e9  # the distance of clusters that cannot be compared
 
 @record(name="fedquilt.methods.feddrift:Watch")
 class DriftWatch:
-    """A client's private part, its best model's loss when it was last well (None: not yet), and visits since then."""
+    """A client's private part, its best model's loss when it was last well (None: not yet), and client updates since
+    then."""
 
     private: Params
     lowest: float | None
@@ -34,7 +35,7 @@ class DriftWatch:
 
 @record(name="fedquilt.methods.feddrift:Report")
 class DriftVote:
-    """A vote, with the losses of all models on the client's rows (under 'loss'), and whether its data drifted."""
+    """A vote, with the losses of all models on the client's samples (under 'loss'), and whether its data drifted."""
 
     delta: Params
     cluster: int
@@ -47,16 +48,16 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
     """As IFCA, but the number of clusters follows the data.
 
     A client drifts when even its best model's loss has risen by more than ``delta`` since it last was well, at
-    ``patience`` visits in a row. The model that it then trains, from its best one, becomes a cluster of its own.
-    Clusters i and j merge when d(i, j) = max(L_ij - L_jj, L_ji - L_ii) is at most ``delta``, by complete linkage; L_ij
-    is the mean loss of model i on the rows of those heard from cluster j. A cluster takes part in this from the round
-    after it was opened, and is closed when everybody has left it. Numbers of clusters close up.
+    ``patience`` client updates in a row. The model that it then trains, from its best one, becomes a cluster of its
+    own. Clusters i and j merge when d(i, j) = max(L_ij - L_jj, L_ji - L_ii) is at most ``delta``, by complete linkage;
+    L_ij is the mean loss of model i on the rows of those heard from cluster j. A cluster takes part in this from the
+    round after it was opened, and is closed when everybody has left it. Numbers of clusters close up.
 
     Args:
         base: How one model is trained and averaged. There is one at first.
         most: How many at most; beyond, drifted clients stay with their best model.
         delta: How much a loss may rise, >= 0.
-        patience: Visits, >= 1.
+        patience: Client updates, >= 1.
 
     Reference: after Jothimurugesan et al., Federated Learning under Distributed Concept Drift, 2023.
     """
@@ -83,19 +84,19 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         """One model needs no starts."""
         return super().exchanges()[:1]
 
-    def start(self, download: Offer, client: DriftWatch, site: Site, turn: Turn) -> Job:
+    def start(self, download: Offer, client: DriftWatch, site: Site, context: Context) -> Job:
         """As the base, from the best model; remember all losses."""
         losses = self.losses(download, client, site)
         best = min(losses, key=lambda k: (losses[k], k))
         offer = replace(download, models={best: download.models[best]})
-        return replace(super().start(offer, client, site, turn), memo=(best, losses))
+        return replace(super().start(offer, client, site, context), memo=(best, losses))
 
     def finish(
-        self, job: Job, trained: Trained, client: DriftWatch, site: Site, turn: Turn
+        self, job: Job, trained: Trained, client: DriftWatch, site: Site, context: Context
     ) -> tuple[DriftWatch, DriftVote]:
         """Also report the losses, and drift."""
         best, losses = job.memo
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         risen = client.lowest is not None and losses[best] > client.lowest + self.delta
         strikes = client.strikes + 1 if risen else 0
         drifted = strikes >= self.patience
@@ -110,7 +111,7 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         super().check(state, upload)
         same_names({"loss": torch.zeros(len(state.models), dtype=torch.float64)}, upload.losses, "losses")
 
-    def up(self, state: Centres, replies: Iterable[Reply[DriftVote]], turn: Turn) -> Centres:
+    def up(self, state: Centres, replies: Iterable[Reply[DriftVote]], context: Context) -> Centres:
         """Average, merge what is alike, open clusters for those who drifted, close those that are empty."""
         heard = list(replies)
         if not heard:
@@ -118,7 +119,7 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         drifted = [r for r in heard if r.upload.drifted][: max(0, self.most - len(state.models))]
         opened = [local(state, r) for r in drifted]
         stayed = [r for r in heard if r.client not in {d.client for d in drifted}]
-        after = self.merged(super().up(state, stayed, turn), stayed)
+        after = self.merged(super().up(state, stayed, context), stayed)
         labels = {r.client: len(after.models) + i for i, r in enumerate(drifted)}
         models = (*after.models, *opened)
         clusters = labelled(after, labels, len(models), self.rule.criterion)
@@ -130,7 +131,7 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         groups = self._alike(len(state.models), heard)
         if len(groups) == len(state.models):
             return state
-        weights = [sum(r.examples for r in heard if r.upload.cluster == k) for k in range(len(state.models))]
+        weights = [sum(r.samples for r in heard if r.upload.cluster == k) for k in range(len(state.models))]
         models = [
             state.models[g[0]] if len(g) == 1 else weighted_mean((weights[k], state.models[k]) for k in g)
             for g in groups
@@ -149,7 +150,7 @@ class FedDrift(Regrouping[Centres, DriftWatch]):
         """Groups of clusters, each in order, by smallest number."""
         loss = np.full((k, k), np.nan)  # [i, j]: model i on the rows of cluster j
         for j in range(k):
-            members = [(r.examples, r.upload.losses["loss"].numpy()) for r in heard if r.upload.cluster == j]
+            members = [(r.samples, r.upload.losses["loss"].numpy()) for r in heard if r.upload.cluster == j]
             if members:
                 loss[:, j] = np.average([m[1] for m in members], axis=0, weights=[m[0] for m in members])
         return alike(loss, self.delta)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedquilt.core.exchange import Reply, Turn, at_random, plain
+from fedquilt.core.exchange import Context, Reply, at_random, plain
 from fedquilt.core.holders import HasDelta
 from fedquilt.core.objective import Term
 from fedquilt.core.params import Params, flatten, norm, weighted_mean
@@ -28,10 +28,10 @@ from fedquilt.pieces.objectives import prox
 class FedGroup(Grouped[Groups]):
     """Groups by decomposed cosines of updates, with cold start.
 
-    The first round begins with a trip to min(pretrain_scale n_clusters, N) clients, which is no round of its own: each
-    takes ``pretrain_steps`` steps from w0 and sends its update. A group's first model is the plain mean of its members'
-    models, its direction the mean of their updates. A client that is asked later for the first time takes the same
-    steps from w0, and joins the group with the smallest (1 - cos(update, direction)) / 2 for good.
+    The first round begins with an exchange to min(pretrain_scale n_clusters, N) clients, which is no round of its own:
+    each takes ``pretrain_steps`` steps from w0 and sends its update. A group's first model is the plain mean of its
+    members' models, its direction the mean of their updates. A client that is asked later for the first time takes the
+    same steps from w0, and joins the group with the smallest (1 - cos(update, direction)) / 2 for good.
 
     Args:
         base, budget: See :class:`Grouped`.
@@ -83,23 +83,25 @@ class FedGroup(Grouped[Groups]):
         """What groups have directions of."""
         return flatten(self.base.trained(upload.delta))
 
-    def sense(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, Upload]:
+    def sense(self, job: Job, trained: Trained, client: C, site: Site, context: Context) -> tuple[C, Upload]:
         """The update; the client keeps nothing."""
-        return client, self.base.finish(job, trained, client, site, turn)[1]
+        return client, self.base.finish(job, trained, client, site, context)[1]
 
-    def form(self, state: Groups, replies: Iterable[Reply[Upload]], turn: Turn) -> Groups:
+    def form(self, state: Groups, replies: Iterable[Reply[Upload]], context: Context) -> Groups:
         """Group the updates; a group's model is the plain mean of its members'."""
         heard = list(replies)
         if not heard:
             return state
         vectors = {r.client: self.shown(r.upload) for r in heard}
-        found, start = grouped(vectors, self.n_clusters, self.measure, turn.seed), state.models[0]
-        models = [uniform_mean(start, [r for r in heard if found.labels[r.client] == k], turn) for k in range(found.k)]
+        found, start = grouped(vectors, self.n_clusters, self.measure, context.seed), state.models[0]
+        models = [
+            uniform_mean(start, [r for r in heard if found.labels[r.client] == k], context) for k in range(found.k)
+        ]
         return replace(state, models=tuple(models), clusters=found, anchor=start)
 
-    def merged(self, state: Groups, heard: Sequence[Reply[HasDelta]], turn: Turn) -> Groups:
+    def merged(self, state: Groups, heard: Sequence[Reply[HasDelta]], context: Context) -> Groups:
         """Average inside groups, then mix them."""
-        after = super().merged(state, heard, turn)
+        after = super().merged(state, heard, context)
         if not self.group_agg_lr:
             return after
         weights = [self.group_agg_lr / max(norm(self.base.trained(m)), 1e-12) for m in after.models]

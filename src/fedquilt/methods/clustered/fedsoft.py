@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Reply, Turn, everyone, plain
+from fedquilt.core.exchange import Context, Exchange, Reply, everyone, plain
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, add, check_change, same_names, weighted_mean
 from fedquilt.core.seed import Seed
@@ -101,7 +101,7 @@ class FedSoft(Regrouping[Soft, Owner]):
 
     # Shares
 
-    def estimate(self, download: Offer, client: Owner, site: Site, turn: Turn) -> tuple[Owner, Shares]:
+    def estimate(self, download: Offer, client: Owner, site: Site, context: Context) -> tuple[Owner, Shares]:
         """On which share of the rows each model has the lowest cross-entropy; the lowest number on a tie."""
         models = [{**self.whole(download, k), **client.private} for k in sorted(download.models)]
         return client, Shares({"share": best_shares(self.predict, models, site.train)})
@@ -113,16 +113,16 @@ class FedSoft(Regrouping[Soft, Owner]):
         if float(share.min()) < 0 or abs(float(share.sum()) - 1) > 1e-6:
             raise InputError("upload: shares must not be negative and must sum to 1.")
 
-    def weigh(self, state: Soft, replies: Iterable[Reply[Shares]], turn: Turn) -> Soft:
+    def weigh(self, state: Soft, replies: Iterable[Reply[Shares]], context: Context) -> Soft:
         """Keep the shares; draw whom the clusters ask."""
         heard = list(replies)
         if not heard:
             return state
         new = {r.client: self._smoothed(r.upload.values["share"]) for r in heard}
         labels = {c: int(u.argmax()) for c, u in new.items()}
-        sizes = {**state.sizes, **{r.client: r.examples for r in heard}}
+        sizes = {**state.sizes, **{r.client: r.samples for r in heard}}
         clusters = labelled(state, labels, len(state.models), self.rule.criterion)
-        return self._drawn(replace(state, shares={**state.shares, **new}, sizes=sizes, clusters=clusters), turn)
+        return self._drawn(replace(state, shares={**state.shares, **new}, sizes=sizes, clusters=clusters), context)
 
     def _smoothed(self, share: Tensor) -> Tensor:
         positive = torch.where(share > 0, share, self.smoother)
@@ -135,15 +135,15 @@ class FedSoft(Regrouping[Soft, Owner]):
 
     # Training
 
-    def _drawn(self, state: Soft, turn: Turn) -> Soft:
+    def _drawn(self, state: Soft, context: Context) -> Soft:
         ids = list(state.shares)
-        count = len(self.base.cohort(state, ids, turn.seed))
+        count = len(self.base.cohort(state, ids, context.seed))
         if count >= len(ids):
             return replace(state, asked=())
         asked = []
         for k in range(len(state.models)):
             weights = torch.stack([state.shares[c][k] * state.sizes[c] for c in ids]).numpy()
-            draw = turn.seed.fold("asked", k).numpy()
+            draw = context.seed.fold("asked", k).numpy()
             drawn = draw.choice(len(ids), size=count, replace=False, p=weights / weights.sum())
             asked.append(tuple(ids[i] for i in sorted(drawn)))
         return replace(state, asked=tuple(asked))
@@ -157,20 +157,20 @@ class FedSoft(Regrouping[Soft, Owner]):
         """c_i = sum_k u_ik W_k."""
         return Download(weighted_mean(zip(self.share(state, client_id).tolist(), state.models, strict=True)))
 
-    def go_on(self, download: Download, client: Owner, site: Site, turn: Turn) -> Job:
+    def go_on(self, download: Download, client: Owner, site: Site, context: Context) -> Job:
         """From one's own model; the pull is towards the mixture."""
         return Job(params=self.personal_model(download, client), fixed={"start": download.shared})
 
-    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, Upload]:
+    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, context: Context) -> tuple[Owner, Upload]:
         """Send the way from the mixture to one's own model."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         return replace(client, own=trained.params), upload
 
     def same(self, state: Soft, upload: Upload) -> None:
         """A change has the names and shapes of what it changes."""
         check_change(state.models[0], upload.delta, "upload")
 
-    def soften(self, state: Soft, replies: Iterable[Reply[Upload]], turn: Turn) -> Soft:
+    def soften(self, state: Soft, replies: Iterable[Reply[Upload]], context: Context) -> Soft:
         """Each cluster's model anew from those it asked; it stays if none of them answered."""
         heard = {r.client: r for r in replies}
         if not heard:
@@ -180,12 +180,12 @@ class FedSoft(Regrouping[Soft, Owner]):
             weighted_mean((w, local[c]) for c, w in weights.items()) if weights else state.models[k]
             for k, weights in enumerate(self._weights(state, heard))
         )
-        return self._drawn(replace(state, models=models), turn)
+        return self._drawn(replace(state, models=models), context)
 
     def _weights(self, state: Soft, heard: Mapping[ClientId, Reply[Upload]]) -> list[dict[ClientId, float]]:
         if state.asked:
             return [{c: 1.0 for c in heard if c in group} for group in state.asked]
-        shares = {c: self.share(state, c) * r.examples for c, r in heard.items()}
+        shares = {c: self.share(state, c) * r.samples for c, r in heard.items()}
         return [{c: float(u[k]) for c, u in shares.items()} for k in range(len(state.models))]
 
     def personal_model(self, download: Offer | Download, client: Owner) -> Params:
@@ -198,8 +198,8 @@ class FedSoft(Regrouping[Soft, Owner]):
         """Without a model of one's own, and if all are at hand, the one of lowest loss; else nothing to select."""
         return None if client.own or not isinstance(download, Offer) else super().select_model(download, client, site)
 
-    def newcomer_model(self, download: Offer | Download, client: Owner, site: Site, turn: Turn) -> Params:
+    def newcomer_model(self, download: Offer | Download, client: Owner, site: Site, context: Context) -> Params:
         """The model of lowest loss if all are at hand, else the even mixture."""
         if isinstance(download, Offer):
-            return super().newcomer_model(download, client, site, turn)
+            return super().newcomer_model(download, client, site, context)
         return self.personal_model(download, client)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.params import Params, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, in_order
@@ -22,7 +22,7 @@ class LastModel:
     """The last model of a client, and its examples."""
 
     model: Params
-    examples: int
+    samples: int
 
 
 @record(name="fedquilt.methods.fesem:Remembering")
@@ -67,14 +67,14 @@ class FeSEM(Regrouping[Remembering, Client]):
         found = {r.client: r for r in super().group(state, heard, labels, k)}
         for client, kept in state.last.items():
             if client not in labels and state.clusters.labels[client] == k:
-                found[client] = Reply(client, kept.examples, ClusterVote(sub(kept.model, state.models[k]), k))
+                found[client] = Reply(client, kept.samples, ClusterVote(sub(kept.model, state.models[k]), k))
         return [found[c] for c in in_order(list(found))]
 
-    def up(self, state: Remembering, replies: Iterable[Reply[HasVote]], turn: Turn) -> Remembering:
+    def up(self, state: Remembering, replies: Iterable[Reply[HasVote]], context: Context) -> Remembering:
         """Regroup and average; then remember."""
         heard = list(replies)
-        after = super().up(state, heard, turn)
+        after = super().up(state, heard, context)
         if not self.memory:
             return after
-        last = {**state.last, **{r.client: LastModel(local(state, r), r.examples) for r in heard}}
+        last = {**state.last, **{r.client: LastModel(local(state, r), r.samples) for r in heard}}
         return replace(after, last={c: last[c] for c in in_order(list(last))})

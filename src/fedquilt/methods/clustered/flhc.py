@@ -9,7 +9,7 @@ from typing import Generic, Literal, get_args
 
 from torch import Tensor
 
-from fedquilt.core.exchange import Reply, Turn, everyone, plain
+from fedquilt.core.exchange import Context, Reply, everyone, plain
 from fedquilt.core.params import Names, Params, check_reach, everything, flatten, pick, sub, weighted_mean
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site, in_order
@@ -136,7 +136,7 @@ class ByUpdates(Generic[G]):
         _ = self.options.blur  # checks it
 
     def discovery(self) -> Discovery:
-        """The trip, and if wished those on which clusters are found again or tested."""
+        """The exchange, and if wished those on which clusters are found again or tested."""
         (train,) = self.base.exchanges()
         work = train.training(finish=self.sense)
         trip = replace(
@@ -147,13 +147,13 @@ class ByUpdates(Generic[G]):
         test = () if retest is None else ((retest.every, replace(trip, name="retest", up=self.tested)),)
         return Discovery(trip, lambda sensed: sensed.vector, self.options.initial_rounds, (*anew, *test))
 
-    def sense(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, Sensed]:
+    def sense(self, job: Job, trained: Trained, client: C, site: Site, context: Context) -> tuple[C, Sensed]:
         """The update, or its sketch; nothing else is kept."""
         after, before = self.described(trained.params), self.described(job.fixed["start"])
         vector = flatten(sub(after, before) if self.options.evidence == "update" else after)
         if self.options.sketch_size is not None:
             vector = sketch(vector, self.options.sketch_size, Seed(self.options.sketch_seed))
-        return client, Sensed(vector if self.options.blur is None else self.options.blur(vector, turn.seed))
+        return client, Sensed(vector if self.options.blur is None else self.options.blur(vector, context.seed))
 
     def described(self, params: Mapping[str, Tensor]) -> Params:
         """The part of a model that is compared."""
@@ -167,52 +167,55 @@ class ByUpdates(Generic[G]):
             raise InputError(f"A client's update is {shown(upload.vector)}, expected ({length},) {whole.dtype}.")
         check_reach({"vector": upload.vector}, state.models[0], "A client's update")
 
-    def clustered(self, vectors: Mapping[ClientId, Tensor], turn: Turn) -> ClusterResult:
+    def clustered(self, vectors: Mapping[ClientId, Tensor], context: Context) -> ClusterResult:
         """The clusters of these vectors."""
         o = self.options
         found = agglomerate(
-            vectors, linkage=o.linkage, metric=o.clustering_metric, max_exact=o.max_exact, seed=turn.seed, **vars(o.cut)
+            vectors,
+            linkage=o.linkage,
+            metric=o.clustering_metric,
+            max_exact=o.max_exact,
+            seed=context.seed,
+            **vars(o.cut),
         )
         if o.blur is not None and o.blur.noise > 0:
             found = replace(found, measures={**found.measures, "epsilon_at_1e-5": o.blur.epsilon(1e-5)})
         return merge_small(found, o.min_size, vectors)
 
-    def form(self, state: G, replies: Iterable[Reply[Sensed]], turn: Turn) -> G:
+    def form(self, state: G, replies: Iterable[Reply[Sensed]], context: Context) -> G:
         """Cluster; every cluster starts from w0."""
         vectors = {r.client: r.upload.vector for r in replies}
         if not vectors:
             return state
-        found = self.clustered(vectors, turn)
+        found = self.clustered(vectors, context)
         return replace(state, models=(state.models[0],) * found.k, clusters=found, anchor=state.models[0])
 
-    def form_anew(self, state: G, replies: Iterable[Reply[Sensed]], turn: Turn) -> G:
+    def form_anew(self, state: G, replies: Iterable[Reply[Sensed]], context: Context) -> G:
         """Cluster again; a cluster starts from the mean of its members' models, weighted by examples."""
         heard = list(replies)
         if not heard:
             return state
-        found = self.clustered({r.client: r.upload.vector for r in heard}, turn)
+        found = self.clustered({r.client: r.upload.vector for r in heard}, context)
         before = state.clusters.labels
         models = [
             weighted_mean(
-                (max(r.examples, 1), state.models[before.get(r.client, 0)])
-                for r in heard
-                if found.labels[r.client] == k
+                (max(r.samples, 1), state.models[before.get(r.client, 0)]) for r in heard if found.labels[r.client] == k
             )
             for k in range(found.k)
         ]
         return replace(state, models=tuple(models), clusters=found, strikes={}, moved=())
 
-    def tested(self, state: G, replies: Iterable[Reply[Sensed]], turn: Turn) -> G:
+    def tested(self, state: G, replies: Iterable[Reply[Sensed]], context: Context) -> G:
         """Move those astray; cluster anew when too many moved. A new cluster begins with the nearest one's model."""
         heard, retest = list(replies), self.options.retest
         if not heard or retest is None:
             return state
         vectors = {r.client: r.upload.vector for r in heard}
         strikes = retest.strikes(state.clusters, vectors, state.strikes)
-        found, nearest = retest.moved(state.clusters, vectors, strikes, self.options.min_size, turn.seed)
+        found, nearest = retest.moved(state.clusters, vectors, strikes, self.options.min_size, context.seed)
         gone = {c for c, k in found.labels.items() if state.clusters.labels[c] != k}
         if len(gone | set(state.moved)) > retest.recluster_above * len(found.labels):
-            return self.form_anew(state, heard, turn)
+            return self.form_anew(state, heard, context)
         models = (*state.models, *(self.opened(state, k) for k in nearest.values()))
         rest = {c: n for c, n in strikes.items() if c not in gone}
         moved = in_order(list(gone | set(state.moved)))
@@ -223,9 +226,9 @@ class ByUpdates(Generic[G]):
 class FLHC(DiscoveryOptions, Grouped[Groups]):
     """Warm up, discover, then train apart.
 
-    Rounds 0..initial_rounds-1 are the base's. The next round begins with a trip to everyone, the discovery, which is no
-    round of its own: client i trains from w0, the model so far, and sends delta_i = w_i - w0 or its sketch; w_i is
-    thrown away. Clusters of {delta_i} then each start from w0, and never hear of each other again.
+    Rounds 0..initial_rounds-1 are the base's. The next round begins with an exchange to everyone, the discovery, which
+    is no round of its own: client i trains from w0, the model so far, and sends delta_i = w_i - w0 or its sketch; w_i
+    is thrown away. Clusters of {delta_i} then each start from w0, and never hear of each other again.
 
     Args:
         base, budget: See :class:`Grouped`; the other options are those of :class:`DiscoveryOptions`.

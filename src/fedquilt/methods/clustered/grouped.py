@@ -2,8 +2,8 @@
 
 Before there are clusters everybody trains the one model there is. What differs between methods is said by pieces:
 
-- ``discovery``: the trip on which clients show what they are clustered by (:class:`Discovery`), in which round it is
-  made, and whether it is made again; None where clusters part in another way;
+- ``discovery``: the exchange on which clients show what they are clustered by (:class:`Discovery`), in which round it
+  is made, and whether it is made again; None where clusters part in another way;
 - ``pulls``: terms of the local loss, towards the cluster's model or the round's start;
 - ``member``: what a member is sent; ``welcome``: what a client without a cluster is sent, which finds its own by its
   update where clusters have directions, otherwise by its loss;
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy as cross_entropy_of
 
-from fedquilt.core.exchange import Cohort, Exchange, Reply, Turn
+from fedquilt.core.exchange import Cohort, Context, Exchange, Reply
 from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
 from fedquilt.core.objective import Term
 from fedquilt.core.params import Params, check_reach
@@ -116,15 +116,15 @@ def down_anchor(state: Groups, client_id: ClientId) -> Download:
 
 @dataclass(frozen=True)
 class Discovery:
-    """How clusters are found: on a trip of its own, which is no round of its own.
+    """How clusters are found: on an exchange of its own, which is no round of its own.
 
     Args:
-        trip: Named 'discover'; its ``up`` says who is in which cluster.
+        exchange: Named 'discover'; its ``up`` says who is in which cluster.
         shown: The vector in a client's answer, of which clusters have directions; None if they have none. A client that
-            missed the trip makes it alone, to compare its own.
+            missed the exchange makes it alone, to compare its own.
         after: Rounds of training before it.
-        again: Trips after later rounds, each with the number of rounds from one to the next. Of those that are due in
-            the same round the first is made.
+        again: Exchanges after later rounds, each with the number of rounds from one to the next. Of those that are due
+            in the same round the first is made.
     """
 
     trip: Exchange
@@ -133,7 +133,7 @@ class Discovery:
     again: tuple[tuple[int, Exchange], ...] = ()
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """All trips."""
+        """All exchanges."""
         return (self.trip, *(trip for _, trip in self.again))
 
     def plan(self, state: Groups, round: int) -> tuple[str, ...]:
@@ -145,12 +145,12 @@ class Discovery:
         due = [trip.name for every, trip in self.again if (round - self.after + 1) % every == 0]
         return ("train", *due[:1])
 
-    def vector(self, download: Welcome, client: HasPrivate, site: Site, turn: Turn) -> Tensor | None:
+    def vector(self, download: Welcome, client: HasPrivate, site: Site, context: Context) -> Tensor | None:
         """What a client shows that comes late."""
         if self.shown is None:
             return None
         work: Any = self.trip.work
-        aside = replace(turn, seed=turn.seed.fold("join"))
+        aside = replace(context, seed=context.seed.fold("join"))
         return self.shown(work.run(Download(download.anchor), client, site, aside)[1])
 
 
@@ -186,7 +186,7 @@ class Grouped(OnBase, Generic[G]):
         return Groups((self.base.init_server(seed).shared,), unknown())
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, to each client with its cluster's model; and those of the discovery."""
+        """The base's exchange, to each client with its cluster's model; and those of the discovery."""
         (train,) = self.base.exchanges()
         cohort = Pools(train.cohort) if self.budget == "cluster" else train.cohort
         train = train.training(start=self.start, finish=self.finish)
@@ -221,41 +221,43 @@ class Grouped(OnBase, Generic[G]):
 
     # Work
 
-    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """Begin from the cluster's model, which a client without one chooses first."""
         if not isinstance(download, Welcome):
-            return self.base.start(download, client, site, turn)
-        placed, vector = self.place(download, client, site, turn)
-        job = self.base.start(Download(chosen(download, placed)), client, site, turn)
+            return self.base.start(download, client, site, context)
+        placed, vector = self.place(download, client, site, context)
+        job = self.base.start(Download(chosen(download, placed)), client, site, context)
         return replace(job, memo=(placed, vector))
 
-    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, HasDelta]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, context: Context) -> tuple[C, HasDelta]:
         """The change, and for a client that was placed: where."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         if job.memo is None:
             return client, upload
         placed, vector = job.memo
         return client, Joined(upload.delta, placed.cluster, placed.nearest, vector)
 
-    def place(self, download: Welcome, client: HasPrivate, site: Site, turn: Turn) -> tuple[Assigned, Tensor | None]:
+    def place(
+        self, download: Welcome, client: HasPrivate, site: Site, context: Context
+    ) -> tuple[Assigned, Tensor | None]:
         """Where this client belongs, and the vector that says so."""
-        vector = None if download.clusters.directions is None else self.vector(download, client, site, turn)
+        vector = None if download.clusters.directions is None else self.vector(download, client, site, context)
         if vector is not None:
             return assign(download.clusters, vector), vector
         best, loss = self.best(download, client, site)
         return Assigned(best, best, loss, 0.0, False), None
 
     def best(self, download: Welcome, client: HasPrivate, site: Site) -> tuple[int, float]:
-        """The cluster whose model has the lowest loss on the client's training rows, and that loss."""
+        """The cluster whose model has the lowest loss on the client's training samples, and that loss."""
         losses = [self.loss_of({**model, **client.private}, site) for model in download.models]
         return losses.index(min(losses)), min(losses)
 
-    def vector(self, download: Welcome, client: HasPrivate, site: Site, turn: Turn) -> Tensor | None:
+    def vector(self, download: Welcome, client: HasPrivate, site: Site, context: Context) -> Tensor | None:
         """What the clusters' directions are compared with; None where there is no such thing."""
-        return self.discovery.vector(download, client, site, turn) if self.discovery else None
+        return self.discovery.vector(download, client, site, context) if self.discovery else None
 
     def loss_of(self, model: Params, site: Site) -> float:
-        """Cross-entropy of a model on the client's training rows, a mean over rows."""
+        """Cross-entropy of a model on the client's training samples, a mean over rows."""
         total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad():
             for batch in site.train.blocks(512):
@@ -283,13 +285,13 @@ class Grouped(OnBase, Generic[G]):
             raise InputError(f"The client's vector is {shown(vector)}, unlike the clusters'.")
         check_reach({"vector": vector}, model, "The client's vector")
 
-    def up(self, state: G, replies: Iterable[Reply[HasDelta]], turn: Turn) -> G:
+    def up(self, state: G, replies: Iterable[Reply[HasDelta]], context: Context) -> G:
         """Average inside clusters."""
         heard = list(replies)
         for reply in heard:
             if isinstance(reply.upload, Joined) and reply.client not in state.clusters.labels:
                 state = self.admit(state, reply.client, reply.upload)
-        return self.merged(state, heard, turn) if heard else state
+        return self.merged(state, heard, context) if heard else state
 
     def admit(self, state: G, client: ClientId, upload: Joined) -> G:
         """Enter a late client; it may open a cluster. Numbers of clusters stay as they are."""
@@ -307,11 +309,12 @@ class Grouped(OnBase, Generic[G]):
         """The first model of a new cluster."""
         return state.models[nearest]
 
-    def merged(self, state: G, heard: Sequence[Reply[HasDelta]], turn: Turn) -> G:
+    def merged(self, state: G, heard: Sequence[Reply[HasDelta]], context: Context) -> G:
         """Each cluster's model after hearing its members; without members heard it stays."""
         parts = split(state.clusters, heard)
         models = (
-            self.base.aggregate(m, p, inside(turn, k)) for k, (m, p) in enumerate(zip(state.models, parts, strict=True))
+            self.base.aggregate(m, p, inside(context, k))
+            for k, (m, p) in enumerate(zip(state.models, parts, strict=True))
         )
         return replace(state, models=tuple(models))
 
@@ -322,16 +325,16 @@ class Grouped(OnBase, Generic[G]):
         return self.base.global_model(Server(state.models[0])) if len(state.models) == 1 else None
 
     def select_model(self, download: HasShared, client: HasPrivate, site: Site) -> Params | None:
-        """For a client without a cluster: the model with the lowest loss on its training rows."""
+        """For a client without a cluster: the model with the lowest loss on its training samples."""
         if not isinstance(download, Welcome):
             return None
         return {**download.models[self.best(download, client, site)[0]], **client.private}
 
-    def newcomer_model(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Params:
+    def newcomer_model(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Params:
         """The model of the cluster that a newcomer with these rows belongs to."""
         if not isinstance(download, Welcome):
             return self.personal_model(download, client)
-        placed, _ = self.place(download, client, site, turn)
+        placed, _ = self.place(download, client, site, context)
         return {**chosen(download, placed), **client.private}
 
 
@@ -350,6 +353,6 @@ def split(clusters: ClusterResult, heard: Sequence[Reply[U]]) -> list[list[Reply
     return parts
 
 
-def inside(turn: Turn, cluster: int) -> Turn:
+def inside(context: Context, cluster: int) -> Context:
     """The turn of one cluster; the first has the round's own."""
-    return replace(turn, seed=turn.seed.fold("cluster", cluster)) if cluster else turn
+    return replace(context, seed=context.seed.fold("cluster", cluster)) if cluster else context

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
 from fedquilt.core.objective import Term
 from fedquilt.core.params import Names, Params, everything, everything_but, lerp, pick, weighted_mean
@@ -143,24 +143,24 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         """The nearest one's head on the common embedding."""
         return {**state.models[nearest], **state.common}
 
-    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """Begin where ``start_at`` says; the pull is towards the cluster's model, once there are clusters."""
-        job = super().start(download, client, site, turn)
+        job = super().start(download, client, site, context)
         begin = download.begin if isinstance(download, Member) else {}
         centre = {} if isinstance(download, Download) else job.fixed["start"]
         return replace(job, params={**job.params, **begin}, fixed={**job.fixed, "centre": centre})
 
-    def merged(self, state: Blended, heard: Sequence[Reply[HasDelta]], turn: Turn) -> Blended:
+    def merged(self, state: Blended, heard: Sequence[Reply[HasDelta]], context: Context) -> Blended:
         """Average inside clusters, then blend the embeddings of those that were heard."""
-        after = super().merged(state, heard, turn)
+        after = super().merged(state, heard, context)
         if not state.clusters.labels:
             return after
         parts = split(state.clusters, heard)
-        common = self._common(state, parts, turn)
+        common = self._common(state, parts, context)
         if not common:
             return after
         own = [pick(self.embedded, m) for m in after.models]
-        top = self.weight(turn.round - self.initial_rounds) if after.sharing else 0.0
+        top = self.weight(context.round - self.initial_rounds) if after.sharing else 0.0
         factors = [top * share for share in self._shares(state.clusters, own, common, parts)]
         models = (
             {**m, **lerp(e, common, f)} if part else m
@@ -169,14 +169,14 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
         used = tuple(f if part else 0.0 for f, part in zip(factors, parts, strict=True))
         return replace(after, models=tuple(models), common=common, lambdas=used)
 
-    def _common(self, state: Blended, parts: Sequence[Sequence[Reply[HasDelta]]], turn: Turn) -> Params:
+    def _common(self, state: Blended, parts: Sequence[Sequence[Reply[HasDelta]]], context: Context) -> Params:
         """sum n_i embedding_i / sum n_i over all participants: the mean of the clusters' means by examples.
 
         In this order of sums a lone cluster's mean is the common one to the bit, and blending changes nothing.
         """
-        sizes = [sum(r.examples for r in part) for part in parts]
+        sizes = [sum(r.samples for r in part) for part in parts]
         return weighted_mean(
-            (n, pick(self.embedded, mean(m, part, inside(turn, k))))
+            (n, pick(self.embedded, mean(m, part, inside(context, k))))
             for k, (m, part, n) in enumerate(zip(state.models, parts, sizes, strict=True))
             if n > 0
         )
@@ -184,7 +184,7 @@ class HCFL(DiscoveryOptions, Grouped[Blended]):
     def _shares(
         self, clusters: ClusterResult, own: list[Params], common: Params, parts: Sequence[Sequence[Reply[HasDelta]]]
     ) -> list[float]:
-        changes = [[(r.examples, pick(self.embedded, r.upload.delta)) for r in part] for part in parts]
+        changes = [[(r.samples, pick(self.embedded, r.upload.delta)) for r in part] for part in parts]
         return shares(self._rule(clusters), own, common, changes)
 
     def _rule(self, clusters: ClusterResult) -> Sharing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import Params, lerp
 from fedquilt.methods.clustered.regrouping import Regrouping
 from fedquilt.methods.clustered.starts import Centres, HasVote, Starts
@@ -17,7 +17,7 @@ WHOLE = 10**9  # rows in a batch: all there are
 
 @dataclass(frozen=True, init=False)
 class IFCA(Regrouping[Centres, Client]):
-    """k* = argmin_k F_i(w_k) on the client's training rows; it trains w_k*, and w_k <- average of those who chose k.
+    """k* = argmin_k F_i(w_k) on the client's training samples; it trains w_k*, and w_k <- average of those who chose k.
 
     Args:
         base, n_clusters, starts, heads: See :class:`Regrouping`.
@@ -50,7 +50,7 @@ class IFCAGradient(Regrouping[Centres, Client]):
         train, starts = super().exchanges()
         return train.training(steps=1, batch_size=WHOLE), starts
 
-    def merge(self, model: Params, group: Sequence[Reply[HasVote]], heard: int, turn: Turn) -> Params:
+    def merge(self, model: Params, group: Sequence[Reply[HasVote]], heard: int, context: Context) -> Params:
         """The mean step of the group, shortened by the share of clients that it is."""
-        merged = uniform_mean(model, group, turn)
+        merged = uniform_mean(model, group, context)
         return {**merged, **lerp(self.base.trained(model), merged, len(group) / heard)}

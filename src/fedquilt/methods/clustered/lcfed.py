@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything_but, pick, sub
 from fedquilt.core.seed import Seed
@@ -100,15 +100,15 @@ class LCFed(Regrouping[Projected, Client]):
             **vars(fresh), embedding=pick(self.embedding, first), directions=torch.zeros(len(self.vector(first)), 0)
         )
 
-    def place(self, state: Projected, replies: Iterable[Reply[ClusterVote]], turn: Turn) -> Projected:
+    def place(self, state: Projected, replies: Iterable[Reply[ClusterVote]], context: Context) -> Projected:
         """The starts, and M from the passes of a sample."""
         heard = list(replies)
         if not heard:
             return state
-        drawn = turn.seed.fold("sample").numpy().permutation(len(heard))[: self.sample]
+        drawn = context.seed.fold("sample").numpy().permutation(len(heard))[: self.sample]
         rows = torch.stack([self.vector(heard[i].upload.delta) for i in sorted(drawn)])
         directions = principal(rows, self.dimensions).float()
-        after = replace(super().place(state, heard, turn), directions=directions)
+        after = replace(super().place(state, heard, context), directions=directions)
         measured = replace(after.clusters, measures={"dimensions": float(directions.shape[1])})
         return replace(after, clusters=measured)
 
@@ -118,17 +118,17 @@ class LCFed(Regrouping[Projected, Client]):
         begin = {**sent.begin, **state.embedding} if sent.begin else {}
         return WithEmbedding(sent.models, sent.common, sent.yours, begin, state.embedding)
 
-    def start(self, download: Any, client: Client, site: Site, turn: Turn) -> Job:
+    def start(self, download: Any, client: Client, site: Site, context: Context) -> Job:
         """The embedding is for the pull only."""
-        job = super().start(download, client, site, turn)
+        job = super().start(download, client, site, context)
         return replace(job, fixed={**job.fixed, "embedding": download.embedding})
 
-    def up(self, state: Projected, replies: Iterable[Reply[HasVote]], turn: Turn) -> Projected:
+    def up(self, state: Projected, replies: Iterable[Reply[HasVote]], context: Context) -> Projected:
         """Regroup and average; the embedding over everybody."""
         heard = list(replies)
-        after = super().up(state, heard, turn)
-        changes = [Reply(r.client, r.examples, Upload(self._phi_change(state, r))) for r in heard]
-        return replace(after, embedding=self.base.aggregate(state.embedding, changes, turn))
+        after = super().up(state, heard, context)
+        changes = [Reply(r.client, r.samples, Upload(self._phi_change(state, r))) for r in heard]
+        return replace(after, embedding=self.base.aggregate(state.embedding, changes, context))
 
     def _phi_change(self, state: Projected, reply: Reply[HasVote]) -> Params:
         return sub(pick(self.embedding, local(state, reply)), state.embedding)

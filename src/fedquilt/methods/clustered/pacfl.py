@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
+from fedquilt.core.exchange import Context, Exchange, Reply, everyone
 from fedquilt.core.table import ClientId, Site, in_order
 from fedquilt.errors import InputError
 from fedquilt.methods.clustered.flhc import Linkage
@@ -57,9 +57,9 @@ def angles(bases: Mapping[ClientId, Tensor]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, init=False)
 class PACFL(Grouped[Groups]):
-    """The first round begins with a trip on which every client sends a few singular vectors of each of its classes;
-    clients whose data lie in like directions train together from then on. d(i, j) = min arccos |u . v| over the vectors
-    u of client i and v of client j, in degrees.
+    """The first round begins with an exchange on which every client sends a few singular vectors of each of its
+    classes; clients whose data lie in like directions train together from then on. d(i, j) = min arccos |u . v| over
+    the vectors u of client i and v of client j, in degrees.
 
     These vectors show what the data look like: whoever must not see the data should not see them either.
 
@@ -94,11 +94,12 @@ class PACFL(Grouped[Groups]):
 
     @cached_property
     def discovery(self) -> Discovery:
-        """Before the first round; the trip needs nothing, but a client's present model is made with what it brings."""
+        """Before the first round; the exchange needs nothing, but a client's present model is made with what it
+        brings."""
         trip = Exchange("discover", down_anchor, self.show, self.form, cohort=everyone, check=self.check_basis)
         return Discovery(trip)
 
-    def show(self, download: Download, client: C, site: Site, turn: Turn) -> tuple[C, Basis]:
+    def show(self, download: Download, client: C, site: Site, context: Context) -> tuple[C, Basis]:
         """The directions of this client's data."""
         return client, Basis(basis_of(site, self.directions))
 
@@ -108,7 +109,7 @@ class PACFL(Grouped[Groups]):
         if basis.dim() != 2 or not torch.allclose(basis.square().sum(0), torch.ones(basis.shape[1]), atol=1e-3):
             raise InputError(f"A client's basis should have columns of length 1; it has shape {tuple(basis.shape)}.")
 
-    def form(self, state: Groups, replies: Iterable[Reply[Basis]], turn: Turn) -> Groups:
+    def form(self, state: Groups, replies: Iterable[Reply[Basis]], context: Context) -> Groups:
         """Cluster by angles; every cluster starts from the first model."""
         heard = {r.client: r.upload.basis for r in replies}
         if not heard:

@@ -10,7 +10,7 @@ was heard belongs now, and averages within clusters. What differs between method
 - ``objective``: the local loss, with a pull to the cluster's model or to something else;
 - ``heads``: what clusters have apart; the rest is averaged over everybody.
 
-A method is :class:`Regrouping` with these four, and a trip or a message of its own where it needs one.
+A method is :class:`Regrouping` with these four, and an exchange or a message of its own where it needs one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol
 
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Reply, Turn, everyone
+from fedquilt.core.exchange import Context, Exchange, Reply, everyone
 from fedquilt.core.objective import Objective, OnLoss
 from fedquilt.core.params import Names, Params, add, check_change, everything, everything_but, flatten, pick, sub
 from fedquilt.core.seed import Seed
@@ -145,7 +145,7 @@ class Regrouping(OnBase, Generic[S, C]):
         return self.rule.first(Centres(tuple(pick(self.apart, m) for m in models), common, clusters))
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, and one that shows where a pass from the first model leads."""
+        """The base's exchange, and one that shows where a pass from the first model leads."""
         (train,) = self.base.exchanges()
         train = replace(train, down=self.down, up=self.up, check=self.check)
         look = train.training(start=self.start, finish=self.show, epochs=1, steps=None)
@@ -158,17 +158,17 @@ class Regrouping(OnBase, Generic[S, C]):
 
     # Starts
 
-    def show(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, ClusterVote]:
+    def show(self, job: Job, trained: Trained, client: C, site: Site, context: Context) -> tuple[C, ClusterVote]:
         """Send where a pass leads, and keep nothing of it."""
-        return client, ClusterVote(self.base.finish(job, trained, client, site, turn)[1].delta, job.memo)
+        return client, ClusterVote(self.base.finish(job, trained, client, site, context)[1].delta, job.memo)
 
-    def place(self, state: S, replies: Iterable[Reply[ClusterVote]], turn: Turn) -> S:
+    def place(self, state: S, replies: Iterable[Reply[ClusterVote]], context: Context) -> S:
         """Distinct starts from these passes; each client belongs to the nearest."""
         deltas = {r.client: pick(self.apart, r.upload.delta) for r in replies}
         if not deltas:
             return state
         first, moves = state.models[0], {c: self.vector(d) for c, d in deltas.items()}
-        drawn = distinct_starts(moves, self.n_clusters, turn.seed)
+        drawn = distinct_starts(moves, self.n_clusters, context.seed)
         models = [add(first, deltas[c]) for c in drawn] + [first] * (self.n_clusters - len(drawn))
         labels = {c: nearest(v, [moves[d] for d in drawn]) for c, v in moves.items()}
         clusters = labelled(state, labels, self.n_clusters, self.rule.criterion)
@@ -189,7 +189,7 @@ class Regrouping(OnBase, Generic[S, C]):
         return {**download.common, **download.models[number]}
 
     def losses(self, download: Offer, client: C, site: Site) -> dict[int, float]:
-        """The loss of every model on the client's training rows, with its own private part."""
+        """The loss of every model on the client's training samples, with its own private part."""
         return {
             k: mean_loss(self.base.loss, {**self.whole(download, k), **client.private}, site.train)
             for k in download.models
@@ -202,16 +202,16 @@ class Regrouping(OnBase, Generic[S, C]):
         losses = self.losses(download, client, site)
         return min(losses, key=lambda k: (losses[k], k))
 
-    def start(self, download: Offer, client: C, site: Site, turn: Turn) -> Job:
+    def start(self, download: Offer, client: C, site: Site, context: Context) -> Job:
         """From the best model, or where the download says; changes and pulls are from the model all the same."""
         k = self.best(download, client, site)
-        job = self.base.start(Download(self.whole(download, k)), client, site, turn)
+        job = self.base.start(Download(self.whole(download, k)), client, site, context)
         begin = download.begin if isinstance(download, BegunOffer) else {}
         return replace(job, params={**job.params, **begin}, memo=k)
 
-    def finish(self, job: Job, trained: Trained, client: C, site: Site, turn: Turn) -> tuple[C, HasVote]:
+    def finish(self, job: Job, trained: Trained, client: C, site: Site, context: Context) -> tuple[C, HasVote]:
         """As the base; also say which model it was."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         return client, ClusterVote(upload.delta, job.memo)
 
     # Up
@@ -222,7 +222,7 @@ class Regrouping(OnBase, Generic[S, C]):
             raise InputError(f"upload: there is no cluster {upload.cluster!r}, only 0 to {len(state.models) - 1}.")
         check_change({**state.common, **state.models[upload.cluster]}, upload.delta, "upload")
 
-    def up(self, state: S, replies: Iterable[Reply[Any]], turn: Turn) -> S:
+    def up(self, state: S, replies: Iterable[Reply[Any]], context: Context) -> S:
         """Regroup the clients that were heard, then average within clusters; a cluster without reply stays. What is
         common is averaged over everybody."""
         heard = list(replies)
@@ -232,10 +232,10 @@ class Regrouping(OnBase, Generic[S, C]):
         if common:
             rest = [replace(r, upload=Upload({n: r.upload.delta[n] for n in common})) for r in heard]
             heard = [replace(r, upload=replace(r.upload, delta=pick(self.apart, r.upload.delta))) for r in heard]
-            common = self.base.aggregate(common, rest, turn)
+            common = self.base.aggregate(common, rest, context)
         labels = self.rule.regroup(state, heard)
         models = tuple(
-            self.merge(model, self.group(state, heard, labels, k), len(heard), turn)
+            self.merge(model, self.group(state, heard, labels, k), len(heard), context)
             for k, model in enumerate(state.models)
         )
         clusters = labelled(state, labels, len(models), self.rule.criterion)
@@ -251,9 +251,9 @@ class Regrouping(OnBase, Generic[S, C]):
             if labels[r.client] == k
         ]
 
-    def merge(self, model: Params, group: Sequence[Reply[HasVote]], heard: int, turn: Turn) -> Params:
+    def merge(self, model: Params, group: Sequence[Reply[HasVote]], heard: int, context: Context) -> Params:
         """The next model of a cluster from the replies of its members; ``heard`` clients replied in all."""
-        return self.base.aggregate(model, group, turn)
+        return self.base.aggregate(model, group, context)
 
     # Models in use
 
@@ -267,11 +267,11 @@ class Regrouping(OnBase, Generic[S, C]):
         return {**self.whole(download, mine), **client.private}
 
     def select_model(self, download: Offer, client: C, site: Site) -> Params | None:
-        """For a client that was never heard: the model with the lowest loss on its training rows."""
+        """For a client that was never heard: the model with the lowest loss on its training samples."""
         if download.yours in download.models or len(download.models) == 1:
             return None
         return {**self.whole(download, self.best(download, client, site)), **client.private}
 
-    def newcomer_model(self, download: Offer, client: C, site: Site, turn: Turn) -> Params:
-        """The model with the lowest loss on the newcomer's training rows."""
+    def newcomer_model(self, download: Offer, client: C, site: Site, context: Context) -> Params:
+        """The model with the lowest loss on the newcomer's training samples."""
         return {**self.whole(download, self.best(download, client, site)), **client.private}

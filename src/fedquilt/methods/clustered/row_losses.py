@@ -1,4 +1,4 @@
-"""How well models fit a client's rows, in evaluation mode."""
+"""How well models fit a client's samples, in evaluation mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CReFF: the server learns features from the clients' slopes and trains the classifier anew on them, balanced."""
+"""CReFF: the server learns features from the clients' gradients and trains the classifier anew on them, balanced."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.holders import HasPrivate
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Table
 from fedquilt.errors import InputError
-from fedquilt.methods.long_tailed.with_slopes import WithSlopes
-from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of, head_slope
+from fedquilt.methods.long_tailed.with_gradients import WithGradients
+from fedquilt.pieces.class_gradients import WEIGHT, ClassGradients, head_gradient, head_of
 from fedquilt.records.record import record
 
 
@@ -37,10 +37,10 @@ class WithHead:
 
 
 @dataclass(frozen=True, init=False)
-class CReFF(WithSlopes[Retrained, WithHead]):
+class CReFF(WithGradients[Retrained, WithHead]):
     """FedAvg, whose head is replaced for use (not for training) by one trained on federated features.
 
-    A client also sends, for each of its classes, the slope of the cross-entropy along the replacing head. The server
+    A client also sends, for each of its classes, the gradient of the cross-entropy along the replacing head. The server
     averages them over clients, moves its features until theirs point the same way (:func:`apart`), and trains a fresh
     head on the features, of which every class has equally many.
 
@@ -88,27 +88,27 @@ class CReFF(WithSlopes[Retrained, WithHead]):
         """Both heads; the features stay at the server."""
         return WithHead(state.shared, state.head)
 
-    def learn(self, state: Retrained, shared: Params, classes: ClassSlopes, turn: Turn) -> Retrained:
+    def learn(self, state: Retrained, shared: Params, classes: ClassGradients, context: Context) -> Retrained:
         """Match the features, train the head anew."""
         features = self._matched(state, classes)
-        return Retrained(shared, self._retrained(features, turn), features)
+        return Retrained(shared, self._retrained(features, context), features)
 
-    def _matched(self, state: Retrained, real: ClassSlopes) -> Tensor:
+    def _matched(self, state: Retrained, real: ClassGradients) -> Tensor:
         shown = real.shown.nonzero()[:, 0]
-        wanted = {n: t[shown] for n, t in real.slopes.items()}
+        wanted = {n: t[shown] for n, t in real.gradients.items()}
         z, y = state.features[shown], shown[:, None].expand(-1, self.features)
         for _ in range(self.match_steps):
             z = z.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(apart(head_slope(state.head, z, y), wanted), z)
-            z = z - self.match_lr * slope
+            (gradient,) = torch.autograd.grad(apart(head_gradient(state.head, z, y), wanted), z)
+            z = z - self.match_lr * gradient
         return state.features.index_copy(0, shown, z.detach())
 
-    def _retrained(self, features: Tensor, turn: Turn) -> Params:
-        head = self._fresh(turn.seed)
+    def _retrained(self, features: Tensor, context: Context) -> Params:
+        head = self._fresh(context.seed)
         rows = Table({"z": features.flatten(0, 1), "y": torch.arange(len(features)).repeat_interleave(self.features)})
-        for batch in rows.batches(self.base.batch_size, self.retrain_epochs, turn.seed.fold("retrain")):
-            slope = head_slope(head, batch["z"], batch.y)
-            head = {n: t - self.retrain_lr * slope[n] for n, t in head.items()}
+        for batch in rows.batches(self.base.batch_size, self.retrain_epochs, context.seed.fold("retrain")):
+            gradient = head_gradient(head, batch["z"], batch.y)
+            head = {n: t - self.retrain_lr * gradient[n] for n, t in head.items()}
         return head
 
     def global_model(self, state: Retrained) -> Params:

@@ -52,7 +52,7 @@ class FedETF(FedAvgBalanced):
     """FedAvg with a simplex classifier and balanced softmax: -log( n_y e^(b v_y z) / sum_c n_c e^(b v_c z) ).
 
     z is the normalised projection of the features, v_c the fixed class vectors, b the temperature, which is trained and
-    averaged like any weight; n_c are the client's rows of class c.
+    averaged like any weight; n_c are the client's samples of class c.
 
     Args:
         scale: The temperature b at first, > 0.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import Fixed, HasDelta, HasShared
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
@@ -115,7 +115,8 @@ class Serving:
 
 @record(name="fedquilt.methods.fedloge:Holder")
 class Holder:
-    """A client's state: its local head, and its rows per class (None before its first visit). Neither is ever sent."""
+    """A client's state: its local head, and its rows per class (None before its first client update). Neither is
+    ever sent."""
 
     private: Params
     counts: Tensor | None
@@ -123,7 +124,7 @@ class Holder:
 
 @record(name="fedquilt.methods.fedloge:CountedUpload")
 class CountedUpload:
-    """A change of the shared part with the client's rows per class, for class-wise averaging only."""
+    """A change of the shared part with the client's samples per class, for class-wise averaging only."""
 
     delta: Params
     counts: Tensor
@@ -158,9 +159,9 @@ class FedLoGe(OnBase):
         personal: Which head a client uses, with the realigned local head: "readme" adds the global head, "code" the
             local one; "sum" is local plus global head, nothing realigned.
         serve: What the global model is: the frame ("universal"), the realigned global head, or the plain one. "auto"
-            takes the one that is most accurate on validation rows, anew after each evaluation: those of the server if
-            it has any, otherwise the mean over clients. Where nobody holds validation rows it is the frame.
-        mask: Whether a client never answers a class that it has no training row of.
+            takes the one that is most accurate on validation samples, anew after each evaluation: those of the server
+            if it has any, otherwise the mean over clients. Where nobody holds validation samples it is the frame.
+        mask: Whether a client never answers a class that it has no training sample of.
         by_class: Average the global head class by class, clients weighing n_k c_kc: their class counts then travel.
 
     Reference: Xiao et al., FedLoGe: Joint Local and Generic Federated Learning under Long-tailed Data, 2024.
@@ -255,33 +256,35 @@ class FedLoGe(OnBase):
         return Holder(self.framed.init_client(seed).private, None)
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip."""
+        """The base's exchange."""
         (train,) = self.framed.exchanges()
         trip = train.training(start=self.start, finish=self.finish)
         return (replace(trip, down=self.down, check=self.check),)
 
     def down(self, state: HasShared, client_id: ClientId) -> Download | Serving:
-        """As the base; where the mode is chosen, also its name, for clients that were never visited."""
+        """As the base; where the mode is chosen, also its name, for clients that were never asked."""
         return Serving(state.shared, self.served(state)) if self.serve == "auto" else self.framed.down(state, client_id)
 
     def observe(self, state: HasShared, metrics: Mapping[str, float]) -> HasShared:
-        """Hear how accurate each mode is on validation rows, and serve the best."""
+        """Hear how accurate each mode is on validation samples, and serve the best."""
         for rows in ("common_valid_accuracy", "global_valid_accuracy"):
             told = {mode: metrics[f"{rows}_{mode}"] for mode in MODES if f"{rows}_{mode}" in metrics}
             if self.serve == "auto" and told:
                 return Serving(state.shared, max(told, key=lambda mode: told[mode]))
         return state
 
-    def start(self, download: HasShared, client: Holder, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: Holder, site: Site, context: Context) -> Job:
         """As the base."""
-        job = self.framed.start(download, client, site, turn)
-        return replace(job, fixed={**job.fixed, "pace": self.pace(turn.round)})
+        job = self.framed.start(download, client, site, context)
+        return replace(job, fixed={**job.fixed, "pace": self.pace(context.round)})
 
-    def finish(self, job: Job, trained: Trained, client: Holder, site: Site, turn: Turn) -> tuple[Holder, HasDelta]:
+    def finish(
+        self, job: Job, trained: Trained, client: Holder, site: Site, context: Context
+    ) -> tuple[Holder, HasDelta]:
         """Keep the local head and the counts."""
         classes = len(job.params[BIAS])
         counts = F.pad(found := class_counts(site.train), (0, classes - len(found)))
-        kept, upload = self.framed.finish(job, trained, client, site, turn)
+        kept, upload = self.framed.finish(job, trained, client, site, context)
         sent = CountedUpload(upload.delta, counts) if self._by_class else upload
         return replace(kept, counts=counts), sent
 
@@ -303,7 +306,7 @@ class FedLoGe(OnBase):
     # Models in use
 
     def heads(self, download: HasShared, client: Holder) -> Heads:
-        """Body and heads as trained; ``own`` is None for a client that was never visited."""
+        """Body and heads as trained; ``own`` is None for a client that was never asked."""
         shared = download.shared
         vectors = self.framed.net.full({})["frame.vectors"]
         scaled = vectors * shared["temperature"] if "temperature" in shared else vectors
@@ -329,7 +332,7 @@ class FedLoGe(OnBase):
         return self.modes(state)[self.served(state)]
 
     def personal_model(self, download: HasShared, client: Holder) -> Params:
-        """The body with the client's realigned head; the global model before its first visit."""
+        """The body with the client's realigned head; the global model before its first client update."""
         heads = self.heads(download, client)
         if heads.own is None or client.counts is None:
             return self.global_model(download)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.holders import HasPrivate, HasShared
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
@@ -21,13 +21,13 @@ from fedquilt.pieces.objectives import balanced_softmax, calibrated, class_count
 
 
 def with_counts(job: Job, site: Site) -> Job:
-    """The same work, whose loss finds the client's rows per class in ``fixed["counts"]``."""
+    """The same work, whose loss finds the client's samples per class in ``fixed["counts"]``."""
     return replace(job, fixed={**job.fixed, "counts": class_counts(site.train)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgBalanced(FedAvg):
-    """FedAvg with balanced softmax: -log( n_y e^s_y / sum_c n_c e^s_c ), n_c the client's own rows of class c.
+    """FedAvg with balanced softmax: -log( n_y e^s_y / sum_c n_c e^s_c ), n_c the client's own samples of class c.
 
     These counts never leave the client.
 
@@ -39,14 +39,14 @@ class FedAvgBalanced(FedAvg):
         """Balanced softmax."""
         return Objective(net_of(self.objective), (balanced_softmax,))
 
-    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """As FedAvg, with the counts."""
-        return with_counts(super().start(download, client, site, turn), site)
+        return with_counts(super().start(download, client, site, context), site)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedLC(FedAvg):
-    """FedAvg with calibrated logits: cross-entropy of s_c - tau n_c^(-1/4), n_c the client's own rows of class c.
+    """FedAvg with calibrated logits: cross-entropy of s_c - tau n_c^(-1/4), n_c the client's own samples of class c.
 
     These counts never leave the client.
 
@@ -67,9 +67,9 @@ class FedLC(FedAvg):
         """Of calibrated logits."""
         return Objective(net_of(self.objective), (calibrated(self.tau),))
 
-    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """As FedAvg, with the counts."""
-        return with_counts(super().start(download, client, site, turn), site)
+        return with_counts(super().start(download, client, site, context), site)
 
 
 def rebuilt(objective: Objective | Net, module: Callable[..., nn.Module], *settings: Any) -> Net:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import HasPrivate
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params
@@ -15,8 +15,8 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job
 from fedquilt.errors import InputError
-from fedquilt.methods.long_tailed.with_slopes import WithSlopes
-from fedquilt.pieces.class_slopes import WEIGHT, ClassSlopes, head_of
+from fedquilt.methods.long_tailed.with_gradients import WithGradients
+from fedquilt.pieces.class_gradients import WEIGHT, ClassGradients, head_of
 from fedquilt.pieces.objectives import class_weighted
 from fedquilt.records.record import record
 
@@ -48,11 +48,11 @@ def ratios(pushes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, init=False)
-class RatioLoss(WithSlopes[Weighed, Weighed]):
+class RatioLoss(WithGradients[Weighed, Weighed]):
     """Loss of a row: (alpha + beta R_y) times its cross-entropy, R from the round before; in the first round 1 times.
 
-    R is made (:func:`ratios`) from the slopes of the clients' own rows at the model they were sent, class by class,
-    averaged over clients; a class that nobody shows in a round keeps its weight.
+    R is made (:func:`ratios`) from the gradients of the clients' own samples at the model they were sent, class by
+    class, averaged over clients; a class that nobody shows in a round keeps its weight.
 
     Args:
         base: FedAvg of a network in two parts, features and a linear head.
@@ -75,7 +75,7 @@ class RatioLoss(WithSlopes[Weighed, Weighed]):
         return Weighed(shared, torch.ones(len(head_of(shared)[WEIGHT])))
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, with slopes and weights."""
+        """The base's exchange, with gradients and weights."""
         (train,) = super().exchanges()
         return (train.training(objective=Objective(self.base.net, (class_weighted,))),)
 
@@ -83,15 +83,15 @@ class RatioLoss(WithSlopes[Weighed, Weighed]):
         """All that the server has."""
         return state
 
-    def start(self, download: Weighed, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: Weighed, client: HasPrivate, site: Site, context: Context) -> Job:
         """With the weights."""
-        job = super().start(download, client, site, turn)
+        job = super().start(download, client, site, context)
         return replace(job, fixed={**job.fixed, "weights": download.weights})
 
-    def learn(self, state: Weighed, shared: Params, classes: ClassSlopes, turn: Turn) -> Weighed:
+    def learn(self, state: Weighed, shared: Params, classes: ClassGradients, context: Context) -> Weighed:
         """Weigh the classes that were shown, for the next round."""
         shown = classes.shown.nonzero()[:, 0]
         if len(shown) < 2:
             return Weighed(shared, state.weights)
-        new = self.alpha + self.beta * ratios(-classes.slopes[WEIGHT][shown].double())
+        new = self.alpha + self.beta * ratios(-classes.gradients[WEIGHT][shown].double())
         return Weighed(shared, state.weights.index_copy(0, shown, new.to(state.weights.dtype)))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from fedquilt.core.exchange import Codec, Exchange, Reply, Turn
+from fedquilt.core.exchange import Codec, Context, Exchange, Reply
 from fedquilt.core.params import Names, Params, under
 from fedquilt.core.seed import Seed
 from fedquilt.core.select import marked
@@ -42,8 +42,8 @@ class LocalizeStitch(OnBase):
     Args:
         base: Whose exchange 'train' uploads ``delta``, merged by its ``aggregate``.
         k_init: K_t in the first round, and until the merged model's accuracy is known; in (0, 1].
-        mu: Afterwards K_t = 1 - mu * accuracy, by the clients' held-out rows (never test rows); in [0, 1]. 0.035 gives
-            the densities of the published runs, K from 0.997 to 0.966; 1 really sparsifies.
+        mu: Afterwards K_t = 1 - mu * accuracy, by the clients' held-out samples (never test samples); in [0, 1]. 0.035
+            gives the densities of the published runs, K from 0.997 to 0.966; 1 really sparsifies.
         k_min: K_t is never less, in (0, 1].
         keep: If set, K_t of every round.
         values: How numbers travel: 'fp32', 'fp16', or 'sign' with a size for each tensor.
@@ -81,7 +81,7 @@ class LocalizeStitch(OnBase):
     per: Literal["all", "tensor"] = "all"
     count: Counted = "mask"
     conflicts: Conflicts = "mean"
-    by_examples: bool = False
+    by_samples: bool = False
     divide: Divide | None = None
     remember: bool = False
     unseen_classes_vote: bool = True
@@ -115,7 +115,7 @@ class LocalizeStitch(OnBase):
     def stitch(self) -> stitch_marked:
         """How what was sent is merged."""
         divide = self.divide or ("clients" if self.error_feedback else "votes")
-        return stitch_marked(self.count, self.conflicts, self.by_examples, divide)
+        return stitch_marked(self.count, self.conflicts, self.by_samples, divide)
 
     @cached_property
     def masks(self) -> TrainedMask | None:
@@ -144,7 +144,7 @@ class LocalizeStitch(OnBase):
         return Stitched(self.base.init_server(seed), None)
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trips; in 'train' changes are localised by the codec and stitched."""
+        """The base's exchanges; in 'train' changes are localised by the codec and stitched."""
         merging = aggregating(self.base, replace(self.stitch, only=self._weights()))
         trips = merging.exchanges()
         if "train" not in [t.name for t in trips]:
@@ -162,12 +162,12 @@ class LocalizeStitch(OnBase):
         def down(state: Stitched, client_id: ClientId) -> Order:
             return Order(trip.down(state.inner, client_id), self.density(state.accuracy))
 
-        def up(state: Stitched, replies: Iterable[Reply[Any]], turn: Turn) -> Stitched:
+        def up(state: Stitched, replies: Iterable[Reply[Any]], context: Context) -> Stitched:
             if not localises:
-                return replace(state, inner=trip.up(state.inner, replies, turn))
+                return replace(state, inner=trip.up(state.inner, replies, context))
             kept = [Standing.of({n: state.shared[n] for n in self._trained(state)})] if self.remember else []
             shares: list[float] = []
-            inner = trip.up(state.inner, self._heard(replies, kept, shares), turn)
+            inner = trip.up(state.inner, self._heard(replies, kept, shares), context)
             heard = kept and any(bool(v.any()) for v in kept[0].votes.values())
             sent = sum(shares) / len(shares) if shares else state.sent
             return replace(state, inner=inner, standing=kept[0] if heard else state.standing, sent=sent)
@@ -185,7 +185,7 @@ class LocalizeStitch(OnBase):
     # At the client
 
     def _finishing(
-        self, job: Job, trained: Trained, client: object, upload: Any, site: Site, turn: Turn, order: Order
+        self, job: Job, trained: Trained, client: object, upload: Any, site: Site, context: Context, order: Order
     ) -> MaskedVote:
         """The base's upload as a vote: unseen classes silent, or with a trained mask."""
         seen = None
@@ -201,7 +201,7 @@ class LocalizeStitch(OnBase):
                 weights,
                 order.keep,
                 site.train,
-                turn.seed.fold("masks"),
+                context.seed.fold("masks"),
             )
             upload = replace(upload, delta={**upload.delta, **marked(weights, mask)})
         return MaskedVote(upload, seen)
@@ -211,17 +211,17 @@ class LocalizeStitch(OnBase):
     def _trained(self, state: Stitched) -> list[str]:
         return [n for n in self.base.net.trainable if n in state.shared]
 
-    def joined(self, state: Stitched, delta: Params, examples: int = 1) -> Stitched:
+    def joined(self, state: Stitched, delta: Params, samples: int = 1) -> Stitched:
         """The state with one more client in the last merge; its change was taken from the same start, and localised."""
         if state.standing is None:
             raise InputError("No merge is remembered: set remember = True, and play a round.")
-        return self._moved(state, state.standing.joined(delta, examples if self.stitch.by_examples else 1))
+        return self._moved(state, state.standing.joined(delta, samples if self.stitch.by_samples else 1))
 
-    def left(self, state: Stitched, delta: Params, examples: int = 1) -> Stitched:
+    def left(self, state: Stitched, delta: Params, samples: int = 1) -> Stitched:
         """The state without a client that was in the last merge with this change."""
         if state.standing is None:
             raise InputError("No merge is remembered: set remember = True, and play a round.")
-        return self._moved(state, state.standing.left(delta, examples if self.stitch.by_examples else 1))
+        return self._moved(state, state.standing.left(delta, samples if self.stitch.by_samples else 1))
 
     def _moved(self, state: Stitched, standing: Standing) -> Stitched:
         inner = replace(state.inner, shared={**state.shared, **standing.weights()})
@@ -236,7 +236,7 @@ class LocalizeStitch(OnBase):
                 upload = replace(upload, delta=without_rows(upload.delta, self.silent, reply.upload.seen))
             shares.append(density(upload.delta, self._weights()))
             if kept:
-                kept[0] = kept[0].joined(upload.delta, reply.examples if self.stitch.by_examples else 1)
+                kept[0] = kept[0].joined(upload.delta, reply.samples if self.stitch.by_samples else 1)
             yield replace(reply, upload=upload)
 
     def _checked(self, state: Stitched, vote: object) -> Any:
@@ -251,8 +251,8 @@ class LocalizeStitch(OnBase):
         return vote.inner
 
     def observe(self, state: Stitched, metrics: Mapping[str, float]) -> Stitched:
-        """Remember the merged model's accuracy on the server's validation rows or, without any, on the clients'
-        held-out rows, every row counting the same."""
+        """Remember the merged model's accuracy on the server's validation samples or, without any, on the clients'
+        held-out samples, every row counting the same."""
         inner = self.base.observe(state.inner, metrics)
         names = ("common_valid_accuracy", "global_valid_accuracy_pooled", "valid_accuracy_pooled")
         found = next((metrics[n] for n in names if n in metrics), state.accuracy)

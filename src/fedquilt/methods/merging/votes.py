@@ -47,7 +47,7 @@ class MaskedVote:
 
 
 def seen_classes(site: Site, delta: Params, head: Names) -> Tensor:
-    """Which classes the client has training rows of."""
+    """Which classes the client has training samples of."""
     rows = next(t.shape[0] for n, t in delta.items() if head(n))
     labels = site.train.columns["y"].index_select(0, site.train.all_rows())
     return torch.bincount(labels.long(), minlength=rows)[:rows] > 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.table import Site
 from fedquilt.core.train import InTurn, Job, Train, Trained
 from fedquilt.errors import InputError
@@ -14,7 +14,7 @@ from fedquilt.methods.fedavg import FedAvg
 from fedquilt.pieces.aggregators import Aggregator
 
 Unwrap = Callable[[Any], Any]
-Sending = Callable[[Job, Trained, object, Any, Site, Turn, Any], Any]
+Sending = Callable[[Job, Trained, object, Any, Site, Context, Any], Any]
 
 
 def innermost(method: object) -> FedAvg:
@@ -41,17 +41,17 @@ def rewired(work: Any, unwrap: Unwrap, sending: Sending | None) -> Any:
     if not isinstance(work, Train):
         return _Wrapped(work, unwrap, sending)
 
-    def start(download: Any, client: object, site: Site, turn: Turn) -> Job:
-        job = work.start(unwrap(download), client, site, turn)
+    def start(download: Any, client: object, site: Site, context: Context) -> Job:
+        job = work.start(unwrap(download), client, site, context)
         return replace(job, memo=(job.memo, download))
 
-    def finish(job: Job, trained: Trained, client: object, site: Site, turn: Turn) -> tuple[object, object]:
+    def finish(job: Job, trained: Trained, client: object, site: Site, context: Context) -> tuple[object, object]:
         memo, download = job.memo
         own = replace(job, memo=memo)
-        client, upload = work.finish(own, trained, client, site, turn)
+        client, upload = work.finish(own, trained, client, site, context)
         if sending is None or upload is None:
             return client, upload
-        return client, sending(own, trained, client, upload, site, turn, download)
+        return client, sending(own, trained, client, upload, site, context, download)
 
     return replace(work, start=start, finish=finish)
 
@@ -64,6 +64,6 @@ class _Wrapped:
             raise InputError("The work of the exchange 'train' is no local training, so its changes cannot be chosen.")
         self._work, self._unwrap = work, unwrap
 
-    def __call__(self, download: Any, client: object, site: Site, turn: Turn) -> tuple[object, object]:
-        client, upload = self._work(self._unwrap(download), client, site, turn)
+    def __call__(self, download: Any, client: object, site: Site, context: Context) -> tuple[object, object]:
+        client, upload = self._work(self._unwrap(download), client, site, context)
         return client, upload

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import Fixed, HasShared
 from fedquilt.core.net import Net
 from fedquilt.core.objective import OnLoss
@@ -26,7 +26,7 @@ OWN = "own/"  # before the names of v, where w and v are trained together
 
 @record(name="fedquilt.methods.apfl:Mixer")
 class Mixer:
-    """The private part (of w), the own model v ({} before the first visit), and how much of v is used."""
+    """The private part (of w), the own model v ({} before the first client update), and how much of v is used."""
 
     private: Params
     own: Params
@@ -59,7 +59,8 @@ class Blend(OnLoss):
 class APFL(OnBase):
     """Steps, on the same batch: w <- w - lr grad f(w);  v <- v - lr grad_v f(alpha v + (1 - alpha) w).
 
-    Once a visit, before training: alpha <- alpha - alpha_rate lr <v - w, grad f(alpha v + (1 - alpha) w)>, in [0, 1].
+    Once a client update, before training: alpha <- alpha - alpha_rate lr <v - w, grad f(alpha v + (1 - alpha) w)>, in
+    [0, 1].
 
     Args:
         base: How w is averaged.
@@ -82,32 +83,32 @@ class APFL(OnBase):
         return Mixer(self.base.init_client(seed).private, {}, self.alpha)
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, training two models at once."""
+        """The base's exchange, training two models at once."""
         (train,) = self.base.exchanges()
         return (train.training(start=self.start, objective=Blend(self.base.loss), finish=self.finish),)
 
-    def start(self, download: HasShared, client: Mixer, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: Mixer, site: Site, context: Context) -> Job:
         """Learn how to mix, then begin from w and v."""
-        job = self.base.start(download, client, site, turn)
+        job = self.base.start(download, client, site, context)
         own = client.own or job.params
-        alpha = self._mixed(own, job, client.alpha, site, turn) if client.own and self.alpha_rate else client.alpha
+        alpha = self._mixed(own, job, client.alpha, site, context) if client.own and self.alpha_rate else client.alpha
         params = {**job.params, **{OWN + n: t for n, t in own.items()}}
         return replace(job, params=params, fixed={**job.fixed, "alpha": alpha})
 
-    def _mixed(self, own: Params, job: Job, alpha: float, site: Site, turn: Turn) -> float:
-        net, lr = self.base.net, self.base.optimizer.lr * self.base.schedule(turn.round) * self.alpha_rate
-        seed = turn.seed.fold("alpha")
+    def _mixed(self, own: Params, job: Job, alpha: float, site: Site, context: Context) -> float:
+        net, lr = self.base.net, self.base.optimizer.lr * self.base.schedule(context.round) * self.alpha_rate
+        seed = context.seed.fold("alpha")
         batch = next(site.train.batches(self.base.batch_size, 1, seed, 1, lone=not net.normalises))
         now = torch.tensor(alpha, requires_grad=True)
         with seed.ambient():
             value = self.base.loss(mixture(net, net.own(own), job.params, now), job.fixed, batch)
-        (slope,) = torch.autograd.grad(value, now)
-        return min(1.0, max(0.0, alpha - lr * float(slope)))
+        (gradient,) = torch.autograd.grad(value, now)
+        return min(1.0, max(0.0, alpha - lr * float(gradient)))
 
-    def finish(self, job: Job, trained: Trained, client: Mixer, site: Site, turn: Turn) -> tuple[Mixer, Upload]:
+    def finish(self, job: Job, trained: Trained, client: Mixer, site: Site, context: Context) -> tuple[Mixer, Upload]:
         """Send what w learned, keep v and alpha."""
         w = {n: trained.params[n] for n in self.base.net.names}
-        client, upload = self.base.finish(job, replace(trained, params=w), client, site, turn)
+        client, upload = self.base.finish(job, replace(trained, params=w), client, site, context)
         own = {n: trained.params[OWN + n] for n in self.base.net.names}
         return replace(client, own=own, alpha=job.fixed["alpha"]), upload
 

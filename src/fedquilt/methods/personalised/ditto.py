@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import HasShared
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -17,7 +17,7 @@ from fedquilt.pieces.objectives import prox
 
 @dataclass(frozen=True, init=False)
 class Ditto(OnBase):
-    """A visit: the base's work on the global model w, then v_k <- v_k - lr (grad f_k(v_k) + lam (v_k - w)).
+    """A client update: the base's work on the global model w, then v_k <- v_k - lr (grad f_k(v_k) + lam (v_k - w)).
 
     w is the model as received. v_k starts at the first w that the client sees and is never sent, so the global model is
     exactly the base's.
@@ -42,18 +42,18 @@ class Ditto(OnBase):
         return Owner(self.base.init_client(seed).private, {})
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, with two trainings in turn."""
+        """The base's exchange, with two trainings in turn."""
         (train,) = self.base.exchanges()
         own = train.training(start=self.start, objective=self.base.loss.plus(prox(self.lam)), finish=self.keep)
         if self.own_epochs is not None:
             own = own.training(epochs=self.own_epochs, steps=None)
         return (replace(train, work=in_turn(train.work, own.work)),)
 
-    def start(self, download: HasShared, client: Owner, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: Owner, site: Site, context: Context) -> Job:
         """Go on with one's own model; the pull is towards what was received."""
         return Job(params=self.personal_model(download, client), fixed={"start": download.shared})
 
-    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, None]:
+    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, context: Context) -> tuple[Owner, None]:
         """It stays home."""
         return replace(client, own=trained.params), None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedquilt.core.allowance import ask
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.holders import HasShared
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -25,7 +25,8 @@ WINDOW = 10  # epochs over which the loss must be steady
 
 @record(name="fedquilt.methods.fedala:Blender")
 class Blender:
-    """The private part, the client's model after its last visit, and how much of the global model it takes in."""
+    """The private part, the client's model after its last client update, and how much of the global model it takes
+    in."""
 
     private: Params
     own: Params
@@ -36,13 +37,13 @@ class Blender:
 class FedALA(OnBase):
     """Train from w = w_own + (w_global - w_own) * A, where A is learned for the last ``top`` tensors and 1 elsewhere.
 
-    A starts at 1 and is kept between visits. On a random share of the client's rows, batch by batch:
+    A starts at 1 and is kept between client updates. On a random share of the client's samples, batch by batch:
     A <- clip(A - rate grad_w f(w) * (w_global - w_own), 0, 1); the first time until the loss is steady, then one pass.
 
     Args:
         base: How models are trained and averaged.
         rate: Learning rate of A, > 0.
-        share: Of the client's rows, in (0, 1].
+        share: Of the client's samples, in (0, 1].
         top: How many of the network's last trainable tensors are mixed, 0 for all; the paper counts layers.
         steady: The first time, stop when the losses of the last 10 epochs deviate by less.
         most_epochs: The first time, stop at the latest after so many.
@@ -69,21 +70,21 @@ class FedALA(OnBase):
         return Blender(self.base.init_client(seed).private, {}, {})
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip with another beginning."""
+        """The base's exchange with another beginning."""
         (train,) = self.base.exchanges()
         return (train.training(start=self.start, finish=self.finish),)
 
-    def start(self, download: HasShared, client: Blender, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: Blender, site: Site, context: Context) -> Job:
         """Learn A where the models differ; begin from the mixture."""
-        job = self.base.start(download, client, site, turn)
+        job = self.base.start(download, client, site, context)
         names = self.base.net.trainable[-self.top :]
         if not client.own or all(torch.equal(client.own[n], job.params[n]) for n in names):
             return replace(job, memo=client.takes)
-        takes = self._learn(job, client, names, site, turn)
+        takes = self._learn(job, client, names, site, context)
         return replace(job, params={**job.params, **_mixed(client.own, job.params, takes)}, memo=takes)
 
-    def _learn(self, job: Job, client: Blender, names: tuple[str, ...], site: Site, turn: Turn) -> Params:
-        net, seed = self.base.net, turn.seed.fold("takes")
+    def _learn(self, job: Job, client: Blender, names: tuple[str, ...], site: Site, context: Context) -> Params:
+        net, seed = self.base.net, context.seed.fold("takes")
         rows, whole = self._some(site.train, seed), net.own(job.params)
         takes = client.takes or {n: torch.ones_like(client.own[n]) for n in names}
         losses: list[float] = []
@@ -95,8 +96,8 @@ class FedALA(OnBase):
                 for batch in rows.batches(self.base.batch_size, 1, here, lone=not net.normalises):
                     free = {n: t.detach().requires_grad_() for n, t in takes.items()}
                     value = self.base.loss({**whole, **_mixed(client.own, job.params, free)}, job.fixed, batch)
-                    slopes = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
-                    moved = zip(free.items(), slopes, strict=True)
+                    gradients = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
+                    moved = zip(free.items(), gradients, strict=True)
                     takes = {n: (t.detach() - self.rate * g).clamp(0, 1) for (n, t), g in moved}
                     total, count = total + float(value.detach()) * len(batch), count + len(batch)
             losses.append(total / count)
@@ -109,13 +110,15 @@ class FedALA(OnBase):
         chosen = torch.randperm(len(rows), generator=seed.fold("rows").torch())[: math.ceil(self.share * len(rows))]
         return replace(table, index=rows[chosen])
 
-    def finish(self, job: Job, trained: Trained, client: Blender, site: Site, turn: Turn) -> tuple[Blender, Upload]:
+    def finish(
+        self, job: Job, trained: Trained, client: Blender, site: Site, context: Context
+    ) -> tuple[Blender, Upload]:
         """As the base; the trained model stays the client's own."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         return replace(client, own=trained.params, takes=job.memo), upload
 
     def personal_model(self, download: HasShared, client: Blender) -> Params:
-        """The client's own model, once it has been visited."""
+        """The client's own model, once it has been asked."""
         return client.own or self.base.personal_model(download, client)
 
 

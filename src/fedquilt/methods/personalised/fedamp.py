@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.holders import HasShared
 from fedquilt.core.params import Params, add, dot, sub, weighted_mean
 from fedquilt.core.seed import Seed
@@ -64,7 +64,7 @@ class FedAMP(OnBase):
         return Owner(self.base.init_client(seed).private, {})
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, with a download for each client."""
+        """The base's exchange, with a download for each client."""
         (train,) = self.base.exchanges()
         loss = self.base.loss.plus(prox(self.lam / self.alpha))
         return (replace(train.training(objective=loss, finish=self.finish), down=self.down, up=self.up),)
@@ -85,12 +85,12 @@ class FedAMP(OnBase):
         apart = sub(self.base.trained(mine), other)
         return self.alpha * math.exp(-dot(apart, apart) / self.sigma) / self.sigma
 
-    def finish(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, Upload]:
+    def finish(self, job: Job, trained: Trained, client: Owner, site: Site, context: Context) -> tuple[Owner, Upload]:
         """As the base; w_i is also what the client uses."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
+        client, upload = self.base.finish(job, trained, client, site, context)
         return replace(client, own=trained.params), upload
 
-    def up(self, state: Cloud, replies: Iterable[Reply[Upload]], turn: Turn) -> Cloud:
+    def up(self, state: Cloud, replies: Iterable[Reply[Upload]], context: Context) -> Cloud:
         """Remember w_i = u_i + its change."""
         heard = {r.client: add(self.down(state, r.client).shared, r.upload.delta) for r in replies}
         return replace(state, models={**state.models, **heard})

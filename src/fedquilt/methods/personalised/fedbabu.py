@@ -21,7 +21,7 @@ class FedBABU(FineTune):
     Args:
         base: FedAvg that trains the body ``only``.
         head: The parts of the network that make up the head.
-        tune_epochs: Passes over a client's rows before it uses the model, >= 1.
+        tune_epochs: Passes over a client's samples before it uses the model, >= 1.
         tune: What is tuned: "all", the "head" or the "body". The paper tunes all and finds the head alone about as
             good.
 

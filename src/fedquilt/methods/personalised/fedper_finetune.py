@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedquilt.core.exchange import Exchange, Turn, anything, plain, unmoved
+from fedquilt.core.exchange import Context, Exchange, anything, plain, unmoved
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import pick
@@ -19,12 +19,12 @@ from fedquilt.methods.personalised.fedper import FedPer
 
 @dataclass(frozen=True, init=False)
 class FedPerFineTune(OnBase):
-    """FedPer, and a second trip to the same clients: they train only what is private, with the new shared part.
+    """FedPer, and a second exchange to the same clients: they train only what is private, with the new shared part.
 
     Args:
         base: FedAvg with a private part.
         head: The parts of the network that stay home, if a network is given and not a base.
-        tune_epochs: Passes over a client's rows on that second trip, >= 1.
+        tune_epochs: Passes over a client's samples on that second exchange, >= 1.
 
     Reference: none; a control for methods that do more for heads.
     """
@@ -49,6 +49,6 @@ class FedPerFineTune(OnBase):
         tune = train.training(only=self.base.parts.private, epochs=self.tune_epochs, steps=None, finish=self.keep)
         return train, replace(tune, name="tune", up=unmoved, codec=plain, check=anything, upload=None)
 
-    def keep(self, job: Job, trained: Trained, client: Client, site: Site, turn: Turn) -> tuple[Client, None]:
+    def keep(self, job: Job, trained: Trained, client: Client, site: Site, context: Context) -> tuple[Client, None]:
         """The tuned part, which the next round goes on with."""
         return replace(client, private=pick(self.base.parts.private, trained.params)), None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.holders import Fixed
 from fedquilt.core.net import Net, ScoresAndFeatures
 from fedquilt.core.objective import Objective, scores_and_features
@@ -51,7 +51,7 @@ class near_prototypes:
 class FedProto(OnBase):
     """Local loss: the base's + lam * distance of features to the global prototypes. Models never travel.
 
-    Upload: the mean features of each class over the client's rows, after training. Server, class by class: the mean
+    Upload: the mean features of each class over the client's samples, after training. Server, class by class: the mean
     over clients, weighed by rows of that class; a class that nobody shows in a round keeps its prototype. A client
     predicts the class of the nearest prototype (and by its head as long as there is none).
 
@@ -81,7 +81,7 @@ class FedProto(OnBase):
         return Prototypes({MEANS: torch.zeros_like(head), ROWS: torch.zeros(len(head))})
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip with other messages."""
+        """The base's exchange with other messages."""
         (train,) = self.base.exchanges()
         loss = replace(self.base.loss.plus(near_prototypes(self.lam)), forward=scores_and_features)
         train = train.training(start=self.start, objective=loss, finish=self.finish)
@@ -91,11 +91,13 @@ class FedProto(OnBase):
         """The same for everyone."""
         return state
 
-    def start(self, download: Prototypes, client: Client, site: Site, turn: Turn) -> Job:
+    def start(self, download: Prototypes, client: Client, site: Site, context: Context) -> Job:
         """Go on with one's own model."""
         return Job(params=client.private, fixed={"start": {}, "prototypes": download.classes})
 
-    def finish(self, job: Job, trained: Trained, client: Client, site: Site, turn: Turn) -> tuple[Client, Prototypes]:
+    def finish(
+        self, job: Job, trained: Trained, client: Client, site: Site, context: Context
+    ) -> tuple[Client, Prototypes]:
         """Keep the model, send the class means of its features."""
         sums = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in job.fixed["prototypes"].items()}
         for batch in site.train.blocks(512):
@@ -112,7 +114,7 @@ class FedProto(OnBase):
         if float(upload.classes[ROWS].min()) < 0:
             raise InputError("upload: a class has a negative number of rows.")
 
-    def up(self, state: Prototypes, replies: Iterable[Reply[Prototypes]], turn: Turn) -> Prototypes:
+    def up(self, state: Prototypes, replies: Iterable[Reply[Prototypes]], context: Context) -> Prototypes:
         """Average class by class."""
         means, rows = (torch.zeros_like(state.classes[n], dtype=torch.float64) for n in (MEANS, ROWS))
         for reply in replies:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedquilt.core.exchange import Exchange, Turn
+from fedquilt.core.exchange import Context, Exchange
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import pick
@@ -19,12 +19,13 @@ from fedquilt.methods.personalised.fedper import FedPer
 
 @dataclass(frozen=True, init=False)
 class FedRep(OnBase):
-    """A visit: ``head_epochs`` on the private part with the body as received, then the base's work on the body alone.
+    """A client update: ``head_epochs`` on the private part with the body as received, then the base's work on the body
+    alone.
 
     Args:
         base: FedAvg with a private part.
         head: The parts of the network that are a client's own, if a network is given and not a base.
-        head_epochs: Passes over the client's rows that train the head, >= 1.
+        head_epochs: Passes over the client's samples that train the head, >= 1.
 
     Reference: Collins et al., Exploiting Shared Representations for Personalized Federated Learning, 2021.
     """
@@ -50,13 +51,13 @@ class FedRep(OnBase):
                 )
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, its work done in two parts."""
+        """The base's exchange, its work done in two parts."""
         (train,) = self.base.exchanges()
         parts = self.base.parts
         head = train.training(only=parts.private, epochs=self.head_epochs, steps=None, finish=self.keep)
         body = train.training(only=parts.shared)
         return (replace(train, work=in_turn(head.work, body.work)),)
 
-    def keep(self, job: Job, trained: Trained, client: Client, site: Site, turn: Turn) -> tuple[Client, None]:
+    def keep(self, job: Job, trained: Trained, client: Client, site: Site, context: Context) -> tuple[Client, None]:
         """The new head, for the body to be trained with; nothing to send yet."""
         return replace(client, private=pick(self.base.parts.private, trained.params)), None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedquilt.core.exchange import Turn
+from fedquilt.core.exchange import Context
 from fedquilt.core.holders import Fixed, HasPrivate, HasShared
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, Parts, at_home, under, zeros_like
@@ -61,7 +61,7 @@ class FedRoD(FedAvg):
     """Loss: balanced_softmax(G(z)) + cross_entropy(G(z) + P(z)), where the second term moves P only.
 
     z are the body's features, G the generic head (averaged with the body), P the client's own (private). A client uses
-    G + P, a stranger G.
+    G + P, a new client G.
 
     Reference: Chen and Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, 2022.
     """
@@ -79,9 +79,9 @@ class FedRoD(FedAvg):
         """Both losses of the network with a second head."""
         return Objective(rebuilt(self.objective, type(self).module), (generic_loss, cross_entropy))
 
-    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """As FedAvg, with the counts of the client's classes, which never leave it."""
-        return with_counts(super().start(download, client, site, turn), site)
+        return with_counts(super().start(download, client, site, context), site)
 
     def global_model(self, state: HasShared) -> Params:
         """The generic model: a private part of zeros changes nothing."""
@@ -132,9 +132,9 @@ class FedRoDHyper(FedRoD):
     newcomer_head: ClassVar[tuple[str, ...]] = ("hyper",)
     module: ClassVar[Callable[..., nn.Module]] = Hyper
 
-    def start(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Job:
+    def start(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Job:
         """As FedRoD, with the client's class shares."""
-        job = super().start(download, client, site, turn)
+        job = super().start(download, client, site, context)
         counts = job.fixed["counts"].float()
         zeros = torch.zeros_like(job.params["shares"])
         shares = zeros.index_copy(0, torch.arange(len(counts)), counts / counts.sum())
@@ -143,6 +143,6 @@ class FedRoDHyper(FedRoD):
     def heads(self, download: HasShared, client: HasPrivate) -> None:
         """A client's head is made anew from its class shares; there is none to realign."""
 
-    def newcomer_model(self, download: HasShared, client: HasPrivate, site: Site, turn: Turn) -> Params:
+    def newcomer_model(self, download: HasShared, client: HasPrivate, site: Site, context: Context) -> Params:
         """The hypernetwork makes a newcomer's head from its class shares, without any training."""
-        return self.start(download, client, site, turn).params
+        return self.start(download, client, site, context).params

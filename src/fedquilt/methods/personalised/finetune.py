@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedquilt.core.exchange import Exchange, Turn, anything, everyone, plain, unmoved
+from fedquilt.core.exchange import Context, Exchange, anything, everyone, plain, unmoved
 from fedquilt.core.holders import HasShared
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Names, Params, everything
@@ -21,11 +21,11 @@ from fedquilt.methods.on_base import OnBase
 
 @dataclass(frozen=True, init=False)
 class FineTune(OnBase, ABC):
-    """The base, and a second trip to everyone: train a copy of the global model and keep it, send nothing.
+    """The base, and a second exchange to everyone: train a copy of the global model and keep it, send nothing.
 
     A client's model is its tuned copy; the global model stays the base's. A model can only be tuned where the data are,
-    so tuning is a visit of its own, from the very model that evaluation sends. Training never sees the copy, so rounds
-    that are not scored do without this trip; the last round always has it.
+    so tuning is a client update of its own, from the very model that evaluation sends. Training never sees the copy, so
+    rounds that are not scored do without this exchange; the last round always has it.
     """
 
     base: FedAvg
@@ -51,7 +51,7 @@ class FineTune(OnBase, ABC):
         tune = replace(tune, name="tune", up=unmoved, codec=plain, cohort=everyone, check=anything, upload=None)
         return train, replace(tune, for_scores=True)
 
-    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, None]:
+    def keep(self, job: Job, trained: Trained, client: Owner, site: Site, context: Context) -> tuple[Owner, None]:
         """The tuned copy is the client's own."""
         return replace(client, own=trained.params), None
 
@@ -66,7 +66,7 @@ class FedAvgFineTune(FineTune):
 
     Args:
         base: FedAvg, however set up.
-        tune_epochs: Passes over a client's rows before it uses the model, >= 1.
+        tune_epochs: Passes over a client's samples before it uses the model, >= 1.
         tune_steps: If set, exactly so many steps instead.
         tuned: Which names are tuned.
         tune_optimizer: For tuning; the base's if None.

@@ -1,4 +1,4 @@
-"""HGLS: every client keeps its head, and tries the other clients' head slopes on it."""
+"""HGLS: every client keeps its head, and tries the other clients' head gradients on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import torch
 
-from fedquilt.core.exchange import Codec, Exchange, Reply, Turn, plain
+from fedquilt.core.exchange import Codec, Context, Exchange, Reply, plain
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Mean, Params, at_home, finite, pick, same_names, under, zeros_like
@@ -24,13 +24,13 @@ from fedquilt.methods.on_base import OnBase
 from fedquilt.methods.personalised.fedper import FedPer
 from fedquilt.methods.personalised.fedrep import FedRep
 from fedquilt.methods.personalised.hgls_records import (
+    GradientTally,
     HeadUpload,
     Invite,
     Others,
     Peer,
     SearchClient,
     SearchServer,
-    SlopeTally,
     inside,
 )
 from fedquilt.methods.personalised.own_heads import BIAS, WEIGHT, as_matrix, as_params, is_head, rows_of, with_own_heads
@@ -44,34 +44,36 @@ _CODECS: dict[str, Callable[..., Codec]] = {"hgc": hgc, "hgc_rc": hgc_rc, "hgc_l
 
 @dataclass(frozen=True, init=False)
 class HGLS(OnBase):
-    """Two trips a round: train as the base, with a private head; then each client tries all head slopes on its head.
+    """Two exchanges a round: train as the base, with a private head; then each client tries all head gradients on its
+    head.
 
-    The slope of client i is the gradient of its cross-entropy along its head, after training. A slope g_j that points
-    the client's own way, <g_j, G_i> > 0, is a candidate; see :class:`fedquilt.pieces.head_search.HeadSearch`.
+    The gradient of client i is the gradient of its cross-entropy along its head, after training. A gradient g_j that
+    points the client's own way, <g_j, G_i> > 0, is a candidate; see :class:`fedquilt.pieces.head_search.HeadSearch`.
 
     Args:
-        base: How models are trained and averaged: FedAvg, or a method of one trip built on it, whose head is made
+        base: How models are trained and averaged: FedAvg, or a method of one exchange built on it, whose head is made
             private if it is not; or, if a network is given, the name of one.
         mu: Strength of the pull, where the base is "fedprox" by name.
         head_epochs: Passes over the head, where the base is "fedrep" by name.
-        search: How slopes are tried: "greedy", one after the other; "joint", all together; "off", not at all, which is
-            the base alone. See :class:`fedquilt.pieces.head_search.HeadSearch`.
+        search: How gradients are tried: "greedy", one after the other; "joint", all together; "off", not at all, which
+            is the base alone. See :class:`fedquilt.pieces.head_search.HeadSearch`.
         step: How far a greedy step goes: "cosine", "exact" or "backtracking".
         order: In which order greedy steps are tried: "random", or the most "aligned" first.
         ridge: What moving the head costs in a joint search, >= 0.
         least: A step is taken only if the loss falls by more than this, >= 0.
-        gradient: "full": over all of the client's rows at its final model; "last_batch": of the last training step.
+        gradient: "full": over all of the client's samples at its final model; "last_batch": of the last training step.
         search_base: "aggregated": on the new common body; "local": on the body the client has just trained.
-        slopes: How slopes travel, up and down again: as they are ("plain"), or by a codec of this name.
+        gradient_codec: How gradients travel, up and down again: as they are ("plain"), or by a codec of this name.
         num_bins: Of that codec: into how many bins norms fall.
         lossless: Of that codec: how its integers are packed.
-        codec: How slopes travel, instead of a codec by name.
-        peers: How many slopes a client is sent: those that point most nearly its own way, its own counting. None: all.
-        max_age: Slopes of clients that were not asked count for so many more rounds.
-        own_only: No slopes travel; each client has only its own. A control.
-        drop_bias: Slopes are without the bias, whose signs tell which classes a client has.
-        accept: Whose loss must fall: that of the training rows ("train"), of a random part of them to which no step is
-            fitted ("held_out"), or of the client's validation rows ("valid").
+        codec: How gradients travel, instead of a codec by name.
+        peers: How many gradients a client is sent: those that point most nearly its own way, its own counting. None:
+        all.
+        max_age: Gradients of clients that were not asked count for so many more rounds.
+        own_only: No gradients travel; each client has only its own. A control.
+        drop_bias: Gradients are without the bias, whose signs tell which classes a client has.
+        accept: Whose loss must fall: that of the training samples ("train"), of a random part of them to which no step
+            is fitted ("held_out"), or of the client's validation samples ("valid").
         held_out: How large that part is.
         mean_head: Heads are sent to the server too, and those who never trained begin with their mean. Without it, the
             default, heads never leave, and everyone begins with a random one.
@@ -99,7 +101,7 @@ class HGLS(OnBase):
     drop_bias: bool = False
     mean_head: bool = False
     norms: Literal["average", "personal"] = "average"
-    slopes: Literal["plain", "hgc", "hgc_rc", "hgc_legacy"] = "plain"
+    gradient_codec: Literal["plain", "hgc", "hgc_rc", "hgc_legacy"] = "plain"
     num_bins: int = 16
     lossless: Literal["none", "deflate", "gaps", "adaptive", "smallest"] = "none"
     codec: Codec | None = None
@@ -129,7 +131,7 @@ class HGLS(OnBase):
             "gradient": ("full", "last_batch"),
             "search_base": ("aggregated", "local"),
             "accept": ("train", "held_out", "valid"),
-            "slopes": ("plain", *_CODECS),
+            "gradient_codec": ("plain", *_CODECS),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -145,21 +147,21 @@ class HGLS(OnBase):
 
     @cached_property
     def tries(self) -> HeadSearch:
-        """How slopes are tried."""
+        """How gradients are tried."""
         if self.search == "off":
             raise InputError("A search that is off tries nothing.")
         return HeadSearch(self.search, self.step, self.order, self.ridge, self.least)
 
     @cached_property
     def coding(self) -> Codec:
-        """How slopes travel."""
+        """How gradients travel."""
         if self.codec is not None:
             return self.codec
-        if self.slopes == "plain":
+        if self.gradient_codec == "plain":
             return plain
-        if self.slopes == "hgc_legacy":
+        if self.gradient_codec == "hgc_legacy":
             return hgc_legacy(num_bins=self.num_bins)
-        return _CODECS[self.slopes](num_bins=self.num_bins, lossless=self.lossless)
+        return _CODECS[self.gradient_codec](num_bins=self.num_bins, lossless=self.lossless)
 
     def _checked(self) -> Any:
         base = with_own_heads(self.base, "HGLS")
@@ -172,11 +174,11 @@ class HGLS(OnBase):
     # States
 
     def init_server(self, seed: Seed) -> Any:
-        """No slopes yet; the head of a stranger is a fresh one."""
+        """No gradients yet; the head of a new client is a fresh one."""
         if self.search == "off":
             return super().init_server(seed)
         head = pick(is_head, self.net.init(seed))
-        return SearchServer(self.base.init_server(seed), head, (), {}, (), (), SlopeTally())
+        return SearchServer(self.base.init_server(seed), head, (), {}, (), (), GradientTally())
 
     def init_client(self, seed: Seed) -> Any:
         """As the base."""
@@ -191,7 +193,7 @@ class HGLS(OnBase):
         base = self.base.observe(state.base, metrics)
         return state if base is state.base else replace(state, base=base, holders=())
 
-    # The two trips
+    # The two exchanges
 
     @property
     def _train(self) -> Exchange:
@@ -233,7 +235,7 @@ class HGLS(OnBase):
             self.note,
             cohort=train.cohort,
             download=down,
-            upload=SlopeTally,
+            upload=GradientTally,
             uncoded=self.uncoded,
         )
 
@@ -244,83 +246,89 @@ class HGLS(OnBase):
         return Invite(base, state.head if begins else {})
 
     def start(
-        self, begin: Callable[..., Job], first: bool, download: Invite, client: SearchClient, site: Site, turn: Turn
+        self,
+        begin: Callable[..., Job],
+        first: bool,
+        download: Invite,
+        client: SearchClient,
+        site: Site,
+        context: Context,
     ) -> Job:
         """As the base."""
         mine = self._with_head(client.base, download.head) if first else client.base
-        return begin(download.base if download.base is not None else client.kept, mine, site, turn)
+        return begin(download.base if download.base is not None else client.kept, mine, site, context)
 
     def finish(
-        self, end: Callable[..., Any], job: Job, trained: Trained, client: SearchClient, site: Site, turn: Turn
+        self, end: Callable[..., Any], job: Job, trained: Trained, client: SearchClient, site: Site, context: Context
     ) -> tuple[SearchClient, HeadUpload | None]:
-        """As the base, and the slope of the head."""
-        base, upload = end(job, trained, client.base, site, turn)
-        slope = {**client.slope, **self._sent_part(trained.gradient)}
-        client = replace(client, base=base, slope=slope)
+        """As the base, and the gradient of the head."""
+        base, upload = end(job, trained, client.base, site, context)
+        gradient = {**client.gradient, **self._sent_part(trained.gradient)}
+        client = replace(client, base=base, gradient=gradient)
         if upload is None:  # the work goes on with another training
             return client, None
         head = pick(is_head, trained.params)
         if self.gradient == "full":
             rows = rows_of(self.net, trained.params, site.train)
-            slope = self._sent_part(as_params(head_gradient(as_matrix(head), rows), head))
+            gradient = self._sent_part(as_params(head_gradient(as_matrix(head), rows), head))
         wire, memory = None, client.memory
         if not self.own_only:
-            wire, memory = self.coding.encode(slope, zeros_like(slope), memory, turn.seed.fold("slope"))
+            wire, memory = self.coding.encode(gradient, zeros_like(gradient), memory, context.seed.fold("slope"))
         body = {n: t for n, t in trained.params.items() if n not in base.private}
         kept = body if self.search_base == "local" else None
         known = head if self.mean_head else {}
-        return replace(client, slope=slope, kept=kept, memory=memory), HeadUpload(known, wire, upload)
+        return replace(client, gradient=gradient, kept=kept, memory=memory), HeadUpload(known, wire, upload)
 
     def check(self, state: SearchServer, upload: HeadUpload) -> None:
-        """Head and slope fit the network's head; the rest fits the base."""
+        """Head and gradient fit the network's head; the rest fits the base."""
         same_names(state.head if self.mean_head else {}, upload.head, "upload.head")
         if not self.own_only:
             like = self._sent_part(state.head)
-            slope = self.coding.decode(upload.slope, like)
-            same_names(like, slope, "upload.slope")
-            if not finite(tensors_in(slope)):
-                raise InputError("upload.slope holds non-finite numbers.")
-        elif upload.slope is not None:
-            raise InputError("upload.slope should not be there: every client has only its own.")
+            gradient = self.coding.decode(upload.gradient, like)
+            same_names(like, gradient, "upload.gradient")
+            if not finite(tensors_in(gradient)):
+                raise InputError("upload.gradient holds non-finite numbers.")
+        elif upload.gradient is not None:
+            raise InputError("upload.gradient should not be there: every client has only its own.")
         self._train.check(state.base, upload.base)
 
-    def up(self, state: SearchServer, replies: Iterable[Reply[HeadUpload]], turn: Turn) -> SearchServer:
-        """As the base; the slopes are kept for the search, in an order that tells nothing."""
+    def up(self, state: SearchServer, replies: Iterable[Reply[HeadUpload]], context: Context) -> SearchServer:
+        """As the base; the gradients are kept for the search, in an order that tells nothing."""
         fresh: list[Peer] = []
         heads = Mean()
 
         def inner() -> Iterator[Reply[Any]]:
             for reply in replies:
-                fresh.append(Peer(reply.client, turn.round, reply.upload.slope))
-                heads.add(reply.upload.head, reply.examples)
+                fresh.append(Peer(reply.client, context.round, reply.upload.gradient))
+                heads.add(reply.upload.head, reply.samples)
                 yield replace(reply, upload=reply.upload.base)
 
         stream = inner()
-        base = self._train.up(state.base, stream, turn)
+        base = self._train.up(state.base, stream, context)
         for _ in stream:  # a base that does not listen to all
             pass
         if not fresh:
             return state
-        peers = () if self.own_only else self._shuffled([*self._older(state, fresh, turn), *fresh], turn)
+        peers = () if self.own_only else self._shuffled([*self._older(state, fresh, context), *fresh], context)
         met = (*state.met, *(p.client for p in fresh if p.client not in state.met))
         head = heads.value() if self.mean_head else state.head
-        return SearchServer(base, head, peers, self._nearest(peers, state.head), met, (), SlopeTally())
+        return SearchServer(base, head, peers, self._nearest(peers, state.head), met, (), GradientTally())
 
-    def _older(self, state: SearchServer, fresh: list[Peer], turn: Turn) -> list[Peer]:
-        """The slopes of earlier rounds that still count."""
+    def _older(self, state: SearchServer, fresh: list[Peer], context: Context) -> list[Peer]:
+        """The gradients of earlier rounds that still count."""
         now = {p.client for p in fresh}
-        return [p for p in state.peers if p.client not in now and turn.round - p.round <= self.max_age]
+        return [p for p in state.peers if p.client not in now and context.round - p.round <= self.max_age]
 
-    def _shuffled(self, peers: list[Peer], turn: Turn) -> tuple[Peer, ...]:
-        order = torch.randperm(len(peers), generator=turn.seed.fold("peers").torch())
+    def _shuffled(self, peers: list[Peer], context: Context) -> tuple[Peer, ...]:
+        order = torch.randperm(len(peers), generator=context.seed.fold("peers").torch())
         return tuple(peers[i] for i in order.tolist())
 
     def _nearest(self, peers: tuple[Peer, ...], head: Params) -> dict[Any, tuple[int, ...]]:
-        """For each client the ``peers`` slopes of largest cosine with its own, as the server knows them."""
+        """For each client the ``peers`` gradients of largest cosine with its own, as the server knows them."""
         if self.peers is None or not peers:
             return {}
         like = self._sent_part(head)
-        known = [as_matrix(self.coding.decode(p.slope, like)) for p in peers]
+        known = [as_matrix(self.coding.decode(p.gradient, like)) for p in peers]
         found = {}
         for i, peer in enumerate(peers):
             cosines = [cosine_step(g, known[i]) if i != j else 2.0 for j, g in enumerate(known)]
@@ -329,64 +337,70 @@ class HGLS(OnBase):
         return found
 
     def offer(self, state: SearchServer, client_id: ClientId) -> Others:
-        """The slopes, and the new body to search on."""
+        """The gradients, and the new body to search on."""
         base = self._train.down(state.base, client_id) if self.search_base == "aggregated" else None
         chosen = state.chosen.get(client_id, range(len(state.peers)))
-        return Others(base, tuple(state.peers[j].slope for j in chosen))
+        return Others(base, tuple(state.peers[j].gradient for j in chosen))
 
-    def seek(self, download: Others, client: SearchClient, site: Site, turn: Turn) -> tuple[SearchClient, SlopeTally]:
+    def seek(
+        self, download: Others, client: SearchClient, site: Site, context: Context
+    ) -> tuple[SearchClient, GradientTally]:
         """Search; only the head changes."""
         after = replace(client, kept=download.base if self._once else None)
-        if not client.slope:  # it did not train this time
-            return after, SlopeTally()
+        if not client.gradient:  # it did not train this time
+            return after, GradientTally()
         if self.own_only:
-            slopes = [client.slope]
+            gradients = [client.gradient]
         else:
-            slopes = [self.coding.decode(wire, zeros_like(client.slope)) for wire in download.slopes]
+            gradients = [self.coding.decode(wire, zeros_like(client.gradient)) for wire in download.gradients]
         if self.search_base == "aggregated":
             model = self.base.personal_model(download.base, client.base)
         else:
             model = {**client.kept, **client.base.private}
-        found = self._found(model, client.slope, slopes, site, turn)
+        found = self._found(model, client.gradient, gradients, site, context)
         head = as_params(found.head, pick(is_head, model))
-        tally = SlopeTally(found.candidates, found.aligned, found.taken)
+        tally = GradientTally(found.candidates, found.aligned, found.taken)
         return replace(after, base=self._with_head(client.base, head if found.taken else {})), tally
 
-    def _found(self, model: Params, slope: Params, slopes: list[Params], site: Site, turn: Turn) -> Found:
+    def _found(self, model: Params, gradient: Params, gradients: list[Params], site: Site, context: Context) -> Found:
         head = pick(is_head, model)
-        wide = {n: torch.zeros_like(t) for n, t in head.items()}  # a slope without bias leaves the bias alone
-        reference, *candidates = (as_matrix({**wide, **s}) for s in (slope, *slopes))
-        fit, judge = self._rows(model, site, turn)
-        return self.tries(as_matrix(head), reference, candidates, fit, judge, turn.seed.fold("order"))
+        wide = {n: torch.zeros_like(t) for n, t in head.items()}  # a gradient without bias leaves the bias alone
+        reference, *candidates = (as_matrix({**wide, **s}) for s in (gradient, *gradients))
+        fit, judge = self._rows(model, site, context)
+        return self.tries(as_matrix(head), reference, candidates, fit, judge, context.seed.fold("order"))
 
-    def _rows(self, model: Params, site: Site, turn: Turn) -> tuple[FeatureRows, FeatureRows]:
+    def _rows(self, model: Params, site: Site, context: Context) -> tuple[FeatureRows, FeatureRows]:
         """The rows that steps are fitted to, and those that judge."""
         fit = rows_of(self.net, model, site.train)
         if self.accept == "train":
             return fit, fit
         if self.accept == "valid":
             return fit, rows_of(self.net, model, site.valid)
-        order = torch.randperm(len(fit.y), generator=turn.seed.fold("held out").torch())
+        order = torch.randperm(len(fit.y), generator=context.seed.fold("held out").torch())
         apart = int(self.held_out * len(order))
         return FeatureRows(*(t[order[apart:]] for t in fit)), FeatureRows(*(t[order[:apart]] for t in fit))
 
-    def note(self, state: SearchServer, replies: Iterable[Reply[SlopeTally]], turn: Turn) -> SearchServer:
+    def note(self, state: SearchServer, replies: Iterable[Reply[GradientTally]], context: Context) -> SearchServer:
         """Who has been brought the new body, and how the search went."""
         heard = list(replies)
         if not heard:
             return state
         sums = [sum(getattr(r.upload, n) for r in heard) for n in ("candidates", "aligned", "taken")]
-        return replace(state, holders=tuple(r.client for r in heard) if self._once else (), tally=SlopeTally(*sums))
+        return replace(state, holders=tuple(r.client for r in heard) if self._once else (), tally=GradientTally(*sums))
 
     # Numbers
 
     def uncoded(self, message: Any) -> Any:
-        """A message with its slopes as they were before the codec: of their size, without their numbers."""
+        """A message with its gradients as they were before the codec: of their size, without their numbers."""
         if self.coding == plain:
             return message
-        if isinstance(message, HeadUpload) and message.slope is not None:
-            return replace(message, slope=self._size)
-        return replace(message, slopes=(self._size,) * len(message.slopes)) if isinstance(message, Others) else message
+        if isinstance(message, HeadUpload) and message.gradient is not None:
+            return replace(message, gradient=self._size)
+        return (
+            replace(message, gradients=(self._size,) * len(message.gradients))
+            if isinstance(message, Others)
+            else message
+        )
 
     @cached_property
     def _size(self) -> Params:
@@ -394,8 +408,8 @@ class HGLS(OnBase):
         return {n: t.to("meta") for n, t in self._sent_part(head).items()}
 
     def told(self, state: SearchServer) -> Mapping[str, float]:
-        """What the base tells, and of the last search: slopes that clients were given, that pointed their way, and that
-        they took."""
+        """What the base tells, and of the last search: gradients that clients were given, that pointed their way, and
+        that they took."""
         if not isinstance(state, SearchServer):  # the base's, or of a method around this one
             return super().told(state) if self.search == "off" else {}
         told = {f"search_{n}": getattr(state.tally, n) for n in ("candidates", "aligned", "taken")}

@@ -14,16 +14,17 @@ from fedquilt.records.record import record
 
 @record(name="fedquilt.methods.hgls_records:Peer")
 class Peer:
-    """A client's head slope as it travelled, and the round it is of."""
+    """A client's head gradient as it travelled, and the round it is of."""
 
     client: Any
     round: int
-    slope: Any
+    gradient: Any
 
 
 @record(name="fedquilt.methods.hgls_records:Tally")
-class SlopeTally:
-    """Over the clients that searched: slopes they were given, slopes that pointed their way, slopes they took."""
+class GradientTally:
+    """Over the clients that searched: gradients they were given, gradients that pointed their way, gradients they
+    took."""
 
     candidates: Count = 0
     aligned: Count = 0
@@ -32,10 +33,10 @@ class SlopeTally:
 
 @record(name="fedquilt.methods.hgls_records:SearchServer")
 class SearchServer:
-    """The base's state; the mean head, for those who have none; the slopes; and what was found last.
+    """The base's state; the mean head, for those who have none; the gradients; and what was found last.
 
-    ``chosen``: which slopes a client is sent, if not all; ``met``: who has trained; ``holders``: who has already been
-    brought the newest body.
+    ``chosen``: which gradients a client is sent, if not all; ``met``: who has trained; ``holders``: who has already
+    been brought the newest body.
     """
 
     base: Any
@@ -44,15 +45,16 @@ class SearchServer:
     chosen: dict[Any, tuple[int, ...]]
     met: tuple[Any, ...]
     holders: tuple[Any, ...]
-    tally: SlopeTally
+    tally: GradientTally
 
 
 @record(name="fedquilt.methods.hgls_records:SearchClient")
 class SearchClient:
-    """The base's state at the client, its own slope, a body it will need again, and the memory of the slope's codec."""
+    """The base's state at the client, its own gradient, a body it will need again, and the memory of the gradient's
+    codec."""
 
     base: Any
-    slope: Params
+    gradient: Params
     kept: Any
     memory: Any
 
@@ -67,18 +69,18 @@ class Invite:
 
 @record(name="fedquilt.methods.hgls_records:Others")
 class Others:
-    """What the base will send next (None when the search is made on the client's own body), and slopes, unnamed."""
+    """What the base will send next (None when the search is made on the client's own body), and gradients, unnamed."""
 
     base: Any
-    slopes: tuple[Any, ...]
+    gradients: tuple[Any, ...]
 
 
 @record(name="fedquilt.methods.hgls_records:HeadUpload")
 class HeadUpload:
-    """The head ({} if it stays home), its slope as it travels, and the base's upload."""
+    """The head ({} if it stays home), its gradient as it travels, and the base's upload."""
 
     head: Params
-    slope: Any
+    gradient: Any
     base: Any
 
 

@@ -1,4 +1,4 @@
-"""Linear heads that stay with their clients: who may have them, heads as matrices, features of a client's rows."""
+"""Linear heads that stay with their clients: who may have them, heads as matrices, features of a client's samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def with_own_heads(base: Any, method: str) -> Any:
     trips = base.exchanges()
     if len(trips) != 1:
         raise InputError(
-            f"{method} needs a base whose rounds have one trip, but {type(base).__name__} has "
+            f"{method} needs a base whose rounds have one exchange, but {type(base).__name__} has "
             f"{', '.join(e.name for e in trips)}. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
         )
     return _rehomed(base, method)
@@ -47,7 +47,7 @@ def _rehomed(base: Any, method: str) -> Any:
     if not plain or not isinstance(getattr(base, "base", None), OnBase | FedAvg):
         raise InputError(
             f"{method} cannot stand on {type(base).__name__}: its clients do not use the head that they train in its "
-            "trip. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
+            "exchange. Take FedAvg, FedProx, FedRep, SCAFFOLD or a server optimiser."
         )
     return replace(base, base=_rehomed(base.base, method))
 

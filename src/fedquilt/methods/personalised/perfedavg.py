@@ -1,4 +1,4 @@
-"""Per-FedAvg: a global model that is good after one step on a client's own rows."""
+"""Per-FedAvg: a global model that is good after one step on a client's own samples."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def _split(batch: Batch, count: int) -> list[Batch]:
     ]
 
 
-def _slope(value: Tensor, params: Params, names: tuple[str, ...], keep: bool = False) -> Params:
+def _gradient(value: Tensor, params: Params, names: tuple[str, ...], keep: bool = False) -> Params:
     grads = torch.autograd.grad(value, [params[n] for n in names], materialize_grads=True, retain_graph=keep)
     return dict(zip(names, grads, strict=True))
 
 
-def _moved(params: Params, slope: Params, by: float) -> Params:
-    return {**params, **{n: params[n] + by * g for n, g in slope.items()}}
+def _moved(params: Params, gradient: Params, by: float) -> Params:
+    return {**params, **{n: params[n] + by * g for n, g in gradient.items()}}
 
 
 @dataclass(frozen=True)
 class FirstOrder(OnLoss):
-    """f(w - alpha grad f(w; D); D') whose inner slope counts as a constant: its slope is grad f(w'; D').
+    """f(w - alpha grad f(w; D); D') whose inner gradient counts as a constant: its gradient is grad f(w'; D').
 
     The Hessian is left out. D and D' are the two halves of the batch.
     """
@@ -51,13 +51,13 @@ class FirstOrder(OnLoss):
 
     def __call__(self, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         first, second = _split(batch, 2)
-        slope = _slope(self.loss(params, fixed, first), params, self.trainable)
-        return self.loss(_moved(params, slope, -self.alpha), fixed, second)
+        gradient = _gradient(self.loss(params, fixed, first), params, self.trainable)
+        return self.loss(_moved(params, gradient, -self.alpha), fixed, second)
 
 
 @dataclass(frozen=True)
 class HessianFree(FirstOrder):
-    """As :class:`FirstOrder`, with slope grad f(w'; D') - alpha d,
+    """As :class:`FirstOrder`, with gradient grad f(w'; D') - alpha d,
     d = (grad f(w + delta v; D'') - grad f(w - delta v; D'')) / (2 delta) and v = grad f(w'; D').
 
     d stands for the Hessian at w times v. D, D' and D'' are the three thirds of the batch.
@@ -67,22 +67,22 @@ class HessianFree(FirstOrder):
 
     def __call__(self, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
         first, second, third = _split(batch, 3)
-        slope = _slope(self.loss(params, fixed, first), params, self.trainable)
-        value = self.loss(_moved(params, slope, -self.alpha), fixed, second)
-        v = _slope(value, params, self.trainable, keep=True)
+        gradient = _gradient(self.loss(params, fixed, first), params, self.trainable)
+        value = self.loss(_moved(params, gradient, -self.alpha), fixed, second)
+        v = _gradient(value, params, self.trainable, keep=True)
         ahead, behind = (
-            _slope(self.loss(_moved(params, v, by), fixed, third), params, self.trainable)
+            _gradient(self.loss(_moved(params, v, by), fixed, third), params, self.trainable)
             for by in (self.delta, -self.delta)
         )
         bends = [
             ((ahead[n] - behind[n]) / (2 * self.delta) * (params[n] - params[n].detach())).sum() for n in self.trainable
-        ]  # zero, with slope d
+        ]  # zero, with gradient d
         return value - self.alpha * torch.stack(bends).sum()
 
 
 @dataclass(frozen=True, init=False)
 class PerFedAvg(FineTune):
-    """Local steps on F(w) = f(w - alpha grad f(w)); a client uses w - alpha grad f(w), made in a second trip.
+    """Local steps on F(w) = f(w - alpha grad f(w)); a client uses w - alpha grad f(w), made in a second exchange.
 
     This is Per-FedAvg (FO), without second derivatives: see :class:`FirstOrder`.
 
@@ -120,13 +120,13 @@ class PerFedAvg(FineTune):
 
 @dataclass(frozen=True, init=False)
 class PerFedAvgHF(PerFedAvg):
-    """Per-FedAvg with second derivatives by differences of slopes: see :class:`HessianFree`.
+    """Per-FedAvg with second derivatives by differences of gradients: see :class:`HessianFree`.
 
     Args:
         base: How models are averaged; every client counts the same unless ``aggregate`` says otherwise.
         alpha: Learning rate of the step that makes a model a client's own, > 0.
         tune_steps: How many such steps a client makes before it uses the model.
-        delta: How far apart the two slopes are taken, > 0.
+        delta: How far apart the two gradients are taken, > 0.
 
     Reference: Fallah et al., Personalized Federated Learning with Theoretical Guarantees, 2020, algorithm 1.
     """

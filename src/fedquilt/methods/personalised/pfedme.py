@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedquilt.core.allowance import ask
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.holders import Fixed, HasShared
 from fedquilt.core.objective import OnLoss
 from fedquilt.core.params import Params, lerp
@@ -28,7 +28,7 @@ from fedquilt.pieces.aggregators import uniform_mean
 class Moreau(OnLoss):
     """lam/2 |w - theta|^2 with theta = argmin f(theta) + lam/2 |theta - w|^2, found by a few steps from w.
 
-    theta counts as a constant, so that the slope is lam (w - theta), that of the envelope.
+    theta counts as a constant, so that the gradient is lam (w - theta), that of the envelope.
     """
 
     lam: float
@@ -57,10 +57,10 @@ class Moreau(OnLoss):
                 ]
         return {**params, **{n: p.detach() for n, p in zip(names, points, strict=True)}}
 
-    def own(self, base: FedAvg, job: Job, trained: Trained, site: Site, turn: Turn) -> Params:
+    def own(self, base: FedAvg, job: Job, trained: Trained, site: Site, context: Context) -> Params:
         """theta at the model that training ended with, for one more batch."""
         ask(None, self.inner_steps)
-        net, seed = base.net, turn.seed.fold("own")
+        net, seed = base.net, context.seed.fold("own")
         batch = next(site.train.batches(base.batch_size, 1, seed, 1, lone=not net.normalises))
         with seed.ambient():
             return self.solve(net.own(trained.params), job.fixed, batch)
@@ -109,18 +109,18 @@ class PFedMe(OnBase):
         return Owner(self.base.init_client(seed).private, {})
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip, on another loss."""
+        """The base's exchange, on another loss."""
         (train,) = self.base.exchanges()
         return (replace(train.training(objective=self.envelope, finish=self.finish), up=self.up),)
 
-    def finish(self, job: Job, trained: Trained, client: Owner, site: Site, turn: Turn) -> tuple[Owner, Upload]:
+    def finish(self, job: Job, trained: Trained, client: Owner, site: Site, context: Context) -> tuple[Owner, Upload]:
         """Send what w learned, keep theta(w)."""
-        client, upload = self.base.finish(job, trained, client, site, turn)
-        return replace(client, own=self.envelope.own(self.base, job, trained, site, turn)), upload
+        client, upload = self.base.finish(job, trained, client, site, context)
+        return replace(client, own=self.envelope.own(self.base, job, trained, site, context)), upload
 
-    def up(self, state: Server, replies: Iterable[Reply[Upload]], turn: Turn) -> Server:
+    def up(self, state: Server, replies: Iterable[Reply[Upload]], context: Context) -> Server:
         """Step towards the mean of the clients' models."""
-        merged = self.base.aggregate(state.shared, replies, turn)
+        merged = self.base.aggregate(state.shared, replies, context)
         if merged is state.shared:
             return state
         return Server({**merged, **lerp(self.base.trained(state.shared), merged, self.beta)})

@@ -17,7 +17,7 @@ BLOCK = 256  # rows that are embedded at a time
 
 
 def all_rows(site: Site) -> Table:
-    """Every training row of a client, labelled or not; labels are not seen."""
+    """Every training sample of a client, labelled or not; labels are not seen."""
     return site.inputs
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.net import Net
 from fedquilt.core.objective import Objective
 from fedquilt.core.params import Params, Parts, check_change, everything, lerp, nothing, pick, sub
@@ -48,7 +48,8 @@ class Clustering:
         iterations, tolerance, reseed: See :func:`fedquilt.pieces.prototypes.spherical.spherical_kmeans`.
         masked: Whether features are taken under masks as in training, or with every patch visible.
         least: Prototypes of fewer rows are not sent: one of a single row is that image's features.
-        live: From the second visit on, send the prototypes that followed the training instead of clustering anew.
+        live: From the second client update on, send the prototypes that followed the training instead of clustering
+        anew.
         blur: Clipping and noise on what is sent, or None.
     """
 
@@ -189,7 +190,7 @@ class Adapters(OnBase):
         if isinstance(upload, AdapterUpload) and not 0 < upload.rows <= 10**9:
             raise InputError(f"upload: trained on {upload.rows!r} rows.")
 
-    def up(self, state: Anchors, replies: Iterable[Reply[Any]], turn: Turn) -> Anchors:
+    def up(self, state: Anchors, replies: Iterable[Reply[Any]], context: Context) -> Anchors:
         """Average adapters, merge prototypes in ascending client id, move the mean."""
         heard: list[Any] = []
 
@@ -199,32 +200,34 @@ class Adapters(OnBase):
                     replace(reply.upload, **({"delta": {}} if isinstance(reply.upload, AdapterUpload) else {}))
                 )
                 if isinstance(reply.upload, AdapterUpload):
-                    yield replace(reply, examples=reply.upload.rows)
+                    yield replace(reply, samples=reply.upload.rows)
 
-        shared = self.base.aggregate(state.shared, passing(), turn)
+        shared = self.base.aggregate(state.shared, passing(), context)
         if not heard:
             return state
-        if self.server_ema is not None and turn.round > 0:
+        if self.server_ema is not None and context.round > 0:
             shared = lerp(state.shared, shared, self.server_ema)
         arriving = [(upload.prototypes, upload.counts) for upload in heard]
         centre = moved(state.centre, arriving, self.center_keep) if self.center else state.centre
-        bank, arrivals = self.merge(state.bank, [(p - centre.mean, n) for p, n in arriving], turn.round, turn.seed)
+        bank, arrivals = self.merge(
+            state.bank, [(p - centre.mean, n) for p, n in arriving], context.round, context.seed
+        )
         return Anchors(shared, bank, centre, arrivals, state.arrived + arrivals.arrived)
 
     # The clients
 
-    def start(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> Job:
+    def start(self, download: Anchored, client: Keeper, site: Site, context: Context) -> Job:
         """Begin from the shared adapters, with one's own prototypes and optimiser's memory."""
         own = {OWN: self._seen_from(download.centre, client.prototypes), NOVEL: client.novel, TOLD: torch.zeros(4)}
-        fixed = {"start": download.shared, "bank": download.bank, "centre": download.centre, "seed": turn.seed.value}
+        fixed = {"start": download.shared, "bank": download.bank, "centre": download.centre, "seed": context.seed.value}
         return Job(params={**download.shared, **client.private, **own}, fixed=fixed, memory=client.memory)
 
     def finish(
-        self, job: Job, trained: Trained, client: Keeper, site: Site, turn: Turn
+        self, job: Job, trained: Trained, client: Keeper, site: Site, context: Context
     ) -> tuple[Keeper, AdapterUpload]:
         """Cluster the features of all rows, keep what is one's own, send the rest."""
         model = {n: trained.params[n] for n in self.net.names}
-        own, seen = self._seen(model, trained.params[OWN], job.fixed["centre"], site, turn)
+        own, seen = self._seen(model, trained.params[OWN], job.fixed["centre"], site, context)
         mae, pull, steps, followed = trained.params[TOLD].tolist()
         kept = Keeper(
             pick(self.base.parts.private, model),
@@ -237,10 +240,10 @@ class Adapters(OnBase):
         delta = sub(pick(self.base.parts.shared, model), job.fixed["start"])
         return kept, AdapterUpload(delta, seen.prototypes, seen.counts, len(all_rows(site)))
 
-    def look(self, download: Anchored, client: Keeper, site: Site, turn: Turn) -> tuple[Keeper, PrototypeUpload]:
+    def look(self, download: Anchored, client: Keeper, site: Site, context: Context) -> tuple[Keeper, PrototypeUpload]:
         """Cluster the features of all rows before training on them."""
         model, before = self.personal_model(download, client), self._seen_from(download.centre, client.prototypes)
-        own, seen = self._seen(model, before, download.centre, site, turn)
+        own, seen = self._seen(model, before, download.centre, site, context)
         return replace(client, prototypes=own), seen
 
     def _seen_from(self, centre: Tensor, prototypes: Tensor) -> Tensor:
@@ -248,22 +251,22 @@ class Adapters(OnBase):
         return normalize(prototypes - centre, dim=1) if self.center else prototypes
 
     def _seen(
-        self, model: Params, own: Tensor, centre: Tensor, site: Site, turn: Turn
+        self, model: Params, own: Tensor, centre: Tensor, site: Site, context: Context
     ) -> tuple[Tensor, PrototypeUpload]:
         """(the client's prototypes from now on, what it shows of its rows); ``own`` are the directions up to now."""
         rule = self.clustering
         if not rule.k:
             return own, PrototypeUpload(own[:0], torch.zeros(0, dtype=torch.int64))
-        masks = turn.seed.fold("masks") if rule.masked else None
+        masks = context.seed.fold("masks") if rule.masked else None
         raw = features(self.net, model, all_rows(site), masks)
         live = rule.live and len(own) > 0
-        own, labels = rule.found(raw - centre, own, turn.seed.fold("prototypes"))
+        own, labels = rule.found(raw - centre, own, context.seed.fold("prototypes"))
         counts = torch.bincount(labels, minlength=len(own))
         if self.center:  # as they are: means of rows, or, where there are none or they followed, a typical length
             means = torch.zeros_like(own).index_add_(0, labels, raw) / counts.clamp(min=1)[:, None]
             far = centre + (raw - centre).norm(dim=1).mean() * own
             own = far if live else torch.where(counts[:, None] > 0, means, far)
-        shown, counts = rule.shown(own, counts, turn.seed.fold("shown"))
+        shown, counts = rule.shown(own, counts, context.seed.fold("shown"))
         return own, PrototypeUpload(shown, counts)
 
     # What is asked of the result
@@ -330,10 +333,10 @@ class PODFCSSV(Adapters):
         shuffle: The bank takes a round's prototypes in an order drawn from the seed, instead of by client.
         novelty_size: If set, so many rows that are near no prototype are collected, and become prototypes of their own.
         novelty_k: How many prototypes are made of them.
-        live_prototypes: From the second visit on, send the prototypes that followed the training instead of clustering
-            anew.
-        bootstrap_every: If set, every so many rounds (those of a task) one more trip brings prototypes of the new data
-            into the bank before anybody trains on them.
+        live_prototypes: From the second client update on, send the prototypes that followed the training instead of
+            clustering anew.
+        bootstrap_every: If set, every so many rounds (those of a task) one more exchange brings prototypes of the new
+            data into the bank before anybody trains on them.
         server_ema: If set, from the second round on w <- (1 - e) w + e mean instead of the mean.
         min_cluster: Prototypes of fewer rows are not sent: one of a single row is that image's features.
         prototype_clip: The greatest length of a prototype that is sent with noise, > 0.

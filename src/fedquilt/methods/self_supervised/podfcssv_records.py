@@ -34,8 +34,8 @@ class Keeper:
     """A client's state, kept from round to round and from task to task.
 
     Its own adapters, if they are not shared ({} otherwise); its prototypes, as they are sent; rows near none of them;
-    the optimiser's memory; and of the last visit the mean losses (reconstruction, anchoring) and how many rows moved a
-    prototype.
+    the optimiser's memory; and of the last client update the mean losses (reconstruction, anchoring) and how many rows
+    moved a prototype.
     """
 
     private: Params

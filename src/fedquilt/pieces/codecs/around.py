@@ -124,22 +124,24 @@ def _parts(wire: object, depth: int) -> list[object]:
         found.append(parts)
         return parts
 
-    swap(wire, _is_coded, lambda coded: _visit(coded, depth, look))
+    swap(wire, _is_coded, lambda coded: _client_update(coded, depth, look))
     return found
 
 
 def _with_parts(wire: object, depth: int, new: list[object]) -> object:
     """The same with other things in them."""
     given = iter(new)
-    return swap(wire, _is_coded, lambda coded: _visit(coded, depth, lambda parts: next(given)))
+    return swap(wire, _is_coded, lambda coded: _client_update(coded, depth, lambda parts: next(given)))
 
 
-def _visit(coded: Coded, depth: int, change: Callable[[Any], Any]) -> Coded:
+def _client_update(coded: Coded, depth: int, change: Callable[[Any], Any]) -> Coded:
     if depth == 1:
         return replace(coded, parts=change(coded.parts))
     return replace(
         coded,
-        parts=tuple(swap(part, _is_coded, lambda inner: _visit(inner, depth - 1, change)) for part in coded.parts),
+        parts=tuple(
+            swap(part, _is_coded, lambda inner: _client_update(inner, depth - 1, change)) for part in coded.parts
+        ),
     )
 
 

@@ -79,7 +79,7 @@ class on:
 
 @dataclass(frozen=True)
 class together:
-    """Several codecs, each on a field of its own: ``together(on("delta", half()), on("slope", hgc()))``."""
+    """Several codecs, each on a field of its own: ``together(on("delta", half()), on("gradient", hgc()))``."""
 
     codecs: tuple[on, ...]
 

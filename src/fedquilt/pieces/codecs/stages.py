@@ -147,7 +147,7 @@ def _first_negative(signs: Bits) -> Whole:
     """Of each column the first row whose sign is 0, or how many rows there are."""
     rows, columns = signs.shape
     first = np.full(columns, rows, dtype=np.int32)
-    negative = np.flatnonzero(signs.reshape(-1) == 0)[::-1]  # from the last row up: the first one has the last word
+    negative = np.flatnonzero(signs.reshape(-1) == 0)[::-1]  # from the last row up: the first one has the last message
     first[negative % max(columns, 1)] = negative // max(columns, 1)
     return first
 

@@ -13,20 +13,20 @@ def stitch(
     per: Per = "all",
     count: Counted = "mask",
     conflicts: Conflicts = "mean",
-    by_examples: bool = False,
+    by_samples: bool = False,
 ) -> merging:
     """The masked mean; whole changes travel, and the server chooses. See :class:`Stitch`."""
-    return merging(Stitch(keep, per, count, conflicts), by_examples)
+    return merging(Stitch(keep, per, count, conflicts), by_samples)
 
 
-def ties(keep: float = 0.2, scale: float = 1.0, per: Per = "all", by_examples: bool = False) -> merging:
+def ties(keep: float = 0.2, scale: float = 1.0, per: Per = "all", by_samples: bool = False) -> merging:
     """TIES. See :class:`Ties`."""
-    return merging(Ties(keep, scale, per), by_examples)
+    return merging(Ties(keep, scale, per), by_samples)
 
 
-def dare(drop: float = 0.9, by_examples: bool = False) -> merging:
+def dare(drop: float = 0.9, by_samples: bool = False) -> merging:
     """DARE, then the mean. See :class:`Dare`."""
-    return merging(Dare(drop), by_examples)
+    return merging(Dare(drop), by_samples)
 
 
 def task_arithmetic(scale: float = 0.4) -> merging:

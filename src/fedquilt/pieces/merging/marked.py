@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Mean, Names, Params, is_weight
 from fedquilt.core.select import chosen
@@ -35,7 +35,7 @@ class stitch_marked:
 
     count: Counted = "mask"
     conflicts: Conflicts = "mean"
-    by_examples: bool = False
+    by_samples: bool = False
     divide: Divide = "votes"
     only: Names = is_weight
 
@@ -45,14 +45,14 @@ class stitch_marked:
         if self.divide == "clients" and self.conflicts != "mean":
             raise InputError(f"conflicts = {self.conflicts!r} divides by votes; divide = 'clients' needs 'mean'.")
 
-    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
         floats = [n for n, t in current.items() if t.is_floating_point()]
         weights = [n for n in floats if self.only(n)]
         others = [n for n in floats if not self.only(n)]
         changes, statistics = _Changes(self, {n: current[n] for n in weights}), Mean()
         for reply in replies:
             delta = reply.upload.delta
-            changes.add({n: delta[n] for n in weights}, float(reply.examples) if self.by_examples else 1.0)
+            changes.add({n: delta[n] for n in weights}, float(reply.samples) if self.by_samples else 1.0)
             statistics.add({n: delta[n] for n in others}, 1)
         if not statistics.weight:
             return current

@@ -58,7 +58,7 @@ def greedy_soup(models: Sequence[Params], score: Callable[[Params], float]) -> t
 
     Args:
         models: Whole models.
-        score: On validation rows; more is better.
+        score: On validation samples; more is better.
 
     Returns:
         The soup, the places of its models in the order they went in, and its score.

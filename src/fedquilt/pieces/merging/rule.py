@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedquilt.core.exchange import Reply, Turn
+from fedquilt.core.exchange import Context, Reply
 from fedquilt.core.holders import HasDelta
 from fedquilt.core.params import Params, is_weight
 from fedquilt.core.seed import Seed
@@ -198,13 +198,13 @@ class merging:
     """
 
     rule: Rule
-    by_examples: bool = False
+    by_samples: bool = False
 
-    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], turn: Turn) -> Params:
+    def __call__(self, current: Params, replies: Iterable[Reply[HasDelta]], context: Context) -> Params:
         heard = list(replies)
         if not heard:
             return current
-        weights = [float(r.examples) if self.by_examples else 1.0 for r in heard]
+        weights = [float(r.samples) if self.by_samples else 1.0 for r in heard]
         names = weights_of({n: t.dtype for n, t in current.items()})
-        work = Work(current, [r.upload.delta for r in heard], names, weights, turn.seed.fold("merge"), MergeReport())
+        work = Work(current, [r.upload.delta for r in heard], names, weights, context.seed.fold("merge"), MergeReport())
         return dict(merged(self.rule, work))

@@ -21,8 +21,8 @@ class TrainedMask:
     """Find S that makes loss(theta + sigmoid(S) * delta) + l1 |sigmoid(S)| small; the mask is sigmoid(S) > 1/2.
 
     S starts at +5 for the largest ``keep`` of the changes and at -5 elsewhere. A step is
-    S <- S - (lr * slope * delta + l1) * sigmoid'(S): the loss has a learning rate of its own, because slopes times
-    changes are tiny where the penalty's slope is 1.
+    S <- S - (lr * gradient * delta + l1) * sigmoid'(S): the loss has a learning rate of its own, because gradients
+    times changes are tiny where the penalty's gradient is 1.
 
     Args:
         shots: Rows of each class that are used, at most.
@@ -70,9 +70,9 @@ class TrainedMask:
             share = {n: torch.sigmoid(t) for n, t in s.items()}
             whole = {**start, **add({n: start[n] for n in delta}, {n: share[n] * delta[n] for n in delta})}
             weights = [whole[n].requires_grad_() for n in delta]
-            slopes = torch.autograd.grad(loss(whole, batch), weights, materialize_grads=True)
-            for (name, change), slope in zip(delta.items(), slopes, strict=True):
-                s[name] = s[name] - (self.lr * slope * change + self.l1) * share[name] * (1 - share[name])
+            gradients = torch.autograd.grad(loss(whole, batch), weights, materialize_grads=True)
+            for (name, change), gradient in zip(delta.items(), gradients, strict=True):
+                s[name] = s[name] - (self.lr * gradient * change + self.l1) * share[name] * (1 - share[name])
         return {n: t > 0 for n, t in s.items()}
 
 

@@ -103,7 +103,7 @@ def _groups(
 SURE = (
     column("method", "method"),
     column("client", "client"),
-    column("rows", "test rows", "number", digits=0),
+    column("rows", "test samples", "number", digits=0),
     column("rarest", "of its rarest class", "number", digits=0, help="rows of the class that the client has fewest of"),
 )
 MOST_SURE = 1000  # lines
@@ -120,7 +120,7 @@ def sureness(found: Gathered) -> Panel | None:
     few = "" if len(rows) <= MOST_SURE else f" The lowest {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
     seeds = len(next(iter(found.begun.values())))
     note = (
-        "Equal scores need not be equally well known: intervals are of the client's own test rows, "
+        "Equal scores need not be equally well known: intervals are of the client's own test samples, "
         f"{'in the first seed, ' if seeds > 1 else ''}at the round that validation chose.{few}"
     )
     block = table("sureness", columns, rows[:MOST_SURE], filter=True, fold="Every client, the lowest accuracy first")
@@ -226,7 +226,7 @@ def curves(found: Gathered) -> Panel | None:
     note = "Lines are means over seeds at rounds that every seed has."
     if not found.sweep:
         how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))
-        note += f" Curves are of test rows and chose nothing: the table shows the {how}."
+        note += f" Curves are of test samples and chose nothing: the table shows the {how}."
     return Panel("Curves", "curves", "Over rounds, traffic and time", [_lines(found, series)], note)
 
 

@@ -25,7 +25,7 @@ def tails(found: Gathered) -> Panel | None:
     lines: list[Block] = []
     for view in found.views:
         scored = next((s for name in TAILS if (s := read_json(view.folder / name))), {})
-        for where, modes in (("common test set", scored.get("global", {})), ("clients, own rows", _plain(scored))):
+        for where, modes in (("common test set", scored.get("global", {})), ("clients, own samples", _plain(scored))):
             rows += [{**found.named(view), "where": where, "mode": mode, **_tiers(one)} for mode, one in modes.items()]
         if scored.get("global"):
             lines.append({"keys": {"method": view.label, "seed": str(view.seed)}, "bars": _by_class(scored)})
@@ -47,7 +47,7 @@ def tails(found: Gathered) -> Panel | None:
             chart(
                 "bars",
                 "classes",
-                "Share right by class (training rows), most frequent first",
+                "Share right by class (training samples), most frequent first",
                 variants=lines,
                 x_name="share right",
                 grouped=True,
@@ -58,7 +58,7 @@ def tails(found: Gathered) -> Panel | None:
         "tails",
         "Head, middle and tail",
         blocks,
-        "Tiers by share of training rows: the classes that hold 75 % of them are the head, those beyond 95 % the tail.",
+        "Tiers by share of training samples: the classes that hold 75 % of them are the head, those beyond 95 % the tail.",
     )
 
 

@@ -54,7 +54,7 @@ def _task(found: Gathered, place: int, task: Row, several: bool) -> Row:
     groups = [found.groups.get(c) for c in clients] if found.groups else None
     return {
         "keys": {"task": str(place)} if several else {},
-        "name": "training rows",
+        "name": "training samples",
         "values": task["labels"],
         "x": [str(c) for c in range(found.federation["classes"])],
         "y": [str(c) for c in clients],
@@ -67,7 +67,7 @@ def _facts(found: Gathered, task: Row) -> list[tuple[str, str, str]]:
     far = measures["label_distance"]
     items = [
         ("clients", str(len(rows)), f"{len(set(found.groups.values()))} planted groups" if found.groups else ""),
-        ("training rows", f"{rows.sum():,}", f"{rows.min()} to {rows.max()} per client"),
+        ("training samples", f"{rows.sum():,}", f"{rows.min()} to {rows.max()} per client"),
         ("classes", str(found.federation["classes"]), f"imbalance factor {measures['imbalance_factor']:.3g}"),
         ("size Gini", f"{measures['size_gini']:.3f}", "0: equal sizes"),
     ]
@@ -90,7 +90,7 @@ def runs(found: Gathered) -> Panel | None:
             "chosen round",
             "number",
             digits=0,
-            help="by validation accuracy; without validation rows, the last one scored",
+            help="by validation accuracy; without validation samples, the last one scored",
         ),
         *([] if found.sweep else [column("accuracy", "accuracy", "percent")]),  # nobody shall choose by test scores
         column("megabytes", "MB", "number", digits=2),

@@ -23,7 +23,7 @@ def headline(found: Gathered) -> Panel | None:
     if any(view.config.get("output", {}).get("withhold_test") for view in found.views):
         said = [
             "The test scores of this run are withheld (output.withhold_test): it is a point of a sweep, which "
-            "chooses on validation rows and then tells those of the chosen point."
+            "chooses on validation samples and then tells those of the chosen point."
         ]
     blocks: list[Block] = [text(*said, tone="lead")]
     if summary:
@@ -110,7 +110,7 @@ def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str,
     cards = [_best(found, best["method"], won), (kind, _percent(best[measure]), sure)]
     if best["worst10"] is not None:
         half = best["worst10_both_half_95"]
-        sure = "" if half is None else f"± {100 * half:.1f} over seeds and test rows; "
+        sure = "" if half is None else f"± {100 * half:.1f} over seeds and test samples; "
         cards.append(("worst tenth of clients", _percent(best["worst10"]), f"{sure}mean accuracy of the lowest 10 %"))
     if measure == "accuracy" and best["common_accuracy"] is not None:
         cards.append(("common test set", _percent(best["common_accuracy"]), "its global model, on nobody's rows"))
@@ -173,7 +173,7 @@ BESIDE = (
         "best test round",
         "percent",
         group="curve",
-        help="chosen on test rows, so it promises too much; beside the accuracy, never instead of it",
+        help="chosen on test samples, so it promises too much; beside the accuracy, never instead of it",
     ),
     column(
         "area_under_curve",
@@ -331,7 +331,7 @@ def tests(found: Gathered) -> Panel | None:
     )
     if summary["measure"] != "accuracy":
         note = (
-            "Clients have no test rows of their own, so the verdict rests on the paired t-test over seeds, on one "
+            "Clients have no test samples of their own, so the verdict rests on the paired t-test over seeds, on one "
             "common test set."
         )
     return Panel(TAB, "tests", "Is the difference real?", [table("tests", columns, rows), more], note)

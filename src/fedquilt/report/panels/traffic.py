@@ -27,7 +27,7 @@ def ledger(found: Gathered) -> Panel | None:
         {**row, **found.named(v), "client": str(row["client"])}
         for group in found.begun.values()
         for v in group
-        for row in v.rows("ledger.jsonl")
+        for row in v.rows("dropped.jsonl")
     ]
     if not rows:
         return Panel("Ledger", "ledger", "Quarantine", [text("Every reply was taken: none was left out.")])
@@ -268,7 +268,7 @@ def _virtual(view: RunView, rows: Rows) -> dict[str, float]:
 
 
 def _work(view: RunView, rows: Rows) -> dict[str, float]:
-    return _sums(view.rows("metrics/visits.jsonl"), lambda row: row["exchange"], "seconds")
+    return _sums(view.rows("metrics/client_updates.jsonl"), lambda row: row["exchange"], "seconds")
 
 
 def _sums(rows: Rows, name: Callable[[Mapping[str, JSON]], str], key: str) -> dict[str, float]:

@@ -76,10 +76,10 @@ def costs_to(
     return costs
 
 
-def joules_by_round(visits: Rows) -> dict[int, float] | None:
-    """The joules of clients' work in each round, from metrics/visits.jsonl; None if they were not measured."""
+def joules_by_round(updates: Rows) -> dict[int, float] | None:
+    """The joules of clients' work in each round, from metrics/client_updates.jsonl; None if they were not measured."""
     found: dict[int, float] = {}
-    for row in visits:
+    for row in updates:
         if row.get("joules") is None:
             return None
         found[row["round"]] = found.get(row["round"], 0.0) + row["joules"]
@@ -98,8 +98,8 @@ def area_under(rows: Rows, name: str = "test_accuracy") -> float:
 
 
 def best_test_round(rows: Rows) -> tuple[int, float] | None:
-    """The scored round with the highest test accuracy, and that accuracy: chosen on test rows, so it promises too much.
-    For showing beside what validation chose, under this name."""
+    """The scored round with the highest test accuracy, and that accuracy: chosen on test samples, so it promises too
+    much. For showing beside what validation chose, under this name."""
     scored = [row for row in rows if row.get("test_accuracy") is not None]
     if not scored:
         return None

@@ -68,7 +68,7 @@ every_codec = pytest.mark.parametrize("codec", MATRIX_CODECS + STAGED, ids=repr)
 @record
 class Upload:
     delta: Any
-    slope: Any = None
+    gradient: Any = None
     count: int = 0
 
 
@@ -97,7 +97,7 @@ def legal(codec: Any, matrix: Tensor) -> bool:
 
 @every_codec
 @given(matrices())
-@settings(max_examples=40, deadline=None)
+@settings(max_samples=40, deadline=None)
 def test_sizes_and_bit_exact_decoding(codec, matrix):
     """The part has the size of the formula; after a real frame it decodes to the very same matrix, again and again."""
     if not legal(codec, matrix):
@@ -234,15 +234,15 @@ def test_a_layer_is_one_matrix_with_the_bias_as_its_last_column():
 
 
 def test_only_the_field_is_coded():
-    wire, _ = on("slope", sign()).encode(Upload(PARAMS, HEAD, 5), None, None, Seed(0))
+    wire, _ = on("gradient", sign()).encode(Upload(PARAMS, HEAD, 5), None, None, Seed(0))
     assert wire.delta is PARAMS
-    assert isinstance(wire.slope, Coded)
-    nested = on("a.slope", sign()).encode({"a": Upload(PARAMS, HEAD), "b": 1}, None, None, Seed(0))[0]
-    assert isinstance(nested["a"].slope, Coded)
-    two = together(on("delta", half()), on("slope", error_feedback(top_k(0.5))))
+    assert isinstance(wire.gradient, Coded)
+    nested = on("a.gradient", sign()).encode({"a": Upload(PARAMS, HEAD), "b": 1}, None, None, Seed(0))[0]
+    assert isinstance(nested["a"].gradient, Coded)
+    two = together(on("delta", half()), on("gradient", error_feedback(top_k(0.5))))
     for found in frames(two, Upload(PARAMS, HEAD, 5), None):
         assert torch.allclose(found.delta["a.weight"], PARAMS["a.weight"], atol=1e-2)
-        assert sum(int((t == 0).sum()) for t in found.slope.values()) >= 7
+        assert sum(int((t == 0).sum()) for t in found.gradient.values()) >= 7
 
 
 def test_error_feedback_sends_everything_in_the_end():
@@ -268,7 +268,7 @@ def test_another_process_can_build_it(codec):
 @pytest.mark.parametrize(
     ("codec", "message"),
     [
-        (on("slop", hgc()), "no field 'slop' in Upload; it has delta, slope, count"),
+        (on("slop", hgc()), "no field 'slop' in Upload; it has delta, gradient, count"),
         (on("count", hgc()), "hgc codes matrices, but there is no float32 tensor in a value of type int"),
         (on("count.x", hgc()), "no field 'x' in int; it has no fields"),
         (chain(hgc(), half()), "half codes matrices, but there is no float32 tensor"),

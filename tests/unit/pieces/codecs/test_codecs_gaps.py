@@ -1,4 +1,4 @@
-"""The lossless stage of gaps: by hand, there and back, close to the arithmetic coder, and safe from strangers."""
+"""The lossless stage of gaps: by hand, there and back, close to the arithmetic coder, and safe from new clients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CODECS = [hgc(lossless="gaps"), hgc_rc(lossless="gaps"), hgc_rc(lossless="gaps",
 each = pytest.mark.parametrize("codec", CODECS, ids=repr)
 
 
-def slope(rows: int = 12, columns: int = 40, examples: int = 6, present: int = 4) -> Tensor:
+def gradient(rows: int = 12, columns: int = 40, samples: int = 6, present: int = 4) -> Tensor:
     """A head gradient after ReLU: rows of absent classes are all positive, some columns are dead."""
     draw = Seed(rows).torch()
-    features = torch.randn(examples, columns, generator=draw).relu()
+    features = torch.randn(samples, columns, generator=draw).relu()
     features[:, ::7] = 0
-    wrong = torch.softmax(torch.randn(examples, rows, generator=draw), 1)
-    wrong[torch.arange(examples), torch.arange(examples) % present] -= 1
-    return wrong.t() @ features / examples
+    wrong = torch.softmax(torch.randn(samples, rows, generator=draw), 1)
+    wrong[torch.arange(samples), torch.arange(samples) % present] -= 1
+    return wrong.t() @ features / samples
 
 
 def part_of(codec: Any, matrix: Tensor) -> bytes:
@@ -48,7 +48,7 @@ def test_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.floats(0, 1)), max_size=8), st.integers(0, 2**32 - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_samples=80, deadline=None)
 def test_runs_come_back(made: list[tuple[int, float]], seed: int) -> None:
     draw = np.random.default_rng(seed)
     pieces = [(draw.random(length) < share).astype(np.uint8) for length, share in made]
@@ -62,7 +62,7 @@ def test_runs_come_back(made: list[tuple[int, float]], seed: int) -> None:
 
 @each
 def test_matrices_come_back_and_are_smaller(codec: Any) -> None:
-    matrix = slope()
+    matrix = gradient()
     part, plain = part_of(codec, matrix), type(codec)(**{**vars(codec), "lossless": "none"})
     assert len(part) < len(plain.code(matrix, Seed(0))[0])
     assert torch.equal(codec.restore(part, 12, 40), plain.restore(plain.code(matrix, Seed(0))[0], 12, 40))
@@ -71,7 +71,7 @@ def test_matrices_come_back_and_are_smaller(codec: Any) -> None:
 @pytest.mark.parametrize("kind", [hgc, hgc_rc])
 def test_close_to_the_arithmetic_coder(kind: Any) -> None:
     """Within a tenth of its bytes for a head of 10 x 513 and one of 100 x 513."""
-    for matrix in (slope(10, 513, 10, 5), slope(100, 513, 10, 8)):
+    for matrix in (gradient(10, 513, 10, 5), gradient(100, 513, 10, 8)):
         best = len(kind(lossless="adaptive").code(matrix, Seed(0))[0])
         assert len(part_of(kind(lossless="gaps"), matrix)) <= 1.1 * best + 4
         assert len(kind(lossless="smallest").code(matrix, Seed(0))[0]) <= best
@@ -79,7 +79,7 @@ def test_close_to_the_arithmetic_coder(kind: Any) -> None:
 
 @each
 def test_truncated_and_longer_messages_are_refused(codec: Any) -> None:
-    part = part_of(codec, slope())
+    part = part_of(codec, gradient())
     for wrong in [part[:n] for n in range(len(part))] + [part + b"\0", part + b"\1", part + part]:
         with pytest.raises(FrameError):
             codec.restore(wrong, 12, 40)
@@ -87,9 +87,9 @@ def test_truncated_and_longer_messages_are_refused(codec: Any) -> None:
 
 @each
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_samples=150, deadline=None)
 def test_damage_is_refused_or_gives_a_finite_matrix(codec: Any, data: Any) -> None:
-    part = bytearray(part_of(codec, slope()))
+    part = bytearray(part_of(codec, gradient()))
     for _ in range(data.draw(st.integers(1, 4))):
         part[data.draw(st.integers(5, len(part) - 1))] = data.draw(st.integers(0, 255))
     for wrong in (bytes(part), bytes(part[:5]) + data.draw(st.binary(max_size=60))):

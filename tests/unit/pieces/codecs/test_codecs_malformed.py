@@ -1,4 +1,5 @@
-"""Coded messages from strangers are refused with a reason, or give tensors of the right shape; nothing else happens."""
+"""Coded messages from new clients are refused with a reason, or give tensors of the right shape; nothing else
+happens."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_another_shape_is_refused(codec, shape):
 
 @as_bytes
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_samples=60, deadline=None)
 def test_any_bytes_are_refused_or_give_a_finite_matrix(codec, data):
     part = bytearray(part_of(codec))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -176,7 +177,7 @@ def test_a_deflated_bomb_is_cut_short():
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=400), st.integers(0, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_samples=200, deadline=None)
 def test_the_arithmetic_coder_gives_back_every_bit(pairs, flip):
     bits = np.array([b ^ flip for b, _ in pairs], dtype=np.uint8)
     contexts = np.array([c for _, c in pairs], dtype=np.int64)

@@ -43,9 +43,9 @@ def hapt(folder: Path, window: int = 128, step: int = 128) -> Arrays:
     """HAPT: x [n, 6, window] (acceleration in g, angular velocity in rad/s), six activities, ``user`` the person.
 
     Windows begin every ``step`` samples within each labelled stretch; none crosses its ends. They do not overlap by
-    default: a client's test rows are drawn at random, and a window that shares half its samples with a training window
-    is no test (the published sets overlap by half, but test on other people). The postural transitions (activities 7
-    to 12) are left out. There is no test set of its own. The readme does not say where samples begin to
+    default: a client's test samples are drawn at random, and a window that shares half its samples with a training
+    window is no test (the published sets overlap by half, but test on other people). The postural transitions
+    (activities 7 to 12) are left out. There is no test set of its own. The readme does not say where samples begin to
     count; stretches are read as counted from 1, both ends included.
     """
     where = locate(folder, "RawData/labels.txt", "labels.txt")

@@ -51,8 +51,8 @@ def shakespeare_roles(folder: Path, step: int = WINDOW) -> Arrays:
 
     The speeches of a role are one text, in which every run of blanks and line ends is one blank. A window of 80
     characters begins every ``step`` characters, and the character after it is the label; LEAF's characters. Windows do
-    not overlap by default, because test rows are drawn from the same text. A role with fewer than 81 characters gives
-    no window.
+    not overlap by default, because test samples are drawn from the same text. A role with fewer than 81 characters
+    gives no window.
     """
     if step < 1:
         raise InputError(f"step must be 1 or more, got {step}.")

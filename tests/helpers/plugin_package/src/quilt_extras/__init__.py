@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fedquilt import Exchange, FedAvg, OnBase, Turn
+from fedquilt import Context, Exchange, FedAvg, OnBase
 from fedquilt.data import Arrays
 from fedquilt.engines.local import Local
 
@@ -23,13 +23,13 @@ class Damped(OnBase):
     step: float = 0.5
 
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The base's trip with another end."""
+        """The base's exchange with another end."""
         (train,) = self.base.exchanges()
         return (replace(train, up=self.up),)
 
-    def up(self, state, replies, turn: Turn):
+    def up(self, state, replies, context: Context):
         """w <- w + step (average - w)."""
-        after = self.base.up(state, replies, turn)
+        after = self.base.up(state, replies, context)
         shared = {n: torch.lerp(w, after.shared[n], self.step) for n, w in state.shared.items()}
         return replace(after, shared=shared)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedquilt.core.exchange import Exchange, Reply, Turn
+from fedquilt.core.exchange import Context, Exchange, Reply
 from fedquilt.core.params import finite
 from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import FedquiltError, InputError, RoundError
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from fedquilt.rounds.rounds import Rounds
 
 HELD = 64 * 2**20  # bytes of replies that are held until the server has taken them
-MOST_EXAMPLES = 10**9
+MOST_SAMPLES = 10**9
 _LONGEST = 500  # characters of a reason
 
 Replies = Iterator[Reply]
 
 
-class Trip:
+class ExchangeRun:
     """An exchange as it is played in a round.
 
     Replies stream into ``up`` and are let go. A few of them, as long as they are small, are also held: should ``up``
@@ -103,8 +103,8 @@ class Trip:
         rounds, meter, name = self.rounds, self.meter, self.exchange.name
         sender, left_out = rounds.sender(self.exchange), self.log.left_out
         asked = [c for c in self.cohort if c not in left_out]
-        visits = rounds.engine.visits(asked, partial(self._task, sender))
-        for count, (client, outcome) in enumerate(meter.during(name, "train", visits), 1):
+        updates = rounds.engine.updates(asked, partial(self._task, sender))
+        for count, (client, outcome) in enumerate(meter.during(name, "train", updates), 1):
             before = meter.to(name, "upload")
             reply = self._receive(client, sender.done(client), outcome)
             if rounds.stepped is not None:
@@ -140,11 +140,11 @@ class Trip:
         if outcome.slot is not None:
             rounds.slots.put(client, outcome.slot)
         notes = (outcome.steps, outcome.loss, outcome.before, outcome.after)
-        seconds, examples = outcome.seconds, wire.examples
-        log.visits.append(
-            ClientUpdate(exchange.name, client, sent.load, load, seconds, examples, *notes, trip=self.place)
+        seconds, samples = outcome.seconds, wire.samples
+        log.updates.append(
+            ClientUpdate(exchange.name, client, sent.load, load, seconds, samples, *notes, trip=self.place)
         )
-        return Reply(client, wire.examples, upload)
+        return Reply(client, wire.samples, upload)
 
     # What the server makes of them
 
@@ -170,7 +170,7 @@ class Trip:
         """What ``up`` makes of replies, once its scale is checked."""
         rounds, exchange = self.rounds, self.exchange
         seed = again_folded(rounds.seed.fold("up", exchange.name, rounds.done), self.again)
-        state = exchange.up(rounds.state, replies, Turn(rounds.done, None, seed, len(rounds.source.ids)))
+        state = exchange.up(rounds.state, replies, Context(rounds.done, None, seed, len(rounds.source.ids)))
         for _ in replies:  # a server that does not listen must not stop the work
             pass
         rounds.scale.check(state)
@@ -185,9 +185,9 @@ class Trip:
 
     def _once_more(self) -> Replies:
         """The clients are asked again, and begin from the same states."""
-        for visit in self.log.of(self.place):
-            self.rounds.slots.back(visit.client)
-        self.log.visits = [v for v in self.log.visits if v.trip != self.place]
+        for update in self.log.of(self.place):
+            self.rounds.slots.back(update.client)
+        self.log.updates = [v for v in self.log.updates if v.trip != self.place]
         yield from self._coming()
 
     def _holding(self, replies: Replies) -> Replies:
@@ -201,7 +201,7 @@ class Trip:
             yield reply
 
     def _leave_out(self, client: ClientId, reason: str) -> None:
-        """The server cannot take this client's reply: its visit does not count."""
+        """The server cannot take this client's reply: its client update does not count."""
         self.log.leave_out(next(v for v in self.log.of(self.place) if v.client == client), reason)
         self.rounds.slots.back(client)
 
@@ -239,10 +239,10 @@ def received(
     wire = unpack(outcome.upload, limits=limits)
     if not isinstance(wire, Wire):
         raise ValueError("malformed: not an upload")
-    if type(wire.examples) is not int or not 0 < wire.examples <= MOST_EXAMPLES:
-        raise ValueError(f"absurd weight: {shown(wire.examples)} examples")
-    if wire.examples > rows > 0:
-        raise ValueError(f"absurd weight: {wire.examples} examples of a client that has {rows}")
+    if type(wire.samples) is not int or not 0 < wire.samples <= MOST_SAMPLES:
+        raise ValueError(f"absurd weight: {shown(wire.samples)} examples")
+    if wire.samples > rows > 0:
+        raise ValueError(f"absurd weight: {wire.samples} examples of a client that has {rows}")
     if not outcome.sound:
         raise ValueError("non-finite numbers in the client's own state; try a smaller learning rate")
     upload = exchange.codec.decode(wire.upload, sent)
@@ -251,7 +251,7 @@ def received(
     check_declared(upload, exchange.upload)
     exchange.check(state, upload)
     limits.check_time()
-    return wire, upload, load_of(exchange.uncoded(upload), wire.upload, outcome.upload, partial(Wire, wire.examples))
+    return wire, upload, load_of(exchange.uncoded(upload), wire.upload, outcome.upload, partial(Wire, wire.samples))
 
 
 def words(error: Exception) -> str:
@@ -262,7 +262,7 @@ def words(error: Exception) -> str:
 
 
 def _check_cohort(asked: Iterable[ClientId], known: frozenset[ClientId]) -> None:
-    """A client visited twice in one exchange would see two states on one engine and one on another."""
+    """A client asked twice in one exchange would see two states on one engine and one on another."""
     seen: set[ClientId] = set()
     for client in asked:
         if client not in known:

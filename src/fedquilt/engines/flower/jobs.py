@@ -37,8 +37,8 @@ class RunTerms:
 
 
 @record(name="fedquilt.engines.flower.errand:Job")
-class VisitJob:
-    """One visit, as :class:`fedquilt.rounds.client.Task`, but for the download's place among the frames.
+class UpdateJob:
+    """One client update, as :class:`fedquilt.rounds.client.Task`, but for the download's place among the frames.
 
     ``slot`` is the sha256 of the client's state that the server counts on; None before the client's first change.
     """
@@ -53,8 +53,8 @@ class VisitJob:
 
 
 @record
-class ExamJob:
-    """One exam, as :class:`fedquilt.rounds.client.Exam`, but for the places of its frames."""
+class EvaluationJob:
+    """One evaluation, as :class:`fedquilt.rounds.client.Evaluation`, but for the places of its frames."""
 
     client: ClientId
     down: int
@@ -65,7 +65,7 @@ class ExamJob:
 
 
 @record
-class Errand:
+class JobBatch:
     """All that one message asks for. ``keep_from`` is the oldest round that a snapshot of the server can go back to."""
 
     number: str
@@ -75,7 +75,7 @@ class Errand:
 
 @record
 class Given:
-    """What a visit gave; the upload is a frame of its own, and the client's state stays at the node."""
+    """What a client update gave; the upload is a frame of its own, and the client's state stays at the node."""
 
     client: ClientId
     up: int
@@ -106,7 +106,8 @@ class Refused:
 
 @record
 class Answer:
-    """The results of an errand, one for each job; ``data`` is the salted print of the data they were made with."""
+    """The results of a batch of jobs, one for each job; ``data`` is the salted print of the data they were made
+    with."""
 
     number: str
     data: str
@@ -121,7 +122,7 @@ class Here:
 
     protocol: int
     clients: dict[ClientId, int]
-    examined: list[ClientId]
+    evaluated: list[ClientId]
     shape: tuple[int, ...]
     dtype: str
     prepare: str

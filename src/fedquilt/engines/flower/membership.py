@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection
 
 from fedquilt.core.columns import Column, PerColumn
 from fedquilt.core.table import ClientId
-from fedquilt.engines.flower.errand import PROTOCOL, Here, Parcel, read
+from fedquilt.engines.flower.jobs import PROTOCOL, Here, Parcel, read
 from fedquilt.engines.flower.post import NoAnswer, Post, all_plain, clock, told
 from fedquilt.errors import FedquiltError, InputError
 
 _SAME = ("shape", "dtype", "prepare")
 
 
-class Roster:
+class Membership:
     """The nodes of a federation.
 
     Until it is closed, any node may come whose clients nobody else has. Afterwards only the sites that were there
@@ -152,8 +152,8 @@ class Roster:
         for what in _SAME:
             if getattr(before, what) != getattr(site, what):
                 return f"its {what} was {getattr(before, what)} and is now {getattr(site, what)}"
-        same = (before.clients, set(before.examined), before.fingerprint)
-        return "" if same == (site.clients, set(site.examined), site.fingerprint) else "its data are not those it had"
+        same = (before.clients, set(before.evaluated), before.fingerprint)
+        return "" if same == (site.clients, set(site.evaluated), site.fingerprint) else "its data are not those it had"
 
     def _complain(self, node: int, text: str, name: str = "") -> None:
         if self.trouble.get(node) != text:
@@ -162,7 +162,7 @@ class Roster:
 
 
 def _people(site: Here) -> set[ClientId]:
-    return {*site.clients, *site.examined}
+    return {*site.clients, *site.evaluated}
 
 
 def called(site: Here, most: int = 3) -> str:
@@ -180,16 +180,16 @@ def check(site: Here) -> None:
         raise InputError(f"it speaks version {told(repr(site.protocol), 40)} of the protocol, this server {PROTOCOL}")
     if not (_names_clients(site) and _describes_rows(site) and _tells_texts(site)):
         raise InputError("malformed introduction")
-    if not site.clients and not site.examined:
+    if not site.clients and not site.evaluated:
         raise InputError("it has no clients")
 
 
 def _names_clients(site: Here) -> bool:
     """Whether clients are named by ids, with sizes that they can have."""
-    if not isinstance(site.clients, dict) or not isinstance(site.examined, list):
+    if not isinstance(site.clients, dict) or not isinstance(site.evaluated, list):
         return False
     sizes = all(_whole(size, 0, 10**12) for size in site.clients.values())
-    return sizes and all_plain([*site.clients, *site.examined])
+    return sizes and all_plain([*site.clients, *site.evaluated])
 
 
 def _describes_rows(site: Here) -> bool:

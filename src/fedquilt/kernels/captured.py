@@ -1,7 +1,7 @@
-"""A step of training on tape: the kernels that a loss and its gradient run, played again without autograd.
+"""A step of training captured: the kernels that a loss and its gradient run, played again without autograd.
 
-For small networks most of a step is not arithmetic: calls of modules, the graph that autograd builds and walks. A tape
-has the kernels alone, in their order and with their arguments, so what it gives is equal to the last bit.
+For small networks most of a step is not arithmetic: calls of modules, the graph that autograd builds and walks. A
+captured step has the kernels alone, in their order and with their arguments, so what it gives is equal to the last bit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALIASES = {_aten.detach.default, _aten.alias.default}
 
 
 class CannotRecord(Exception):
-    """What was done cannot be done again from a tape."""
+    """What was done cannot be done again from a captured step."""
 
 
 class Recorder(TorchDispatchMode):
@@ -51,16 +51,17 @@ class Recorder(TorchDispatchMode):
         return out
 
 
-class Tape:
-    """What was recorded, as a function of the tensors that stay in a visit and of those that change in every step.
+class CapturedStep:
+    """What was recorded, as a function of the tensors that stay in a client update and of those that change in every
+    step.
 
     Args:
         recorder: The step.
-        stable: The tensors that stay the same objects for a whole visit (weights, what is fixed).
+        stable: The tensors that stay the same objects for a whole client update (weights, what is fixed).
         moving: Those of the step (a batch).
         outputs: What the step gave.
-        fresh: How many of them are new in every step. The others are in memory of the visit's own, where the next step
-            of the visit overwrites them.
+        fresh: How many of them are new in every step. The others are in memory of the client update's own, where the
+            next step of the client update overwrites them.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Tape:
     ) -> None:
         source = _Source(recorder, stable, moving, outputs, len(outputs) if fresh is None else fresh)
         place: dict[str, Any] = dict(source.values)
-        exec(compile(source.text, "<tape>", "exec"), place)
+        exec(compile(source.text, "<captured step>", "exec"), place)
         self._lay: Callable[[Tensor], Callable[..., Player]] = place["lay"]
         self._size = source.size
         self._laid: tuple[Tensor, Callable[..., Player]] | None = None
@@ -91,7 +92,7 @@ _here = threading.local()
 
 
 def _memory(size: int) -> Tensor:
-    """The memory that all tapes of a thread work in, one step after the other."""
+    """The memory that all captured steps of a thread work in, one step after the other."""
     found: Tensor | None = getattr(_here, "memory", None)
     if found is None or len(found) < size:
         found = _here.memory = torch.empty(size, dtype=torch.uint8)
@@ -111,8 +112,8 @@ def _new(form: Form) -> Tensor:
 
 
 class _Source:
-    """The text of a tape: ``lay`` takes the memory to work in and returns ``bind``; that takes what is stable, makes
-    the views of it, and returns ``play``.
+    """The text of a captured step: ``lay`` takes the memory to work in and returns ``bind``; that takes what is stable,
+    makes the views of it, and returns ``play``.
 
     What a step makes and does not give away is at fixed places in the memory of its thread, so that views of it, too,
     are made once. Places are given by when their contents are needed: later ones take those of earlier
@@ -132,10 +133,10 @@ class _Source:
         self.places: dict[Hashable, str] = {}  # the same by where in memory a tensor is
         self.made: set[str] = set()  # in the step
         self.owned: set[str] = set()  # those whose memory is the step's own
-        self.once: set[str] = set()  # the same for a whole visit
+        self.once: set[str] = set()  # the same for a whole client update
         self.lines: list[list[str]] = []
         self.first: list[str] = []
-        self.laid: set[str] = set()  # the same for the tape
+        self.laid: set[str] = set()  # the same for the captured step
         self.laying: list[str] = []
         self.last_use: dict[str, int] = {}
         self.kept = [recorder.calls, stable, moving, outputs]  # so that no identity is given twice
@@ -203,7 +204,8 @@ class _Source:
         return self.turned.get(self._name(args[0])) if func is _aten.t.default else None
 
     def _put(self, line: str, target: str, used: list[str], once: bool) -> None:
-        """A line goes where it is made as rarely as can be: for the tape, for a visit, or in every step."""
+        """A line goes where it is made as rarely as can be: for the captured step, for a client update, or in every
+        step."""
         if once and all(name in self.laid for name in used):
             self.laid.add(target)
             self.laying.append(line)
@@ -266,7 +268,7 @@ class _Source:
         return found
 
     def _check_writes(self, func: Any, args: Args, kwargs: Kwargs) -> None:
-        """A tape may write into what it made, not into what it was given."""
+        """A captured step may write into what it made, not into what it was given."""
         if not func._schema.is_mutable:
             return
         for spec, value in _bound(func._schema.arguments, args, kwargs):
