@@ -11,13 +11,7 @@ from typing import Any
 import typer
 
 from fedquilt import __version__
-from fedquilt.commands import afterwards as continual
-from fedquilt.commands import afterwards as tails
-from fedquilt.commands import audit, catalogues, federations, looking, running
-from fedquilt.commands import catalogues as benching
-from fedquilt.commands import models as merging
-from fedquilt.commands import models as pretraining
-from fedquilt.commands import running as sweeping
+from fedquilt.commands import catalogues, federations, looking, models, running
 from fedquilt.commands.options import STOPPED
 from fedquilt.errors import FedquiltError
 
@@ -32,7 +26,7 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Runs": (running.run, running.resume, running.compare, sweeping.sweep, running.newcomers),
+    "Runs": (running.run, running.resume, running.compare, running.sweep, running.newcomers),
     "Looking": (
         looking.watch,
         looking.report,
@@ -42,11 +36,11 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         looking.traffic,
         looking.clock,
         looking.csv,
-        audit.audit,
+        looking.audit,
     ),
-    "Long tails": (tails.realign, tails.tails, tails.predict),
-    "Streams": (continual.continual,),
-    "Models": (merging.merge, pretraining.pretrain_mae),
+    "Long tails": (models.realign, models.tails, models.predict),
+    "Streams": (models.continual,),
+    "Models": (models.merge, models.pretrain_mae),
     "Real federations": (federations.serve, federations.join, federations.keys, federations.states, federations.export),
     "What there is": (
         catalogues.methods,
@@ -55,7 +49,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         catalogues.partitions,
         catalogues.datasets,
         catalogues.doctor,
-        benching.bench,
+        catalogues.bench,
     ),
 }
 for _panel, _commands in PANELS.items():

@@ -32,17 +32,17 @@ methods > methods.self_supervised: masked podfcssv podfcssv_records
 models > models.masked: autoencoders hf_mae mae masking
 models > models.weights: files hub streamed torch_files
 runs > .: report terminal watch
-runs > analysis: afterwards assign bench continual continual_plots continual_view csv_export division doctor heads
+runs > analysis: afterwards assign bench continual continual_plots csv_export doctor heads
 runs > analysis: merging
-runs > analysis: modes newcomers other_links predict pretrain pretrain_card tails
+runs > analysis: modes newcomers pretrain pretrain_card tails
 runs > config: codecs config data described links models options settings texts training
 runs > metrics: evaluation
-runs > results: cluster_plots clusters comparison_plots majority plots statistics tables tail_plots traffic views
-runs > show: cluster_view comparison_view datasets pretrain_view progress show tail_view
-runs > storage: columns federation_file files finished journal logs mending slots withheld
+runs > results: clusters comparison_plots majority plots statistics tables traffic views
+runs > show: cluster_view datasets progress show
+runs > storage: federation_file files finished journal logs mending slots withheld
 runs > studies: compare listening player side_by_side
 runs.report > report: blocks gather page panels
-runs.report.panels > report.panels: clients clusters curves files phases settings streams summary sweeps traffic
+runs.report.panels > report.panels: clients clusters files settings summary sweeps traffic
 runs.statistics > results.statistics: beside intervals paired spread targets
 runs.sweeping > config: space
 runs.sweeping > results: ranking
@@ -53,6 +53,25 @@ _RENAMED = {  # modules that did not
     "data.sources.unpack": "data.sources.places",
     "data.unpack": "data.sources.places",
     "engines.flower.source": "engines.flower.delivery",
+    "audit.quality": "audit.attacks",
+    "commands.audit": "commands.looking",
+    "compat.practical": "compat.play",
+    "runs.environment": "runs.outputs",
+    "runs.trackers.protocol": "runs.trackers",
+    "runs.trackers.told": "runs.trackers",
+    "runs.division": "results.plots",
+    "runs.tail_plots": "analysis.tails",
+    "runs.predict": "analysis.modes",
+    "runs.continual_view": "show.models",
+    "runs.tail_view": "show.models",
+    "runs.pretrain_view": "show.models",
+    "runs.report.panels.streams": "report.panels.files",
+    "runs.report.panels.phases": "report.panels.traffic",
+    "runs.report.panels.curves": "report.panels.clients",
+    "runs.columns": "storage.logs",
+    "runs.other_links": "runs.virtual_clock",
+    "runs.comparison_view": "show.studies",
+    "runs.cluster_plots": "show.cluster_view",
     "engines.hearing": "rounds.blame",
     "engines.flower.errand": "engines.flower.jobs",
     "engines.flower.roster": "engines.flower.membership",
@@ -83,11 +102,11 @@ _RENAMED = {  # modules that did not
     "runs.served": "runs.evaluator",
     "runs.sweeping": "studies",
     "commands.benching": "commands.catalogues",
-    "commands.continual": "commands.afterwards",
+    "commands.continual": "commands.models",
     "commands.merging": "commands.models",
     "commands.pretraining": "commands.models",
     "commands.sweeping": "commands.running",
-    "commands.tails": "commands.afterwards",
+    "commands.tails": "commands.models",
     "compat.folders": "compat.pfllib",
     "core.conv_pool": "kernels.pooling",
     "core.kernels": "kernels.calls",
@@ -125,11 +144,11 @@ _RENAMED = {  # modules that did not
     "runs.soup": "analysis.merging",
     "runs.statistics.effects": "results.statistics.paired",
     "runs.storage": "storage.folder",
-    "runs.sweeping.plot": "results.sweep_plot",
-    "runs.sweeping.view": "show.sweep_view",
+    "runs.sweeping.plot": "results.comparison_plots",
+    "runs.sweeping.view": "show.studies",
     "runs.watch.clients": "watch.board",
     "runs.watch.page": "watch.server",
-    "runs.watch.view": "show.watch",
+    "runs.watch.view": "show.show",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedquilt.runs.environment import environment, same_kind
+from fedquilt.runs.outputs import environment, same_kind
 from helpers.command import fedquilt
 
 HOME = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from fedquilt.engines.local import Local
 from fedquilt.records.record import pack, unpack
 from fedquilt.registry import METHODS
 from fedquilt.runs.build import run_of
-from fedquilt.runs.environment import environment, same_kind
+from fedquilt.runs.outputs import environment, same_kind
 
 KEPT = sorted((Path(__file__).parents[1] / "kept").glob("*.tar.gz"))
 SOME = (

@@ -17,7 +17,7 @@ from fedquilt.config.config import parse
 from fedquilt.engines.local import Local
 from fedquilt.registry import METHODS
 from fedquilt.runs.build import run_of
-from fedquilt.runs.environment import environment
+from fedquilt.runs.outputs import environment
 from helpers.guessing import fitting
 
 SMALL = {

@@ -116,11 +116,12 @@ def rows_of(config: Config, path: Path, classes: int | None, kept: Prepared | No
     """The rows of one client, prepared as the run's were."""
     data = _as_the_run(config, path, kept)
     one = divided(data)
-    if classes is not None and (one.classes or 0) > classes:
-        raise InputError(f"'{path}' has labels up to {(one.classes or 0) - 1}; the run knows {classes} classes.")
+    there = one.classes or 0
+    if classes is not None and there > classes:
+        raise InputError(f"'{path}' has labels up to {there - 1}; the run knows {classes} classes.")
     if kept is not None:
-        mine = one.prepare if isinstance(one.prepare, PerColumn) else None
-        if mine is None or mine.kinds() != kept.prepare.kinds():
+        kinds = one.prepare.kinds() if isinstance(one.prepare, PerColumn) else None
+        if kinds != kept.prepare.kinds():
             raise InputError(f"The columns of '{path}' are not those of the run's table: {kept.prepare.kinds()}.")
         one = one.prepared(kept.prepare)
     if any(t.kind == "normalise" and "mean" not in t.options for t in data.transforms):

@@ -30,6 +30,14 @@ from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.storage.folder import RunFolder
 
 FILE = "metrics/continual.json"
+NAMES = {
+    "probe": "linear probe, own task",
+    "neighbours": "20 neighbours, own task",
+    "probe_all": "linear probe, all tasks",
+    "neighbours_all": "20 neighbours, all tasks",
+    "loss": "reconstruction loss",
+}
+NUMBERS = {"average": "average", "incremental": "increm.", "forgetting": "forgot", "backward": "BWT", "forward": "FWT"}
 Labelled = tuple[Tensor, Tensor]
 
 

@@ -14,8 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedquilt.analysis.continual import Recalled
-from fedquilt.analysis.continual_view import NAMES
+from fedquilt.analysis.continual import NAMES, Recalled
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Table
@@ -68,13 +67,9 @@ def _short(value: float, name: str) -> str:
 def _growth(found: Mapping[str, JSON], path: Path) -> Path:
     """Rows of the bank and what became of the prototypes that came, by round."""
     rows = [row for row in found["by_round"] if "bank" in row]
-    rounds = [row["round"] for row in rows]
     figure, (left, right) = subplots(1, 2, figsize=(10, 3.6))
     _draw_bank(left, rows)
-    for colour, kind in zip(COLOURS, ("max", "mean", "min"), strict=False):
-        values = [row[f"prototypes_cos_{kind}"] for row in rows]
-        right.plot(rounds, values, color=colour, marker="o", markersize=3, label=kind)
-    right.set(xlabel="round", ylabel="cosine", title="Cosines between the prototypes of a round", ylim=(-1.02, 1.02))
+    _draw_cosines(right, rows)
     for axis in (left, right):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.legend(ncols=3)
@@ -96,6 +91,15 @@ def _draw_bank(axis: Axes, rows: Sequence[Row]) -> None:
             below += counts
     most = max(*sizes, *below)
     axis.set(xlabel="round", ylabel="prototypes", title="The bank, and what came to it", ylim=(0, 1.4 * most))
+
+
+def _draw_cosines(axis: Axes, rows: Sequence[Row]) -> None:
+    """The largest, the mean and the least cosine between the prototypes of each round."""
+    rounds = [row["round"] for row in rows]
+    for colour, kind in zip(COLOURS, ("max", "mean", "min"), strict=False):
+        values = [row[f"prototypes_cos_{kind}"] for row in rows]
+        axis.plot(rounds, values, color=colour, marker="o", markersize=3, label=kind)
+    axis.set(xlabel="round", ylabel="cosine", title="Cosines between the prototypes of a round", ylim=(-1.02, 1.02))
 
 
 def _reconstructions(run: Recalled, path: Path) -> Path:

@@ -12,7 +12,7 @@ the method has none). Accuracies are fractions, on test samples; six decimals.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedquilt.core.plain import JSON, Row
@@ -24,6 +24,7 @@ from fedquilt.results.plots import write_csv
 from fedquilt.storage.files import file_name, storage
 from fedquilt.storage.finished import result_of
 from fedquilt.storage.folder import RunFolder
+from fedquilt.storage.slots import client_id
 
 SERVER = ("round", "mean_acc", "std_acc", "mean_loss")
 CLIENT = ("round", "loss", "accuracy_before", "accuracy_after", "energy_consumed", "energy_ratio")
@@ -36,7 +37,7 @@ CLUSTER = ("round", "cluster", "n_clients", "mean_acc", "omega_phi_dist", "lambd
 def export_csv(run: str | Path, to: str | Path) -> Row:
     """Write the files of a run below the folder ``to``; tells how many clients and rounds there were."""
     source, top = RunFolder(Path(run)), Path(to)
-    if top.is_dir() and any(top.iterdir()):
+    if any(top.glob("*")):
         raise InputError(f"'{top}' is not empty, and tables of two runs would mix there. Give a new folder.")
     rounds = [r for r in source.rows("metrics/rounds.jsonl") if "test_accuracy" in r]
     if not rounds:
@@ -47,15 +48,24 @@ def export_csv(run: str | Path, to: str | Path) -> Row:
     measured = any(update.get("joules") is not None for update in updates.values())
     clients = _by_client(source.rows("metrics/clients.jsonl"), updates, measured)
     for client, rows in clients.items():
-        place = top / f"client_{file_name(client)}"
-        _write(place / "metrics.csv", CLIENT, (row[: len(CLIENT)] for row in rows))
-        _write(place / "deployed.csv", DEPLOYED, ([row[0], *row[len(CLIENT) :]] for row in rows))
-    log = [c | {"round": r["round"]} for r in source.rows(LOG) for c in r.get("clusters", [])]
-    if log:
-        keys = ("round", "cluster", "clients", "accuracy", "embedding_distance", "lambda")
-        _write(top / "cluster_metrics.csv", CLUSTER, _fields(log, keys))
+        _write_client(top / f"client_{file_name(client)}", rows)
+    scored = _write_clusters(top, source.rows(LOG))
     told = "in joules" if measured else _no_joules(source)
-    return {"folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": bool(log), "energy": told}
+    return {"folder": str(top), "rounds": len(rounds), "clients": len(clients), "clusters": scored, "energy": told}
+
+
+def _write_client(place: Path, rows: Iterable[Sequence[JSON]]) -> None:
+    _write(place / "metrics.csv", CLIENT, (row[: len(CLIENT)] for row in rows))
+    _write(place / "deployed.csv", DEPLOYED, ([row[0], *row[len(CLIENT) :]] for row in rows))
+
+
+def _write_clusters(top: Path, log: Iterable[Row]) -> bool:
+    """The scores of clusters; whether there are any."""
+    rows = [c | {"round": r["round"]} for r in log for c in r.get("clusters", [])]
+    keys = ("round", "cluster", "clients", "accuracy", "embedding_distance", "lambda")
+    if rows:
+        _write(top / "cluster_metrics.csv", CLUSTER, _fields(rows, keys))
+    return bool(rows)
 
 
 def _fields(rows: Iterable[Mapping[str, JSON]], names: Iterable[str]) -> list[list[JSON]]:
@@ -75,7 +85,7 @@ def _by_client(
     clients: dict[ClientId, list[list[JSON]]] = {}
     for row in rows:
         if row["model"] == "deployed" and row["split"] == "test":
-            client = _id(row["client"])
+            client = client_id(row["client"])
             clients.setdefault(client, []).append(_client(row, updates.get((row["round"], client)), measured))
     return clients
 
@@ -84,7 +94,7 @@ def _updates(rows: Iterable[Mapping[str, JSON]]) -> Updates:
     """Each client's update of each round; of several the one that trained."""
     found: Updates = {}
     for row in rows:
-        key = (row["round"], _id(row["client"]))
+        key = (row["round"], client_id(row["client"]))
         if key not in found or row.get("steps") is not None:
             found[key] = row
     return found
@@ -107,11 +117,6 @@ def _client(row: Mapping[str, JSON], update: Mapping[str, JSON] | None, counted:
         row["accuracy"],
         row["loss"],
     ]
-
-
-def _id(client: JSON) -> ClientId:
-    """A client's id as it was; JSON has no tuples."""
-    return tuple(client) if isinstance(client, list) else client
 
 
 def _write(path: Path, header: Iterable[str], rows: Iterable[Iterable[JSON]]) -> None:

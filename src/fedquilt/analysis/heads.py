@@ -109,10 +109,7 @@ class Played:
         mine = self.whole if alone else method.personal_model(self.download(who), state)
         if not self._plain(mine):
             return None
-        same = all(torch.equal(t, self.whole[n]) for n, t in mine.items())
-        body = {n: t for n, t in mine.items() if n not in (WEIGHT, BIAS)}
-        general = Head(self.whole[WEIGHT], self.whole[BIAS])
-        return Heads(body, general, None if same else Head(mine[WEIGHT], mine[BIAS]))
+        return _split(self.whole, mine)
 
     @cached_property
     def personalised(self) -> bool:
@@ -124,3 +121,10 @@ class Played:
     def _plain(self, model: Params) -> bool:
         """Whether it is a model of the recipe's own network, with a linear head."""
         return model.keys() == set(self.plain.names) and {WEIGHT, BIAS} <= model.keys()
+
+
+def _split(whole: Params, mine: Params) -> Heads:
+    """The body of a client's model, the head of the global one, and its own, if the models differ."""
+    same = all(torch.equal(t, whole[n]) for n, t in mine.items())
+    body = {n: t for n, t in mine.items() if n not in (WEIGHT, BIAS)}
+    return Heads(body, Head(whole[WEIGHT], whole[BIAS]), None if same else Head(mine[WEIGHT], mine[BIAS]))

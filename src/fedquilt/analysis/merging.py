@@ -6,7 +6,8 @@ The greedy soup of saved models, scored on a recipe's validation samples.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fedquilt.config.config import load
 from fedquilt.core.params import Params
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
+from fedquilt.core.table import Source, Table
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.models.weights.files import fingerprint
@@ -38,9 +40,7 @@ def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int
         raise InputError("A greedy soup is scored on validation samples: give a recipe with --recipe.")
     config = load(recipe)
     federation = federation_of(config)
-    common = getattr(federation, "server_valid", None)
-    held = (federation.evaluation(c, "valid", 0) for c in federation.evaluated)
-    tables = [common] if common is not None else [t for t in held if t is not None]
+    tables = _validation_tables(federation)
     if not tables:
         raise InputError(
             f"The recipe '{recipe}' has no validation samples; set data.valid = 0.1 or data.common_valid = 0.1, say."
@@ -58,6 +58,13 @@ def greedy(recipe: Path | None, models: Sequence[StoredModel]) -> tuple[list[int
     with one_thread():
         _, chosen, best = greedy_soup([net.taken(m) for m in models], score)
     return chosen, best
+
+
+def _validation_tables(federation: Source) -> list[Table]:
+    """The server's validation samples, or those of all clients."""
+    common: Table | None = getattr(federation, "server_valid", None)
+    held = (federation.evaluation(c, "valid", 0) for c in federation.evaluated)
+    return [common] if common is not None else [t for t in held if t is not None]
 
 
 RULES = {
@@ -122,19 +129,14 @@ def merge_files(request: Request, step: Step | None = None) -> Row:
     """Merge, write the model and its card; tells what happened. ``step`` hears of every tensor and its numbers."""
     rule, began = known_rule(request.rule), time.perf_counter()
     _check(request, rule)
-    stored: list[StoredModel] = []
-    try:
-        for path in (request.base or request.models[0], *request.models):
-            stored.append(StoredModel(path))
-        base, *models = stored
-        if not len(base):
-            raise InputError(f"'{base.path}' holds no tensors: there is nothing to merge.")
-        problems = [p for m in models for p in compare(base, m)]
-        if problems:
-            listed = "\n".join(f"  - {p}" for p in problems[:20])
-            raise InputError(f"These models cannot be merged, {len(problems)} differences:\n{listed}")
-        statistics = [StoredModel(p) for p in request.options.get("statistics", ())]
-        stored += statistics
+    with ExitStack() as held:
+
+        def opened(path: Path) -> StoredModel:
+            return held.enter_context(closing(StoredModel(path)))
+
+        base, *models = map(opened, (request.base or request.models[0], *request.models))
+        _check_alike(base, models)
+        statistics = list(map(opened, request.options.get("statistics", ())))
         report = _written(request, _rule(rule, request.options, statistics), base, models, step)
         extra = report.pop("extra", {})
         facts = {
@@ -152,9 +154,16 @@ def merge_files(request: Request, step: Step | None = None) -> Row:
         }
         _card(request, facts)
         return facts
-    finally:
-        for model in stored:
-            model.close()
+
+
+def _check_alike(base: StoredModel, models: Sequence[StoredModel]) -> None:
+    """Raise unless the models have the tensors of the base."""
+    if not len(base):
+        raise InputError(f"'{base.path}' holds no tensors: there is nothing to merge.")
+    problems = [p for m in models for p in compare(base, m)]
+    if problems:
+        listed = "\n".join(f"  - {p}" for p in problems[:20])
+        raise InputError(f"These models cannot be merged, {len(problems)} differences:\n{listed}")
 
 
 def _check(request: Request, rule: str) -> None:
@@ -166,12 +175,16 @@ def _check(request: Request, rule: str) -> None:
         raise InputError(f"--out {request.out}: merged models are written as safetensors. Give a name that ends so.")
     if request.out.exists() and not request.force:
         raise InputError(f"'{request.out}' exists. Give another name, or --force to replace it.")
-    if request.out.resolve() in [p.resolve() for p in (*request.models, *([request.base] if request.base else []))]:
+    if request.out.resolve() in [p.resolve() for p in (*request.models, request.base) if p is not None]:
         raise InputError(f"'{request.out}' is one of the models that are read. Give another name.")
-    for name in request.options:
-        if name not in RULES[rule]:
-            takes = ", ".join(f"--{n}" for n in RULES[rule]) or "no options"
-            raise InputError(f"The rule {rule} takes {takes}; got --{name}.")
+    _check_options(rule, request.options)
+
+
+def _check_options(rule: str, given: Iterable[str]) -> None:
+    foreign = [name for name in given if name not in RULES[rule]]
+    if foreign:
+        takes = ", ".join(f"--{name}" for name in RULES[rule]) or "no options"
+        raise InputError(f"The rule {rule} takes {takes}; got --{foreign[0]}.")
 
 
 def _written(request: Request, rule: Rule, base: StoredModel, models: Sequence[StoredModel], step: Step | None) -> Row:

@@ -124,16 +124,20 @@ def _learned(
     return LearnedRun(trained, state, rounds, Seed(seed)), federation
 
 
-def _evaluated(learned: LearnedRun, source: Source, mode: str, epochs: int, score: Score) -> Newcomers:
+def _check_scorable(learned: LearnedRun, mode: str, whole: Params | None, own: object) -> None:
+    """Raise unless a newcomer of this mode has a model, and one that classifies."""
     if getattr(learned.method, "reconstructs", False):
         raise InputError(f"{type(learned.method).__name__} does not classify, which is what newcomers are scored by.")
-    whole = learned.method.global_model(learned.state)
-    own = getattr(learned.method, "newcomer_model", None)
     if mode == "none" and whole is None and own is None:
         raise InputError(
             f"{type(learned.method).__name__} has no global model: what its clients use is partly or wholly their own. "
             "A newcomer has to train first: mode 'fine_tune' or 'head'."
         )
+
+
+def _evaluated(learned: LearnedRun, source: Source, mode: str, epochs: int, score: Score) -> Newcomers:
+    whole, own = learned.method.global_model(learned.state), getattr(learned.method, "newcomer_model", None)
+    _check_scorable(learned, mode, whole, own)
     work = None if mode == "none" else _work(learned.method, mode, epochs)
     rows = []
     for client in source.ids:

@@ -207,22 +207,26 @@ def _first(net: Net, identity: str, how: Pretraining) -> State:
 
 def _begun(out: Path, identity: str) -> State | Facts | None:
     """What is in the folder: a finished autoencoder of these settings, one to go on with, or nothing."""
-    done = Facts.read(out)
-    if done is None and (out / "model.safetensors").exists() and not (out / STATE).exists():
-        raise InputError(f"'{out}' holds other weights already. Give another folder, or --fresh to replace them.")
-    try:
-        begun = unpack((out / STATE).read_bytes()) if done is None else None
-    except FileNotFoundError:
-        return None
-    except FrameError as error:
-        raise InputError(f"'{out / STATE}' is damaged ({error}). Begin anew with --fresh.") from error
-    found = done or begun
+    found = Facts.read(out) or _unfinished(out)
     if found is not None and found.identity != identity:
-        what = "an autoencoder" if done else "an unfinished autoencoder"
+        what = "an autoencoder" if isinstance(found, Facts) else "an unfinished autoencoder"
         raise InputError(
             f"'{out}' holds {what} of other settings, data or seed. Give another folder, or --fresh to replace it."
         )
-    return found if isinstance(found, State | Facts) else None
+    return found
+
+
+def _unfinished(out: Path) -> State | None:
+    """A pretraining to go on with, if the folder holds one."""
+    if not (out / STATE).exists():
+        if (out / "model.safetensors").exists():
+            raise InputError(f"'{out}' holds other weights already. Give another folder, or --fresh to replace them.")
+        return None
+    try:
+        found = unpack((out / STATE).read_bytes())
+    except FrameError as error:
+        raise InputError(f"'{out / STATE}' is damaged ({error}). Begin anew with --fresh.") from error
+    return found if isinstance(found, State) else None
 
 
 def _said(config: Config) -> Row:

@@ -1,14 +1,22 @@
-"""How a run fares under a long tail: one protocol for every method, with and without a mask."""
+"""How a run fares under a long tail, in numbers and pictures.
+
+One protocol for every method, with and without a mask.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib import rc_context
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from fedquilt.analysis.heads import Played
@@ -19,6 +27,7 @@ from fedquilt.data import tiers_by_count, tiers_by_share
 from fedquilt.errors import InputError
 from fedquilt.metrics.tails import ClassTally, by_group, collapse, halves, over_clients, tally
 from fedquilt.pieces.realign import Head, Heads, Personal, Realign, lengths, local, masked, with_head
+from fedquilt.results.plots import COLOURS, STYLE, save, subplots
 from fedquilt.rounds.client import one_thread
 
 ROWS = 200  # per forward pass
@@ -140,9 +149,8 @@ def _local(played: Played, evaluator: TailEvaluator, shared: Heads | None, rule:
             continue
         views, alone = _client_scores(played, evaluator, shared, rule, client, table)
         labels = labels_of(table)
-        for name, scores in views.items():
-            for how, here in (("plain", None), ("masked", counts > 0)):
-                tallies.setdefault(name, {}).setdefault(how, []).append(tally(masked(scores, here), labels))
+        for (name, scores), (how, here) in product(views.items(), (("plain", None), ("masked", counts > 0))):
+            tallies.setdefault(name, {}).setdefault(how, []).append(tally(masked(scores, here), labels))
         for kind, tiers in groups_of(counts).items():
             groupings[kind].append(tiers)
         rows.append(int(counts.sum()))
@@ -179,8 +187,8 @@ def _client_scores(
 def _collapsed(played: Played, evaluator: TailEvaluator, shared: Heads, rule: Realign) -> Row:
     """Neural collapse of the training samples' features, and norms of the heads' rows."""
     tables = [played.federation.site(c, played.learned.done - 1).train for c in played.clients]
-    features = torch.cat([evaluator.features(shared, t) for t in tables])
-    labels = torch.cat([labels_of(t) for t in tables])
+    features = torch.cat([*map(partial(evaluator.features, shared), tables)])
+    labels = torch.cat([*map(labels_of, tables)])
     frame = None if shared.fixed is None else shared.fixed.weight
     measures = asdict(collapse(features, labels, played.counts.shape[1], frame))
     norms = {"global": shared.general, "realigned": rule.whole(shared.general)}
@@ -190,3 +198,67 @@ def _collapsed(played: Played, evaluator: TailEvaluator, shared: Heads, rule: Re
         rows["own"] = torch.stack([lengths(own)[:, 0] for _, own in owned]).mean(0).tolist()
         rows["own realigned"] = torch.stack([lengths(local(*pair))[:, 0] for pair in owned]).mean(0).tolist()
     return {**measures, "row_norms": rows}
+
+
+def pictures(found: Mapping[str, JSON], to: Path) -> list[Path]:
+    """Accuracy by class, and neural collapse: classes are ordered by their training samples, the most frequent
+    first."""
+    order = np.argsort(-np.asarray(found["rows"]), kind="stable").tolist()
+    made = []
+    if found["global"]:
+        modes = {name: row["per_class"] for name, row in found["global"].items() if name != "deployed"}
+        made.append(_by_rank(modes or _only_deployed(found), order, found["rows"], "share right", to / "classes"))
+    if "collapse" in found:
+        made.append(collapse_picture(found["collapse"], order, found["rows"], to / "collapse"))
+    return made
+
+
+def _only_deployed(found: Mapping[str, JSON]) -> Row:
+    return {"deployed": found["global"]["deployed"]["per_class"]}
+
+
+def _by_rank(
+    lines: Mapping[str, Sequence[float]], order: Sequence[int], rows: Sequence[int], what: str, path: Path
+) -> Path:
+    with rc_context(STYLE):
+        figure, (top, bottom) = subplots(2, 1, figsize=(8, 4.6), sharex=True, height_ratios=(3, 1))
+        draw_lines(top, lines, order)
+        top.set(ylabel=what, ylim=(0, 1.02), title="Common test set, by class")
+        top.legend(loc="lower left")
+        bottom.bar(range(len(order)), [rows[c] for c in order], color="#999999")
+        bottom.set(yscale="log", ylabel="training samples", xlabel="class, most frequent first")
+        return save(figure, path, ("class", "training samples", *lines), _by_class(lines, order, rows))
+
+
+def collapse_picture(found: Mapping[str, JSON], order: Sequence[int], rows: Sequence[int], path: Path) -> Path:
+    """Norms of the heads' rows and of class means, and the angle of class means to the frame."""
+    means = {"class means": found["norms"]}
+    angles = {} if found["to_frame"] is None else {"to the frame": found["to_frame"]}
+    with rc_context(STYLE):
+        figure, axes = subplots(1, 3, figsize=(13, 3.8))
+        draw_lines(axes[0], found["row_norms"], order)
+        axes[0].set(title="norm of head rows", ylim=(0, None))
+        axes[0].legend()
+        draw_lines(axes[1], means, order)
+        axes[1].set(title=f"norm of class means (within / between {found['within']:.2f})", ylim=(0, None))
+        draw_lines(axes[2], angles, order)
+        axes[2].set(title="angle of class means to the frame, degrees", ylim=(0, 120))
+        if not angles:
+            axes[2].set_visible(False)
+        for axis in axes:
+            axis.set_xlabel("class, most frequent first")
+        lines = {**{f"norm of {n}": v for n, v in found["row_norms"].items()}, **means, **angles}
+        return save(figure, path, ("class", "training samples", *lines), _by_class(lines, order, rows))
+
+
+def draw_lines(axis: Axes, lines: Mapping[str, Sequence[float]], order: Sequence[int]) -> None:
+    """Each line by rank of class."""
+    for colour, (name, values) in zip(COLOURS * (1 + len(lines)), lines.items(), strict=False):
+        axis.plot(range(len(order)), [values[c] for c in order], color=colour, label=name, marker="o", markersize=3)
+
+
+def _by_class(
+    lines: Mapping[str, Sequence[float]], order: Sequence[int], rows: Sequence[int]
+) -> list[list[int | float | str]]:
+    """The numbers of a picture, a row per class; empty where there is none."""
+    return [[c, rows[c], *("" if math.isnan(v[c]) else v[c] for v in lines.values())] for c in order]

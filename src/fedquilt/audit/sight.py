@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
 import torch
@@ -70,10 +70,14 @@ def sight(letters: Sequence[Letter], client: ClientId, method: Method, pace: flo
     wire = next((w.upload.gradient for w in own if getattr(w.upload, "gradient", None) is not None), None)
     gradient = {} if wire is None else _gradient(method, net, wire)
     view, body = _views(own, net, gradient, pace, _exact(method))
-    others = {f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN
     samples, size = max((w.samples for w in own), default=0), sum(w.bytes_up for w in own)
     peer = None if wire is None else _peer(letters, client, net, wire, gradient)
-    return Sight(client, view, body, peer, samples, size, ", ".join(sorted(others)), _told(own))
+    return Sight(client, view, body, peer, samples, size, _others(own), _told(own))
+
+
+def _others(own: Sequence[Letter]) -> str:
+    """The fields of uploads that no attack reads."""
+    return ", ".join(sorted({f.name for w in own if is_dataclass(w.upload) for f in fields(w.upload)} - KNOWN))
 
 
 def _views(own: Sequence[Letter], net: Net, gradient: Params, pace: float, exact: bool) -> tuple[View, View | None]:
@@ -164,15 +168,17 @@ def _field(upload: object, name: str) -> Mapping[str, Tensor]:
 
 def _models(value: object) -> Iterator[Mapping[str, Tensor]]:
     """Every dict of tensors in a record."""
+    if isinstance(value, Mapping) and value and all(isinstance(v, Tensor) for v in value.values()):
+        yield value
+        return
+    for item in _items(value):
+        yield from _models(item)
+
+
+def _items(value: object) -> Iterable[object]:
+    """What a mapping, a record or a sequence holds."""
     if isinstance(value, Mapping):
-        if value and all(isinstance(v, Tensor) for v in value.values()):
-            yield value
-        else:
-            for item in value.values():
-                yield from _models(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _models(getattr(value, field.name))
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _models(item)
+        return value.values()
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    return value if isinstance(value, tuple | list) else ()

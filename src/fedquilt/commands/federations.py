@@ -182,13 +182,19 @@ def join(
         shown = leaving(settings, dry_run)
         typer.echo(json.dumps(shown) if as_json else table(shown))
         return
+    address = _server_of(superlink, ca, key, insecure)
+    Membership(Address.of(address), settings, ca, key, port).run(lambda text: say(text, file=sys.stderr))
+
+
+def _server_of(superlink: str | None, ca: Path | None, key: Path | None, insecure: bool) -> str:
+    """Where the server is, once it is clear how it and this node know each other."""
     if superlink is None:
         raise InputError("Say where the server is: --superlink server.example.org:8000.")
     if insecure == (ca is not None):
         raise InputError("Give --ca (the server's CA certificate), or --insecure for a server on this machine.")
     if ca is not None and key is None:
         raise InputError("Give this node's private key: --key oslo. A server only lets in nodes whose keys it knows.")
-    Membership(Address.of(superlink), settings, ca, key, port).run(lambda text: say(text, file=sys.stderr))
+    return superlink
 
 
 def states(

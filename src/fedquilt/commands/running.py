@@ -37,30 +37,35 @@ def sweep(
     Example: [bold]fedquilt sweep recipes/quick.toml rounds=5 --set train.optimizer.lr=0.01,0.1[/bold]
     """
     from fedquilt.config.config import load
-    from fedquilt.config.space import read_set
     from fedquilt.show.progress import Progress
-    from fedquilt.show.sweep_view import sweep_table
+    from fedquilt.show.studies import sweep_table
     from fedquilt.studies.sweep import planned
     from fedquilt.studies.sweep import sweep as sweep_all
 
     if random is not None and optuna is not None:
         raise InputError("--random and --optuna exclude each other; leave one of them out.")
-    config = load(recipe, with_energy(overrides, energy))
-    changes: dict[str, object] = {}
-    if random is not None or optuna is not None:
-        changes = {"search": "optuna" if random is None else "random", "points": optuna if random is None else random}
-    try:
-        given = dict(read_set(text) for text in tried or [])
-        plan = config.sweep.model_dump() | changes
-        plan["space"] = {**plan["space"], **given}
-        config = config.model_copy(update={"sweep": type(config.sweep).model_validate(plan)})
-    except ValueError as error:
-        raise ConfigError([_told(error)], str(recipe)) from error
+    config = _varied(load(recipe, with_energy(overrides, energy)), str(recipe), tried or [], random, optuna)
     with stops_on_sigterm(), Progress(quiet=as_json) as progress:
         summary = sweep_all(config, progress.parts(config.rounds, planned(config)))
     echo(summary) if as_json else sweep_table(summary)
     if summary["failed"]:
         raise typer.Exit(3)
+
+
+def _varied(config: Config, recipe: str, tried: list[str], random: int | None, optuna: int | None) -> Config:
+    """The recipe with what the command line says of its sweep."""
+    from fedquilt.config.space import read_set
+
+    changes: dict[str, object] = {}
+    if random is not None or optuna is not None:
+        changes = {"search": "optuna" if random is None else "random", "points": optuna if random is None else random}
+    try:
+        given = dict(map(read_set, tried))
+        plan = config.sweep.model_dump() | changes
+        plan["space"] = {**plan["space"], **given}
+        return config.model_copy(update={"sweep": type(config.sweep).model_validate(plan)})
+    except ValueError as error:
+        raise ConfigError([_told(error)], recipe) from error
 
 
 def _told(error: ValueError) -> str:
@@ -114,8 +119,8 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
     """
     from fedquilt.config.config import load
-    from fedquilt.show.comparison_view import comparison_table
     from fedquilt.show.progress import Progress
+    from fedquilt.show.studies import comparison_table
     from fedquilt.studies.compare import cells
     from fedquilt.studies.compare import compare as compare_all
 
@@ -188,15 +193,8 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     if played or not report.exists():
         write_report(folder)
     if as_json:
-        echo(
-            {
-                "folder": str(folder),
-                "report": str(report),
-                "notes": notes,
-                **found,
-                **({} if scores is None else {"newcomers": scores}),
-            }
-        )
+        new_scores = {} if scores is None else {"newcomers": scores}
+        echo({"folder": str(folder), "report": str(report), "notes": notes, **found, **new_scores})
         return
     result_table(folder, found)
     if scores is not None:

@@ -74,15 +74,19 @@ def _grades(evaluations: Evaluations, split: str) -> list[Grades]:
     return [e["deployed"][split] for e in evaluations.values() if split in e["deployed"]]
 
 
+def _total(grades: list[Grades], name: str) -> float:
+    return float(sum(getattr(one, name) for one in grades))
+
+
 def evaluation(evaluations: Evaluations) -> PFLlibScores:
     """From each client's grades: on 'test' rows, and on training samples under the name 'valid'."""
     tests, trains = _grades(evaluations, "test"), _grades(evaluations, "valid")
-    rows = sum(g.rows for g in tests)
+    rows = _total(tests, "rows")
     known = [(g.auc, g.rows) for g in tests if g.auc is not None]
     auc = sum(a * n for a, n in known) / sum(n for _, n in known) if known else float("nan")
     return PFLlibScores(
-        sum(g.right for g in tests) / rows,
+        _total(tests, "right") / rows,
         float(np.std([g.right / g.rows for g in tests])),
         auc,
-        sum(g.loss_sum for g in trains) / sum(g.rows for g in trains),
+        _total(trains, "loss_sum") / _total(trains, "rows"),
     )

@@ -6,7 +6,7 @@ seed), which become menus. Numbers beside a chart are made from the same values 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -47,9 +47,22 @@ def column(key: str, label: str, kind: str = "text", **more: JSON) -> Row:
     return {"key": key, "label": label, "kind": kind, **more}
 
 
+RUN = (column("method", "method"), column("seed", "seed", "number", digits=0))  # where lines of runs begin
+
+
 def table(key: str, columns: Sequence[Mapping[str, JSON]], rows: Sequence[Mapping[str, JSON]], **more: JSON) -> Block:
     """Rows that can be sorted, filtered and copied as Markdown, LaTeX or CSV."""
     return {"kind": "table", "key": key, "columns": list(columns), "rows": list(rows), **more}
+
+
+def used(columns: Sequence[Row], rows: Sequence[Mapping[str, JSON]]) -> list[Row]:
+    """The columns that some row has a value of."""
+    return [c for c in columns if any(row.get(c["key"]) is not None for row in rows)]
+
+
+def only(keys: Collection[str], row: Mapping[str, JSON]) -> Row:
+    """These values of a row."""
+    return {name: value for name, value in row.items() if name in keys}
 
 
 def chart(kind: str, key: str, title: str, **content: JSON) -> Block:

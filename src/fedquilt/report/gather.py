@@ -13,6 +13,7 @@ from fedquilt.results.ranking import FILE as SWEEP
 from fedquilt.results.tables import by_label, summary_of
 from fedquilt.results.views import CELLS, RunView, read_json, views_in
 from fedquilt.storage.federation_file import FILE
+from fedquilt.storage.slots import client_id
 
 TARGET = 0.8
 
@@ -55,6 +56,10 @@ class Gathered:
         """The place of each method, which gives it its colour."""
         return {label: i for i, label in enumerate(self.methods)}
 
+    def named(self, view: RunView) -> Row:
+        """A run's method with its place, and its seed: where a line of a table begins."""
+        return {"method": view.label, "place": self.places[view.label], "seed": view.seed}
+
     @cached_property
     def federation(self) -> Row:
         """Who has which labels; empty if it was not written."""
@@ -63,12 +68,12 @@ class Gathered:
     @cached_property
     def constant(self) -> dict[ClientId, float]:
         """Each client's accuracy with its commonest label."""
-        return {tuple(c) if isinstance(c, list) else c: v for c, v in self.federation.get("majority", [])}
+        return {client_id(c): v for c, v in self.federation.get("majority", [])}
 
     @cached_property
     def groups(self) -> dict[ClientId, int]:
         """The planted group of each client, if there are such."""
-        return {tuple(c) if isinstance(c, list) else c: g for c, g in self.federation.get("groups") or []}
+        return {client_id(c): g for c, g in self.federation.get("groups") or []}
 
     @cached_property
     def target(self) -> float:

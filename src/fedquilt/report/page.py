@@ -80,18 +80,23 @@ def policy(scripts: Sequence[str]) -> str:
 def _footer(found: Gathered, data: str) -> str:
     """What the numbers were made with, and what they are."""
     results = [view.result for view in found.views if view.result]
-    known = results[0].get("environment", {}) if results else {}
-    same = all(result.get("environment", {}) == known for result in results)
     states = "".join(sorted(str(result.get("digest")) for result in results))
-    made = ", ".join(f"{name} {value}" for name, value in known.items()) or "no run is finished"
     items = {
         "fedquilt": fedquilt.__version__,
-        "environment": made + ("" if same else " (some runs were made with others)"),
+        "environment": _environment([result.get("environment", {}) for result in results]),
         "data": ", ".join(sorted({str(r["data"])[:16] for r in results if r.get("data")})) or "unknown",
         "final states": hashlib.sha256(states.encode()).hexdigest()[:16],
         "this page": hashlib.sha256(data.encode()).hexdigest()[:16],
     }
     return "".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in items.items())
+
+
+def _environment(known: Sequence[Row]) -> str:
+    """What the first run was made with, and whether the others were, too."""
+    if not known:
+        return "no run is finished"
+    made = ", ".join(f"{name} {value}" for name, value in known[0].items()) or "no run is finished"
+    return made + ("" if all(other == known[0] for other in known) else " (some runs were made with others)")
 
 
 DOCUMENT = """<!doctype html>

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import safetensors.torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from fedquilt.pieces.clustering.result import ClusterResult, members
 from fedquilt.storage.files import to_json, write_atomic
 
 FILE, ARRAYS, LOG = "clusters.json", "clusters.safetensors", "metrics/clusters.jsonl"
+NAMED = 20  # clients of a cluster that are told by name
 
 
 def clusters_of(state: object) -> ClusterResult | None:
@@ -51,6 +53,25 @@ def placed_words(row: Mapping[str, JSON]) -> str:
     return f"{row['clients']} of {row['of']} placed" if "of" in row else f"{row['clients']} placed"
 
 
+def members_words(clients: Sequence[ClientId]) -> str:
+    """The clients of a cluster, the first of them by name."""
+    return ", ".join(map(str, clients[:NAMED])) + (" ..." if len(clients) > NAMED else "")
+
+
+def tree_clusters(found: ClusterResult) -> int:
+    """How many clusters the leaves of the tree are in."""
+    return len({found.labels[c] for c in found.order if c in found.labels}) or 1
+
+
+def cut_between(tree: Tensor, k: int) -> tuple[float, float]:
+    """The heights between which a cut leaves K clusters: the last merge made and the first refused."""
+    heights = np.sort(tree[:, 2].double().numpy())
+    made = len(heights) + 1 - k
+    low = float(heights[made - 1]) if made > 0 else 0.0
+    high = float(heights[made]) if made < len(heights) else float(heights[-1]) * 1.1 if len(heights) else 1.0
+    return low, high
+
+
 def by_cluster(
     state: object,
     evaluations: Mapping[ClientId, Mapping[str, JSON]],
@@ -71,16 +92,21 @@ def by_cluster(
     scores = {c: e["deployed"]["test"] for c, e in evaluations.items() if "test" in e.get("deployed", {})}
     held = [clients for clients in members(now) if clients]
     models = [model(clients[0]) for clients in held]
-    head = set() if net is None else {n for n in net.names if n.split(".")[0] == "head"}
-    common = getattr(state, "common", None)
-    whole = common if common and common.keys() == models[0].keys() - head else None
-    far = embedding_distances(models, [len(clients) for clients in held], whole, lambda name: name not in head)
+    far = _embedding_distances(models, [*map(len, held)], getattr(state, "common", None), net)
     known = getattr(state, "lambdas", ())
     strengths = dict(enumerate(known)) if len(known) == now.k else {}
     return [
         {**row, "embedding_distance": d, "lambda": strengths.get(row["cluster"])}
         for row, d in zip(cluster_scores(now.labels, scores, majority), far, strict=True)
     ]
+
+
+def _embedding_distances(
+    models: Sequence[Params], clients: Sequence[int], common: Params | None, net: Net | None
+) -> Sequence[float]:
+    head = set() if net is None else {n for n in net.names if n.split(".")[0] == "head"}
+    whole = common if common and common.keys() == models[0].keys() - head else None
+    return embedding_distances(models, clients, whole, lambda name: name not in head)
 
 
 def _pairs(labels: Mapping[ClientId, int]) -> list[list[ClientId | int]]:

@@ -1,25 +1,32 @@
-"""Pictures of a comparison: accuracy and loss by round, clients' accuracies at the end, rounds to a target; and the
-table of it all. In pictures a method's seeds are averaged round by round.
+"""Pictures and tables of comparisons and sweeps.
 
-The picture of Localize-and-Stitch beside its baselines: accuracy of the merged model by round.
+Of a comparison: accuracy and loss by round, clients' accuracies at the end, rounds to a target, and the picture of
+Localize-and-Stitch beside its baselines; a method's seeds are averaged round by round. Of a sweep: validation accuracy
+by each setting that was varied.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedquilt.core.plain import JSON, Floats, Ints, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.results.plots import COLOURS, STYLE, save, subplots, write_csv
+from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.targets import first_reach
 from fedquilt.results.tables import span
+from fedquilt.storage.files import to_json
 
 Rows = Sequence[Mapping[str, JSON]]
 Histories = Mapping[str, Sequence[Rows]]  # for each method, for each seed, the rows of metrics/rounds.jsonl
@@ -168,30 +175,33 @@ def comparison_table(
         "P10 client acc",
         "P90 client acc",
         "Max client acc",
-        *(f"Final {m.name.replace('accuracy', 'acc')}{half}" for m in others for half in ("", " half 95 %")),
+        *chain.from_iterable(_headings(m.name) for m in others),
         "Majority class acc",
     )
     rows = []
     for label, seeds in histories.items():
-        accuracy = over_seeds(seeds, "test_accuracy")[1]
-        reached = rounds_to(seeds, target)
-        spread = np.array(list(clients.get(label, {}).values()))
-        ends = [float(np.percentile(spread, q)) if len(spread) else math.nan for q in (0, 10, 90, 100)]
-        rows.append(
-            (
-                label,
-                _last(seeds, "test_accuracy"),
-                _last(seeds, "test_accuracy_std"),
-                float(accuracy.max()) if len(accuracy) else math.nan,
-                _last(seeds, "test_loss"),
-                f">{last_round(seeds)}" if reached is None else reached,
-                *ends,
-                *(number for m in others for number in _sure(seeds, f"test_{m.id}")),
-                majority,
-            )
-        )
+        own = list(clients.get(label, {}).values()) or [math.nan]
+        sure = chain.from_iterable(_sure(seeds, f"test_{m.id}") for m in others)
+        rows.append([label, *_ends(seeds, target), *np.percentile(own, (0, 10, 90, 100)).tolist(), *sure, majority])
     write_csv(path, header, [[f"{v:.6f}" if isinstance(v, float) else v for v in row] for row in rows])
     return path
+
+
+def _ends(seeds: Sequence[Rows], target: float) -> tuple[float | str, ...]:
+    """A method's accuracy at its last round and at its best one, its loss, and when it reached the target."""
+    accuracy, reached = over_seeds(seeds, "test_accuracy")[1], rounds_to(seeds, target)
+    return (
+        _last(seeds, "test_accuracy"),
+        _last(seeds, "test_accuracy_std"),
+        float(accuracy.max()) if len(accuracy) else math.nan,
+        _last(seeds, "test_loss"),
+        f">{last_round(seeds)}" if reached is None else reached,
+    )
+
+
+def _headings(metric: str) -> tuple[str, str]:
+    name = f"Final {metric.replace('accuracy', 'acc')}"
+    return name, f"{name} half 95 %"
 
 
 def _last(seeds: Sequence[Rows], name: str) -> float:
@@ -251,3 +261,53 @@ def rounds_plot(histories: Histories, kinds: Sequence[str], title: str, path: Pa
         if axis.get_legend_handles_labels()[0]:  # there may be no method to draw
             axis.legend(loc="lower right")
         return save(figure, path, ("method", "round", measure), rows).with_suffix(".svg")
+
+
+COLUMNS = ("valid", "valid_half_95", "seeds", "rounds", "megabytes", "seconds", "best")
+
+
+def as_csv(rows: Rows) -> str:
+    """One line for each point, best first; of test numbers there are none."""
+    text = io.StringIO()
+    names = list(rows[0]["values"]) if rows else []
+    writer = csv.writer(text)
+    writer.writerow(["point", *names, *("valid_accuracy" if c == "valid" else c for c in COLUMNS)])
+    for row in best_first([dict(r) for r in rows]):
+        writer.writerow([row["point"], *(plain(row["values"][n]) for n in names), *(row[c] for c in COLUMNS)])
+    return text.getvalue()
+
+
+def plain(value: JSON) -> JSON:
+    """A value as one cell."""
+    return value if isinstance(value, int | float | str) else to_json(value)
+
+
+def numeric(values: Sequence[JSON]) -> bool:
+    """Whether all of them are numbers."""
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
+def _draw_setting(axis: Axes, scored: Rows, name: str) -> None:
+    """The points by one setting."""
+    values = [row["values"][name] for row in scored]
+    shown = values if numeric(values) else [str(plain(v)) for v in values]
+    axis.scatter(shown, [row["valid"] for row in scored], color=COLOURS[0], s=22, alpha=0.8)
+    for row, value in zip(scored, shown, strict=True):
+        if row["best"]:
+            axis.scatter([value], [row["valid"]], color=COLOURS[1], s=70, marker="*", zorder=3, label="best")
+    if numeric(values) and 0 < 20 * min(values) <= max(values):
+        axis.set_xscale("log")
+    axis.set(xlabel=name)
+
+
+def draw(rows: Rows, names: Sequence[str], path: Path) -> Path:
+    """Validation accuracy by each setting that was varied; the best point stands out."""
+    scored = [row for row in rows if row["valid"] is not None]
+    with rc_context(STYLE):
+        figure, axes = subplots(1, len(names), figsize=(1.5 + 3.0 * len(names), 3.4), sharey=True, squeeze=False)
+        for axis, name in zip(axes[0], names, strict=True):
+            _draw_setting(axis, scored, name)
+        axes[0][0].set(ylabel="validation accuracy")
+        axes[0][-1].legend(loc="best")
+        told = [(row["point"], *(plain(row["values"][n]) for n in names), row["valid"]) for row in scored]
+        return save(figure, path, ("point", *names, "valid_accuracy"), told)

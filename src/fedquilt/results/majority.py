@@ -57,16 +57,22 @@ def at_majority(results: Sequence[Mapping[str, JSON]]) -> str | None:
     Where clients have no test samples, the accuracy is that on the common test set.
     """
     tested = any("test_accuracy" in (r.get("best") or {}) for r in results)
-    name, fact = ("test_accuracy", "common_class") if tested else ("common_test_accuracy", "majority_common")
-    known = [r for r in results if r.get(fact) is not None and name in (r.get("best") or {})]
-    if not known or len(known) < len(results):
+    name, facts = ("test_accuracy", _NAMES) if tested else ("common_test_accuracy", _COMMON)
+    accuracy = _mean_accuracy(results, name, "common_class" if tested else "majority_common")
+    if accuracy is None:
         return None
-    accuracy = float(np.mean([r["best"][name] for r in known]))
+    told = [results[0][n] for n in facts]
     if not tested:
-        return _learned_nothing("accuracy on the common test set", accuracy, *(known[0][n] for n in _COMMON))
-    own, own_half, common, common_half, rows = (known[0][n] for n in _NAMES)
+        return _learned_nothing("accuracy on the common test set", accuracy, *told)
+    own, own_half, common, common_half, rows = told
     said = _learned_nothing("test accuracy", accuracy, common, common_half, rows)
     return said or _no_better(accuracy, own, own_half, rows)
+
+
+def _mean_accuracy(results: Sequence[Mapping[str, JSON]], name: str, fact: str) -> float | None:
+    """The mean over runs at their chosen rounds; None unless every run tells of it and of the majority class."""
+    known: list[JSON] = [(r.get("best") or {}).get(name) for r in results if r.get(fact) is not None]
+    return float(np.mean(known)) if known and len(known) == len(results) and None not in known else None
 
 
 def _no_better(accuracy: float, own: float, half: float, rows: int) -> str | None:

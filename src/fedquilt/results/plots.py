@@ -1,4 +1,7 @@
-"""Pictures: curves of a comparison, and what a partition looks like. Numbers are always written beside them."""
+"""Pictures: curves of a comparison, and who has which labels, and how much: a federation, or each task of a stream.
+
+Numbers are always written beside pictures.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from fedquilt.core.plain import JSON, Floats, Ints
-from fedquilt.data.partitions.measures import MOST, label_distances, label_entropy
+from fedquilt.core.plain import JSON, Floats, Ints, Row
+from fedquilt.data import Federation, Stream
+from fedquilt.data.partitions.measures import MOST, label_distances, label_entropy, measures
 from fedquilt.storage.files import storage
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
@@ -71,7 +75,7 @@ def curves(histories: Mapping[str, Sequence[Sequence[Mapping[str, JSON]]]], majo
 def _series(seeds: Sequence[Sequence[Mapping[str, JSON]]]) -> tuple[Ints, Floats, Floats]:
     """Rounds at which every seed was scored, accuracies [seeds, rounds], and mean traffic so far in MB."""
     scored = [{r["round"]: r["test_accuracy"] for r in rows if r.get("test_accuracy") is not None} for rows in seeds]
-    rounds = np.array(sorted(set.intersection(*(set(s) for s in scored))))
+    rounds = np.array(sorted(set.intersection(*map(set, scored))))
     accuracy = np.array([[s[r] for r in rounds] for s in scored])
     sent = []
     for rows in seeds:  # by the round's number: a log may lack rows
@@ -191,3 +195,44 @@ def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def looked_at(federation: Federation, title: str, plot: Path) -> Row:
+    """Counts, measures and a picture of a division."""
+    counts, ids = federation.label_counts("train"), [str(c) for c in federation.ids]
+    picture = partition(counts, ids, f"{title}, {len(ids)} clients", plot)
+    return {
+        **federation.summary(),
+        "measures": measures(counts),
+        "labels": {c: row.tolist() for c, row in zip(ids, counts, strict=True)},
+        "entropy": {c: float(h) for c, h in zip(ids, label_entropy(counts), strict=True)},
+        "groups": None if federation.groups is None else {str(c): g for c, g in federation.groups.items()},
+        "unlabelled": 0 if federation.unlabelled is None else len(federation.unlabelled.index),
+        "plot": str(picture),
+    }
+
+
+def stream_looked_at(stream: Stream, title: str, plot: Path) -> Row:
+    """Every task, and when it is on; one picture each."""
+    tasks = []
+    for number, task in enumerate(stream.tasks):
+        place = plot.with_name(f"{plot.stem}-task{number}{plot.suffix}")
+        found = looked_at(task, f"{title}, task {number}", place)
+        tasks.append({**found, "classes": np.flatnonzero(task.label_counts().sum(0)).tolist()})
+    return {
+        "clients": len(stream.ids),
+        "stages": stages(stream),
+        "recurring": stream.clock.period is not None,
+        "delays": {str(client): delay for client, delay in stream.delays.items()},
+        "tasks": tasks,
+    }
+
+
+def stages(stream: Stream) -> list[Row]:
+    """Which task is on in which rounds, counted from 1, for clients without delay."""
+    clock = stream.clock
+    ends: Sequence[int | None] = [*clock.starts[1:], clock.period]
+    return [
+        {"rounds": f"{low + 1}-{'' if high is None else high}", "task": task}
+        for low, high, task in zip(clock.starts, ends, clock.order, strict=True)
+    ]

@@ -47,19 +47,16 @@ def _results(folder: Path, point: Row) -> list[Row]:
 def _row(folder: Path, number: int, point: Row) -> Row:
     results = _results(folder, point)
     scores = [v for r in results if (v := on_validation(r["best"])) is not None]
-    whole = len(scores) == len(point["folders"])
+    row = {"point": number, "label": point["label"], "values": point["values"], "best": False, "seeds": len(scores)}
+    if len(scores) < len(point["folders"]):
+        return row | dict.fromkeys(("valid", "valid_half_95", "rounds", "megabytes", "seconds"))
     span = interval(scores)
-    return {
-        "point": number,
-        "label": point["label"],
-        "values": point["values"],
-        "best": False,
-        "seeds": len(scores),
-        "valid": span.mean if whole else None,
-        "valid_half_95": span.half if whole else None,
-        "rounds": float(np.mean([r["best_round"] for r in results])) if whole else None,
-        "megabytes": float(np.mean([r["bytes_up"] + r["bytes_down"] for r in results])) / MEGABYTE if whole else None,
-        "seconds": float(np.mean([r["seconds"] for r in results])) if whole else None,
+    return row | {
+        "valid": span.mean,
+        "valid_half_95": span.half,
+        "rounds": float(np.mean([r["best_round"] for r in results])),
+        "megabytes": float(np.mean([r["bytes_up"] + r["bytes_down"] for r in results])) / MEGABYTE,
+        "seconds": float(np.mean([r["seconds"] for r in results])),
     }
 
 

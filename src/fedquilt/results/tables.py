@@ -45,17 +45,17 @@ def summary_of(
     commonest label on the common test set; without them nothing is said of the majority class.
     """
     methods = by_label(views)
-    clients = any(_has(view, "test_accuracy") for view in views)
+    clients = any(map(_tested, views))
     measure = "accuracy" if clients else "common_accuracy"
     scores = {label: [view.chosen if clients else _common(view) for view in group] for label, group in methods.items()}
     rows = _rows(methods, scores, constant if clients else {}, target, clients)
-    first = next(iter(methods.values()))
+    first = next(iter(methods))
     return {
-        "seeds": [view.seed for view in first],
-        "clients": len({c for found in scores[first[0].label] for c in found}) if clients else None,
+        "seeds": [view.seed for view in methods[first]],
+        "clients": len(set().union(*scores[first])) if clients else None,
         "chosen_on": "validation" if any(validated(v.result) for v in views) else "last round",
         "measure": measure,
-        "majority_class": _majority(views, constant) if clients else math.nan if common is None else common,
+        "majority_class": _majority(views, constant, common, clients),
         "majority_class_common": common,
         "target": target,
         "rows": rows,
@@ -87,20 +87,20 @@ def _rows(
 
 def _words(methods: Mapping[str, Sequence[RunView]]) -> dict[str, dict[str, str]]:
     """What is said of methods beside their numbers: of their modes, of energy, and where they learned nothing."""
-    modes = {label: modes_line(modes_over([v.result["best"] for v in group])) for label, group in methods.items()}
-    energy = {
-        label: in_words(per_run([v.result.get("energy") or {} for v in group])) for label, group in methods.items()
-    }
-    doubts = {label: at_majority([v.result for v in group]) for label, group in methods.items()}
-    return {
-        "modes": {label: line for label, line in modes.items() if line is not None},
-        "energy": energy,
-        "doubts": {label: said for label, said in doubts.items() if said is not None},
-    }
+    found: dict[str, dict[str, str]] = {"modes": {}, "energy": {}, "doubts": {}}
+    for label, group in methods.items():
+        results = [view.result for view in group]
+        found["energy"][label] = in_words(per_run([result.get("energy") or {} for result in results]))
+        said = {"modes": modes_line(modes_over([result["best"] for result in results])), "doubts": at_majority(results)}
+        for kind, line in said.items():
+            if line is not None:
+                found[kind][label] = line
+    return found
 
 
-def _has(view: RunView, name: str) -> bool:
-    return view.result.get("best", {}).get(name) is not None
+def _tested(view: RunView) -> bool:
+    """Whether its clients have test scores."""
+    return view.result.get("best", {}).get("test_accuracy") is not None
 
 
 def _common(view: RunView) -> dict[ClientId, float]:
@@ -123,8 +123,12 @@ def scored(view: RunView, clients: bool = True) -> list[Row]:
     ]
 
 
-def _majority(views: Sequence[RunView], constant: Mapping[ClientId, float]) -> float:
-    """The accuracy of the majority class, or as runs wrote it."""
+def _majority(
+    views: Sequence[RunView], constant: Mapping[ClientId, float], common: float | None, clients: bool
+) -> float:
+    """The accuracy of the majority class, on clients' samples or on the common test set, or as runs wrote it."""
+    if not clients:
+        return math.nan if common is None else common
     if constant:
         return float(np.mean(list(constant.values())))
     known = [v for view in views if (v := view.result.get("majority_class")) is not None]
@@ -189,18 +193,22 @@ OWN = {  # what methods tell of themselves, if they do
 }
 
 
+SENT = {"bytes_up": "megabytes_up", "bytes_down": "megabytes_down"}
+
+
 def row(label: str, results: Sequence[Mapping[str, JSON]]) -> Row:
     """One method's line: test numbers at the round that validation chose, over seeds."""
     found: Row = {"method": label}
+    best = [r["best"] for r in results]
     for column in score_columns():
-        found |= span(column.key, column.number, [r["best"] for r in results])
+        found |= span(column.key, column.number, best)
+    means = {n: float(np.mean([r.get(n, math.nan) for r in results])) for n in ("updates", *SENT, "seconds")}
     return found | {
         "last_round_accuracy": _mean([r["last"].get("test_accuracy") for r in results]),
-        "updates": float(np.mean([r.get("updates", math.nan) for r in results])),
-        "megabytes_up": float(np.mean([r["bytes_up"] for r in results])) / MEGABYTE,
-        "megabytes_down": float(np.mean([r["bytes_down"] for r in results])) / MEGABYTE,
-        "seconds": float(np.mean([r["seconds"] for r in results])),
-        **{name: _mean([r["best"].get(name) for r in results]) for name in OWN},
+        "updates": means["updates"],
+        **{column: means[name] / MEGABYTE for name, column in SENT.items()},
+        "seconds": means["seconds"],
+        **{name: _mean([row.get(name) for row in best]) for name in OWN},
         "digests": [r["digest"] for r in results],
     }
 

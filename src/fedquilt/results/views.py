@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import AnyStr
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from fedquilt.metrics.table import PRIMARY, metrics
 from fedquilt.results.statistics.targets import joules_by_round
 from fedquilt.storage.logs import CLIENTS, ROUNDS, fault, gaps, in_words, read, row_in, spans, vouched_in
 from fedquilt.storage.mending import missing_of, told
+from fedquilt.storage.slots import client_id
 
 CELLS = "comparison.json"
 
@@ -44,12 +46,10 @@ class ClientScores:
 
 def scored_in(lines: Sequence[str]) -> ClientScores:
     """From the lines of metrics/clients.jsonl."""
-    likely = (line for line in lines if '"deployed"' in line and '"test"' in line and line.endswith("\n"))  # far fewer
-    sound = (row for line in likely if (row := row_in(line, CLIENTS)) is not None)
-    rows = [row for row in sound if row["model"] == "deployed" and row["split"] == "test"]
+    rows = _tests(_likely(lines, "\n", '"deployed"', '"test"'))
     places: dict[ClientId, int] = {}
     for row in rows:
-        row["client"] = _hashable(row["client"])
+        row["client"] = client_id(row["client"])
         places.setdefault(row["client"], len(places))
     rounds = sorted({row["round"] for row in rows})
     columns = {round: i for i, round in enumerate(rounds)}
@@ -61,8 +61,15 @@ def scored_in(lines: Sequence[str]) -> ClientScores:
     return ClientScores(tuple(places), tuple(rounds), values)
 
 
-def _hashable(client: JSON) -> ClientId:
-    return tuple(client) if isinstance(client, list) else client
+def _likely(lines: Iterable[AnyStr], end: AnyStr, *parts: AnyStr) -> list[AnyStr]:
+    """The whole lines that have these parts, which are far fewer than all."""
+    return [line for line in lines if line.endswith(end) and all(part in line for part in parts)]
+
+
+def _tests(lines: Iterable[str | bytes]) -> list[Row]:
+    """The rows of lines, as far as they are test scores of the model each client would use."""
+    sound = (row for line in lines if (row := row_in(line, CLIENTS)) is not None)
+    return [row for row in sound if (row["model"], row["split"]) == ("deployed", "test")]
 
 
 @dataclass(frozen=True)
@@ -110,9 +117,8 @@ class RunView:
             return []
         wanted = (b'"deployed"', b'"test"', f'"round": {round},'.encode())
         with path.open("rb") as lines:
-            likely = [line for line in lines if line.endswith(b"\n") and all(part in line for part in wanted)]
-        found = (row for line in likely if (row := row_in(line, CLIENTS)) is not None)
-        return [r for r in found if (r["round"], r["model"], r["split"]) == (round, "deployed", "test")]
+            likely = _likely(lines, b"\n", *wanted)
+        return [row for row in _tests(likely) if row["round"] == round]
 
     @cached_property
     def joules(self) -> dict[int, float] | None:
@@ -148,16 +154,25 @@ class RunView:
         for name, extent in vouched_in(self.result).items():
             if why := fault(self.folder / name, extent):
                 found.setdefault(name, []).append(why)
-        told_of = self.result.get("rounds")
-        there = {row["round"] for row in self.rounds}
-        absent = gaps(there, max([told_of if isinstance(told_of, int) else 0, *self._snapshots, *there]))
+        absent, unscored = self._absent, self._unscored
         if absent and known.get(ROUNDS, {}).get("missing") != absent:
             found.setdefault(ROUNDS, []).append(f"has no rows of rounds {in_words(absent)}")
-        scored = {row["round"] for row in self.rounds if row.get("test_accuracy") is not None}
-        unscored = spans(scored - set(self.scored.rounds))
         if unscored and CLIENTS not in known:
             found.setdefault(CLIENTS, []).append(f"has no rows of rounds {in_words(unscored)}")
         return [f"{name}: {', '.join(whys)}" for name, whys in found.items()]
+
+    @property
+    def _absent(self) -> list[list[int]]:
+        """Rounds that were played and have no row."""
+        told_of = self.result.get("rounds")
+        there = {row["round"] for row in self.rounds}
+        return gaps(there, max([told_of if isinstance(told_of, int) else 0, *self._snapshots, *there]))
+
+    @property
+    def _unscored(self) -> list[list[int]]:
+        """Rounds that were scored and have no clients' samples."""
+        scored = {row["round"] for row in self.rounds if row.get("test_accuracy") is not None}
+        return spans(scored - set(self.scored.rounds))
 
     @property
     def _snapshots(self) -> list[int]:

@@ -1,21 +1,29 @@
 """The virtual clock: how long rounds would take on other devices and links than those they were played on.
 
 An exchange takes as long as its slowest participant (download, work, upload) and what the server does for it. Scoring
-takes no virtual time, and nobody waits for replies that were left out.
+takes no virtual time, and nobody waits for replies that were left out. A run that was played already can be timed on
+other links (:func:`timed`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from fedquilt.config.config import apply, parse
 from fedquilt.config.links import PRESETS, Network
-from fedquilt.core.plain import JSON
+from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
+from fedquilt.errors import ConfigError, InputError
+from fedquilt.results.statistics.targets import costs_until
+from fedquilt.results.views import RunView, views_in
 from fedquilt.rounds.phases import Phase
+from fedquilt.storage.logs import PHASES, UPDATES, rows_by_round
+from fedquilt.storage.slots import client_id
 
 PARTS = ("broadcast", "train", "upload", "aggregate")  # download, work, upload, server
 NEEDED = ("place", "exchange", "client", "bytes_down", "bytes_up", "seconds", "steps")  # of a client update
@@ -136,3 +144,54 @@ def _chosen(shares: Mapping[str, float], place: float) -> str:
 
 def _per_byte(mbps: float | None, factor: float) -> float:
     return 0.0 if mbps is None else 8 / (mbps * 1e6 * factor)
+
+
+def network_of(view: RunView, changes: Sequence[str]) -> Network:
+    """The links of a run's recipe, with changes such as ``uplink_mbps=2``."""
+    given = [text if text.startswith("network.") else f"network.{text}" for text in changes]
+    raw, problems = apply({"network": view.config.get("network", {})}, given)
+    if problems:
+        raise ConfigError(problems)
+    network = parse({"network": raw["network"]}).network
+    assert network is not None
+    return network
+
+
+def timed(folder: Path, changes: Sequence[str] = (), target: float = 0.8) -> list[Row]:
+    """For each run of a folder: virtual seconds in all, and until the mean test accuracy reaches the target.
+
+    Nothing is written: the client updates of the run say what travelled and how long clients worked.
+    """
+    views = [view for view in views_in(folder) if view.rounds]
+    if not views:
+        raise InputError(f"No run of '{folder}' has played a round yet.")
+    found = []
+    for view in views:
+        clock = VirtualClock(network_of(view, changes))
+        spent = by_round(clock, view)
+        rows = [{**row, "virtual_seconds": spent[row["round"]]} for row in view.rounds]
+        reached = costs_until(rows, target)
+        found.append(
+            {
+                "method": view.label,
+                "seed": view.seed,
+                "rounds": rows[-1]["round"],
+                "virtual_seconds": rows[-1]["virtual_seconds"],
+                "to_target": None if reached is None else reached["seconds"],
+                "rounds_to_target": None if reached is None else int(reached["rounds"] or 0),
+            }
+        )
+    return found
+
+
+def by_round(clock: VirtualClock, view: RunView) -> dict[int, float]:
+    """Virtual seconds since the beginning at the end of each round."""
+    updates, phases = rows_by_round(view.rows(UPDATES)), rows_by_round(view.rows(PHASES))
+    total, found = 0.0, {}
+    for row in view.rounds:
+        number = row["round"]
+        known = [Phase(p["exchange"], p["phase"], p["seconds"]) for p in phases.get(number, []) if "seconds" in p]
+        here = [{**v, "client": client_id(v["client"])} for v in updates.get(number, [])]
+        total += sum(exchange.seconds for exchange in clock.exchanges(here, server_seconds(known)))
+        found[number] = total
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from fedquilt.metrics.energy import in_words
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
 from fedquilt.results.clusters import clusters_in
 from fedquilt.results.statistics.targets import MEGABYTE
+from fedquilt.show.progress import span
 from fedquilt.storage.finished import in_messages, modes_line, validated
 from fedquilt.storage.mending import missing_of
 from fedquilt.storage.mending import told as lost_in_words
@@ -23,7 +24,6 @@ from fedquilt.terminal import console as console
 from fedquilt.terminal import say, show_table
 
 if TYPE_CHECKING:
-    from fedquilt.analysis.merging import Request
     from fedquilt.data import Federation, Stream
 
 MAJORITY = (
@@ -57,22 +57,28 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
 def _numbers(folder: Path, result: Mapping[str, JSON]) -> None:
     """The scores at the chosen round and at the last, above those of the majority class."""
     best, last = result.get("best") or {}, result.get("last") or {}
+    how = "chosen on validation" if validated(result) else "no validation samples to choose on"
     table = Table(title=f"{folder.name}", title_justify="left")
     table.add_column("", no_wrap=True)
-    how = "chosen on validation" if validated(result) else "no validation samples to choose on"
-    table.add_column(f"round {result['best_round']} ({how})", justify="right")
-    table.add_column(f"round {result['rounds']} (last)", justify="right")
+    for title in (f"round {result['best_round']} ({how})", f"round {result['rounds']} (last)"):
+        table.add_column(title, justify="right")
     for m, name, label in _labels("test_accuracy" in last):
         if name in last:
-            table.add_row(label + ", %" * m.share, m.told(best, name) or "-", m.told(last, name) or "-")
-    for name, share, half, where in MAJORITY:
-        if name in last and result.get(share) is not None:
-            least = metric(PRIMARY).written(result[share], result.get(half))
-            table.add_row(f"majority class, {where}, %", least, least, style="dim")
-            break
+            table.add_row(label + ", %" * m.share, *(m.told(row, name) or "-" for row in (best, last)))
+    if majority := _majority(result, last):
+        table.add_row(*majority, style="dim")
     show_table(table)
     if any(name.endswith(ROWS_HALF) for name in last):
         say("± is the 95 % interval that the number of test samples leaves.")
+
+
+def _majority(result: Mapping[str, JSON], last: Mapping[str, JSON]) -> tuple[str, ...]:
+    """The accuracy of the majority class as a line; nothing where it is not known."""
+    for name, share, half, where in MAJORITY:
+        if name in last and result.get(share) is not None:
+            least = metric(PRIMARY).written(result[share], result.get(half))
+            return f"majority class, {where}, %", least, least
+    return ()
 
 
 def _notes(result: Mapping[str, JSON]) -> None:
@@ -207,6 +213,15 @@ def _measured(counts: Ints, federation: Federation) -> None:
     say(f"size Gini {found['size_gini']:.3f}; imbalance factor {found['imbalance_factor']:.3g} (rarest / commonest)")
 
 
+def narrow(title: str | None, first: str, others: Iterable[str]) -> Table:
+    """A table of little width: names on the left, which may be folded, and numbers on the right."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
 def listing(rows: Sequence[Mapping[str, JSON]], title: str) -> None:
     """Rows as a table."""
     table = Table(title=title, title_justify="left")
@@ -226,26 +241,27 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def merged_models(request: Request, quiet: bool) -> Row:
-    """Merge saved models under a progress bar, and tell what happened."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+def watched(lines: Sequence[Row], title: str) -> None:
+    """The runs as a table, and what is missing of them."""
+    listing(_watched_rows(lines), title)
+    for line in lines:
+        if line["missing"]:
+            say(f"note: {line['label']}: {line['missing']}")
 
-    from fedquilt.analysis.merging import card_of, merge_files, part_of
 
-    columns = (TextColumn("merging"), BarColumn(), MofNCompleteColumn(), TextColumn("numbers"), TimeRemainingColumn())
-    with Bars(*columns, console=console, disable=quiet, transient=True) as bars:
-        bar = bars.add_task("merging", total=None)
-        found = merge_files(request, lambda name, numbers: bars.advance(bar, numbers))
-    if not quiet:
-        for place, model in enumerate(found["models"]):
-            say(f"{model['path']}  {part_of(found, place)}".rstrip())
-        if found["base"] is not None:
-            say(
-                f"changed by any model {100 * found['touched']:.2f} %, by two or more {100 * found['shared']:.2f} %, "
-                f"with both signs {100 * found['conflicts']:.2f} %"
-            )
-        say(f"{found['numbers']} weights in {found['tensors']} tensors, {found['seconds']:.1f} s")
-        say(f"model {found['out']}")
-        say(f"card  {card_of(request.out)}")
-    return found
+def _watched_rows(lines: Sequence[Row]) -> list[Row]:
+    """The runs as rows of a table."""
+    return [
+        {
+            "run": line["label"] + (f", seed {line['seed']}" if line["group"] else ""),
+            "state": line["state"],
+            "rounds": f"{line['round']}/{line['rounds'] or '?'}",
+            "left": "" if line["left"] is None else span(line["left"]),
+            "accuracy, %": metric(PRIMARY).written(line["accuracy"], line["accuracy_half"])
+            + (" (validation)" if line["accuracy_on"] == "validation" else ""),
+            "loss": "" if line["loss"] is None else f"{line['loss']:.4f}",
+            "MB": f"{line['up'] + line['down']:.2f}",
+            "left out": line["left_out"] or "",
+        }
+        for line in lines
+    ]

@@ -59,9 +59,9 @@ def chosen(on_validation: bool) -> str:
 
 def modes_over(rounds: Sequence[Mapping[str, JSON]]) -> Row:
     """The modes of several runs as those of one: every mode that a run was served in, and mean accuracies."""
-    names = set.intersection(*(set(row) for row in rounds)) if rounds else set()
-    kept = [n for n in rounds[0] if n in names and n.startswith(tuple(_ROWS))] if rounds else []
-    means = {n: fmean(row[n] for row in rounds) for n in kept if all(row[n] is not None for row in rounds)}
+    kept = [n for n in (rounds[0] if rounds else ()) if n.startswith(tuple(_ROWS))]
+    values: dict[str, list[JSON]] = {n: [row.get(n) for row in rounds] for n in kept}
+    means = {n: fmean(told) for n, told in values.items() if None not in told}
     modes = dict.fromkeys(row["served"] for row in rounds if row.get("served") is not None)
     return {**means, "served": " or ".join(modes) or None}
 

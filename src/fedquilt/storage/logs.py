@@ -1,19 +1,23 @@
 """The logs of a run: lines of JSON, one row each; what a row must have, and how much of a log can be trusted.
 
 A log may have been cut, removed or written over since the run wrote it. Readers take the rows that are sound and pass
-over the rest; what a snapshot or a result vouches for is the number of bytes and their CRC-32.
+over the rest; what a snapshot or a result vouches for is the number of bytes and their CRC-32. A finished run has its
+logs as Parquet files too.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedquilt.core.plain import JSON, Row
+from fedquilt.storage.files import to_json, write_atomic
 
 ROUNDS, CLIENTS, UPDATES = "metrics/rounds.jsonl", "metrics/clients.jsonl", "metrics/client_updates.jsonl"
 CLUSTERS, TRAFFIC, PHASES = "metrics/clusters.jsonl", "metrics/traffic.jsonl", "metrics/phases.jsonl"
@@ -151,6 +155,14 @@ def read(folder: Path, name: str) -> list[Row]:
     return [row for row in rows_in(content.splitlines(keepends=True), name) if row is not None]
 
 
+def rows_by_round(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    """The rows of each round."""
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["round"], []).append(row)
+    return found
+
+
 # How much of a log can be trusted
 
 
@@ -249,3 +261,62 @@ def in_words(parts: Sequence[Sequence[int]], most: int = 12) -> str:
     """Spans as text: 3 to 5, 9."""
     told = [str(low) if low == high else f"{low} to {high}" for low, high in parts[:most]]
     return ", ".join(told) + (f" and {len(parts) - most} more gaps" if len(parts) > most else "")
+
+
+# Parquet
+
+
+def write_tables(folder: Path) -> list[str]:
+    """Write ``metrics/NAME.parquet`` of every ``metrics/NAME.jsonl`` that has a row; returns what could not be written,
+    in words: the lines of JSON are there, and a run is worth more than their copy.
+
+    Columns are typed as Arrow reads them. A column of mixed types (client ids that are numbers and names, say) holds
+    JSON texts.
+    """
+    from pyarrow import ArrowException, parquet  # only at the end of a run: importing it takes a while
+
+    problems = []
+    for name in LOGS:
+        log = folder / name
+        if log.parent != folder and log.exists() and log.stat().st_size:
+            file = io.BytesIO()
+            try:
+                parquet.write_table(_read(folder, name), file)
+            except ArrowException as error:
+                problems.append(f"{name} could not be written as Parquet: {error}")
+                continue
+            write_atomic(log.with_suffix(".parquet"), file.getvalue(), folder)
+    return problems
+
+
+def _read(folder: Path, name: str) -> Any:
+    """A log as an Arrow table."""
+    import pyarrow
+    from pyarrow import json as lines
+
+    try:
+        found = lines.read_json(folder / name, lines.ReadOptions(use_threads=False, block_size=1 << 24))
+        if not any(_empty(field.type) for field in found.schema):
+            return found
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
+        pass
+    rows = [row for line in (folder / name).read_bytes().splitlines() if (row := row_in(line)) is not None]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pyarrow.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _empty(kind: object) -> bool:
+    """Whether a type is a record without fields, which Parquet cannot hold."""
+    return str(kind) == "struct<>"
+
+
+def _column(values: list[JSON]) -> Any:
+    import pyarrow
+
+    try:
+        found = pyarrow.array(values)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):
+        found = None
+    if found is None or "struct<" in str(found.type):
+        return pyarrow.array([None if value is None else to_json(value) for value in values])
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from fedquilt.storage.logs import (
     in_words,
     read,
     row_in,
+    rows_by_round,
     spans,
 )
 
@@ -131,13 +133,8 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, JSON], missing: Missin
     """Write what the other logs tell of rounds without a row; the rounds of which that is so."""
     rows = {row["round"]: row for row in read(folder, ROUNDS)}
     wanted = set(range(1, done + 1)) - rows.keys()
-    told_by = (UPDATES, LEDGER, PHASES, CLIENTS)
-    gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
     made = {r: dict(row) for row in (known.get("best"), known.get("last")) if row and (r := row.get("round")) in wanted}
-    others = {name: _by_round(read(folder, name)) for name in told_by}
-    for round in wanted - made.keys() - gone:
-        if others[UPDATES].get(round) or others[LEDGER].get(round):
-            made[round] = _row(round, {name: found.get(round, []) for name, found in others.items()})
+    made |= _from_others(folder, wanted - made.keys(), missing)
     if made:
         whole = rows | made
         content = "".join(to_json(whole[round]) + "\n" for round in sorted(whole))
@@ -145,11 +142,13 @@ def _rebuild(folder: Path, done: int, known: Mapping[str, JSON], missing: Missin
     return set(made)
 
 
-def _by_round(rows: list[Row]) -> dict[int, list[Row]]:
-    found: dict[int, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row["round"], []).append(row)
-    return found
+def _from_others(folder: Path, wanted: set[int], missing: Missing) -> dict[int, Row]:
+    """The rows of these rounds that the other logs tell of, if these lack nothing of them."""
+    told_by = (UPDATES, LEDGER, PHASES, CLIENTS)
+    gone = {r for name in told_by if name in missing for r in _rounds_in(missing[name]["missing"])}
+    others = {name: rows_by_round(read(folder, name)) for name in told_by}
+    told = others[UPDATES].keys() | others[LEDGER].keys()
+    return {r: _row(r, {name: found.get(r, []) for name, found in others.items()}) for r in (wanted - gone) & told}
 
 
 def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
@@ -158,9 +157,7 @@ def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
     losses = [(v["samples"], v["loss"]) for v in updates if v.get("loss") is not None]
     samples = sum(n for n, _ in losses)
     sent = {name: _sum(updates, name) + _sum(ledger, f"bytes_{name.partition('_')[2]}") for name in _SUMS}
-    spent: dict[str, float] = {}
-    for phase in phases:
-        spent[f"seconds_{phase['phase']}"] = spent.get(f"seconds_{phase['phase']}", 0.0) + (phase.get("seconds") or 0.0)
+    spent = _seconds(phases)
     whole = sum(spent.values())
     return {
         "round": round,
@@ -175,6 +172,14 @@ def _row(round: int, logs: Mapping[str, list[Row]]) -> Row:
         "seconds": whole,
         "rebuilt": True,
     }
+
+
+def _seconds(phases: list[Row]) -> dict[str, float]:
+    """Of each phase, by the name that a round has for it."""
+    spent: dict[str, float] = defaultdict(float)
+    for phase in phases:
+        spent[f"seconds_{phase['phase']}"] += phase.get("seconds") or 0.0
+    return dict(spent)
 
 
 def _sum(rows: list[Row], name: str) -> float:

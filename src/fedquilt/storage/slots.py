@@ -32,11 +32,12 @@ def manifest(entries: Mapping[ClientId, bytes]) -> bytes:
 def entries_of(block: bytes) -> Entries:
     """The entries of a manifest."""
     rows = [json.loads(line) for line in block.decode().splitlines()]
-    return {_client(client): bytes.fromhex(digest) for client, digest in rows}
+    return {client_id(client): bytes.fromhex(digest) for client, digest in rows}
 
 
-def _client(value: object) -> ClientId:
-    return tuple(_client(part) for part in value) if isinstance(value, list) else value  # JSON has no tuples
+def client_id(value: object) -> ClientId:
+    """A client's id as it was before it was written as JSON."""
+    return tuple(client_id(part) for part in value) if isinstance(value, list) else value  # JSON has no tuples
 
 
 class FolderSlots:

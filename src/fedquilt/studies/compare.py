@@ -127,6 +127,21 @@ def _draw_stitches(kinds: Mapping[str, Kinded], histories: Mapping[str, Sequence
         rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
 
 
+def _draw(views: Sequence[RunView], summary: Row, kinds: Mapping[str, Kinded], top: Path) -> None:
+    """The pictures of methods all of whose runs have scores."""
+    from fedquilt.results.comparison_plots import draw_all
+    from fedquilt.results.plots import curves
+
+    clients = summary["measure"] == "accuracy"
+    drawn = {label: group for label, group in by_label(views).items() if all(map(_has_scores, group))}
+    histories = {label: [scored(v, clients) for v in group] for label, group in drawn.items()}
+    ends = {label: client_means([v.scored.last() for v in group]) for label, group in drawn.items()}
+    if drawn:
+        curves(histories, summary["majority_class"], top / "curves")
+        draw_all(histories, ends, summary["majority_class"], summary["target"], top)
+    _draw_stitches(kinds, histories, top)
+
+
 def conclude(
     config: Config,
     top: Path,
@@ -136,22 +151,13 @@ def conclude(
 ) -> Row:
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
-    from fedquilt.results.comparison_plots import draw_all
-    from fedquilt.results.plots import curves
 
     views = [RunView(c.folder, c.label, c.config.seed) for c in done]
     constant, common = constants(federation), federation.majority().global_test
     summary: Row = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
     summary |= {"clients": len(federation.ids), "failed": list(failed)}
     summary["missing"] = [f"{v.folder.name}: {line}" for v in views for line in v.missing]
-    clients = summary["measure"] == "accuracy"
-    drawn = {label: group for label, group in by_label(views).items() if all(_has_scores(v) for v in group)}
-    histories = {label: [scored(v, clients) for v in group] for label, group in drawn.items()}
-    ends = {label: client_means([v.scored.last() for v in group]) for label, group in drawn.items()}
-    if drawn:
-        curves(histories, summary["majority_class"], top / "curves")
-        draw_all(histories, ends, summary["majority_class"], config.compare.target, top)
-    _draw_stitches({c.label: c.config.method for c in done}, histories, top)
+    _draw(views, summary, {c.label: c.config.method for c in done}, top)
     write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"], common).encode())
     summary["report"] = str(top / "report.html")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())

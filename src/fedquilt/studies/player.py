@@ -134,9 +134,13 @@ class Player:
             return min(chosen.at_once, len(todo))
         if chosen.kind != "auto" or chosen.processes is not None or chosen.devices:
             return 1
+        return max(1, min(len(todo), cores(), self._in_memory(todo)))
+
+    def _in_memory(self, todo: Sequence[PlannedRun]) -> int:
+        """How many runs there is memory for."""
         kinds = {str(cell.config.model): cell for cell in todo}.values()
         largest = max(model_bytes(method_of(cell.config, self.federation)) or 0 for cell in kinds)
-        return max(1, min(len(todo), cores(), available() // (EACH + MODELS * largest)))
+        return available() // (EACH + MODELS * largest)
 
     def all_failed(self, what: str) -> str:
         """In words."""

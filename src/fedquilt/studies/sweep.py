@@ -195,7 +195,7 @@ def _write(config: Config, top: Path, points: Sequence[Point], total: int) -> No
 def conclude(config: Config, top: Path, points: Sequence[Point], failed: Sequence[Mapping[str, JSON]] = ()) -> Row:
     """The table, the picture, the report, and the recipe of the best point."""
     from fedquilt.report import write_report
-    from fedquilt.results.sweep_plot import as_csv, draw
+    from fedquilt.results.comparison_plots import as_csv, draw
 
     rows = ranking(top)
     best = next(row for row in rows if row["best"])

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from fedquilt.core.plain import Row
 from fedquilt.metrics.table import cells, client_columns
@@ -148,7 +149,10 @@ def _left(lines: Sequence[Row], usual: int) -> float | None:
     paces = [line["pace"] for line in lines if line["pace"]]
     if not running or not paces:
         return None
-    pace = sum(paces) / len(paces)
-    waited = [line for line in lines if line["state"] in ("running", "waiting")]
-    times = [(line["rounds"] or usual) * pace if line["left"] is None else line["left"] for line in waited]
+    pace = fmean(paces)
+    times = [
+        (line["rounds"] or usual) * pace if line["left"] is None else line["left"]
+        for line in lines
+        if line["state"] in ("running", "waiting")
+    ]
     return float(max(max(times), sum(times) / running))

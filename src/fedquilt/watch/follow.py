@@ -235,11 +235,14 @@ class Followed:
         spent = min(time.time() - self._since, self.pace) if self.held and self._since else 0.0
         return max(0.0, (self.rounds - self.round) * self.pace - spent)
 
+    def _phase(self, state: str) -> Row:
+        """What a run is doing now, unless that is of a round that is over."""
+        now = self.now.get() if state == "running" else {}
+        return now if (_number(now.get("round")) or 0) >= self.round else {}
+
     def line(self) -> Row:
         """The run in a line."""
         config, state = self.config.get(), self.state
-        now = self.now.get() if state == "running" else {}
-        now = now if (_number(now.get("round")) or 0) >= self.round else {}
         seed = self.place.seed if self.place.seed is not None else config.get("seed")
         last = dict(zip(("round", *self._scores, *COST), self.points.rows[-1], strict=True)) if self.points.rows else {}
         said = [m for m in self.messages.rows if m.get("text")]
@@ -256,7 +259,7 @@ class Followed:
             "rounds": self.rounds,
             "pace": self.pace,
             "left": self.left() if state == "running" else None,
-            "phase": now,
+            "phase": self._phase(state),
             "missing": self.missing,
             "accuracy": _number(self.scored.get("test_accuracy", self.scored.get("valid_accuracy"))),
             "accuracy_on": "validation" if self.scored and "test_accuracy" not in self.scored else "test",

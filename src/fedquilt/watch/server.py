@@ -9,6 +9,7 @@ import errno
 import html
 import secrets
 import sys
+import webbrowser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
@@ -19,6 +20,7 @@ import fedquilt
 from fedquilt.errors import InputError
 from fedquilt.report.page import SHARED, asset, document, policy
 from fedquilt.storage.files import to_json
+from fedquilt.terminal import say
 from fedquilt.watch.board import Board
 
 HOST = "127.0.0.1"
@@ -143,3 +145,22 @@ BODY = """<header>
 <footer>fedquilt {version} · <span id="when"></span></footer>
 <div id="live" class="unseen" role="status" aria-live="polite"></div>
 """
+
+
+def follow(top: Path, port: int, open_page: bool, begun: bool, as_json: bool) -> None:
+    """Serve the page until Ctrl-C."""
+    with WatchServer(top, port) as server:
+        if as_json:
+            say(to_json({"url": server.url, "port": server.server_port, "folder": str(top)}))
+        else:
+            say(f"watching {top}: open this address in a browser of this machine (Ctrl-C ends)")
+            if not begun:
+                say("There are no runs yet; they appear on the page when they begin.")
+            say(server.url)
+        if open_page:
+            webbrowser.open(server.url)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            if not as_json:
+                say("\nThe page has ended; runs go on.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedquilt.audit.quality import EXACT, paired, psnr, ssim
+from fedquilt.audit.attacks import EXACT, paired, psnr, ssim
 from fedquilt.core.seed import Seed
 from fedquilt.errors import InputError
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedquilt.compat import write_folder
-from fedquilt.compat.practical import DELAY, Practical, joining, some
+from fedquilt.compat.play import DELAY, Practical, joining, some
 from fedquilt.core.exchange import Context, at_random
 from fedquilt.core.net import Net
 from fedquilt.core.seed import Seed

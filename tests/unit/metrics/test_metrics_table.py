@@ -26,7 +26,7 @@ from fedquilt.metrics.evaluation import client_rows, common_numbers, score_row, 
 from fedquilt.metrics.reconstruct import Reconstructed
 from fedquilt.metrics.table import Counts, Metric, metric, metrics, register
 from fedquilt.records.record import pack, unpack
-from fedquilt.show.comparison_view import comparison_table
+from fedquilt.show.studies import comparison_table
 from fedquilt.studies.compare import compare
 from fedquilt.terminal import console
 from fedquilt.watch.board import Board

@@ -24,11 +24,11 @@ from fedquilt.methods.clustered.flhc import FLHC
 from fedquilt.metrics.table import metric
 from fedquilt.pieces.clustering.agglomerative import agglomerate
 from fedquilt.pieces.clustering.result import ClusterResult, from_labels
-from fedquilt.results.cluster_plots import cut_between, likeness_picture, river_picture, staircase, tree_picture
 from fedquilt.results.clusters import history, load_clusters, save_clusters
 from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.outputs import _used_model
 from fedquilt.runs.runner import Run, run
+from fedquilt.show.cluster_view import cut_between, likeness_picture, river_picture, staircase, tree_picture
 from fedquilt.storage.folder import RunFolder
 from helpers.clustered import Halves
 from helpers.command import SMALL, fedquilt, lines, small, untimed

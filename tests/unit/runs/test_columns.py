@@ -14,7 +14,7 @@ from pyarrow import parquet
 from fedquilt.config.config import parse
 from fedquilt.engines.local import Local
 from fedquilt.runs.build import run_of
-from fedquilt.storage.columns import write_tables
+from fedquilt.storage.logs import write_tables
 from helpers.command import lines
 
 

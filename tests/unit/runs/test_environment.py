@@ -8,7 +8,7 @@ import torch
 
 from fedquilt.core.net import Net
 from fedquilt.models.registry import net
-from fedquilt.runs.environment import environment, kernels, same_kind
+from fedquilt.runs.outputs import environment, kernels, same_kind
 from helpers.command import fedquilt, small
 
 

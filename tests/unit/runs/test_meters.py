@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from fedquilt.analysis.other_links import timed
 from fedquilt.config.links import Network
 from fedquilt.core.net import Net
 from fedquilt.engines.lanes import Lanes
@@ -20,6 +19,7 @@ from fedquilt.models.registry import make
 from fedquilt.report import write_report
 from fedquilt.rounds.phases import PHASES
 from fedquilt.runs.play import Run
+from fedquilt.runs.virtual_clock import timed
 from fedquilt.storage.folder import RunFolder
 from helpers.command import fedquilt, lines, small
 from helpers.ticking import Ticking

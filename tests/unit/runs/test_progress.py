@@ -34,7 +34,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparisons end without tables and pictures, which take longer than their runs."""
     monkeypatch.setattr("fedquilt.studies.compare.conclude", lambda *_: {"failed": []})
-    monkeypatch.setattr("fedquilt.show.comparison_view.comparison_table", lambda summary: None)
+    monkeypatch.setattr("fedquilt.show.studies.comparison_table", lambda summary: None)
 
 
 def last(screen: io.StringIO) -> list[str]:

@@ -14,7 +14,7 @@ from fedquilt.report import write_report
 from fedquilt.report.blocks import numbers
 from fedquilt.report.gather import Gathered
 from fedquilt.report.page import embedded
-from fedquilt.report.panels.curves import thinned
+from fedquilt.report.panels.clients import thinned
 from helpers.command import fedquilt
 from helpers.made_runs import METHODS, made_comparison
 from helpers.pages import content, panel

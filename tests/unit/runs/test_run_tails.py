@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 
 from fedquilt.analysis.heads import Played
-from fedquilt.analysis.modes import load_mode, realigned
-from fedquilt.analysis.predict import predict, save
+from fedquilt.analysis.modes import load_mode, predict, realigned, save
 from fedquilt.analysis.tails import evaluate, groups_of
 from fedquilt.config.config import Config, parse
 from fedquilt.config.data import federation_of

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from fedquilt.analysis.assign import assign, rows_of
-from fedquilt.analysis.modes import realigned
-from fedquilt.analysis.predict import predict
+from fedquilt.analysis.modes import predict, realigned
 from fedquilt.config.config import Config
 from fedquilt.config.data import federations_of
 from fedquilt.engines.local import Local
@@ -234,7 +233,7 @@ def test_the_interval_of_a_constant_answer():
 
 
 def test_a_comparison_says_which_methods_learned_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from fedquilt.show.comparison_view import comparison_table
+    from fedquilt.show.studies import comparison_table
     from fedquilt.studies.compare import compare
 
     path = clinics.write(tmp_path / "a.csv")

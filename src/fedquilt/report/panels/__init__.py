@@ -9,16 +9,13 @@ from collections.abc import Callable
 
 from fedquilt.report.blocks import Panel, text
 from fedquilt.report.gather import Gathered
-from fedquilt.report.panels.clients import distribution, heat_map, sureness
+from fedquilt.report.panels.clients import curves, distribution, heat_map, sureness
 from fedquilt.report.panels.clusters import clusters
-from fedquilt.report.panels.curves import curves
-from fedquilt.report.panels.files import leakage, tails
-from fedquilt.report.panels.phases import seconds
+from fedquilt.report.panels.files import banks, forgetting, leakage, tails
 from fedquilt.report.panels.settings import differences, federation, runs, settings
-from fedquilt.report.panels.streams import banks, forgetting
 from fedquilt.report.panels.summary import comparison, headline, tests
 from fedquilt.report.panels.sweeps import best_point, parameters, points
-from fedquilt.report.panels.traffic import compression, ledger, messages
+from fedquilt.report.panels.traffic import compression, ledger, messages, seconds
 
 PANELS: tuple[Callable[[Gathered], Panel | None], ...] = (
     headline,

@@ -1,18 +1,22 @@
-"""Client by client: how accuracies are spread, and how each one fared over rounds."""
+"""Scores over rounds: curves of the mean, and client by client how they are spread and how each one fared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from fedquilt.core.plain import Array, Row
+from fedquilt.core.plain import JSON, Array, Row
 from fedquilt.core.table import ClientId
 from fedquilt.metrics.table import PRIMARY, Metric, cells, client_columns, metric, metrics
-from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table
+from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table, used
 from fedquilt.report.gather import Gathered
-from fedquilt.report.panels.curves import thinned
+from fedquilt.results.statistics.targets import MEGABYTE
+from fedquilt.results.tables import OWN
 from fedquilt.results.views import RunView
+from fedquilt.storage.finished import chosen, validated
 
 TAB = "Clients"
 MOST_CLIENTS = 1000  # dots of a method
@@ -31,7 +35,7 @@ def _values(view: RunView, measure: str) -> dict[ClientId, float]:
     if at is None:
         return {}
     column = view.scored.values[measure][:, view.scored.rounds.index(at)].tolist()
-    return dict(zip(view.scored.clients, column, strict=True))
+    return {client: value for client, value in zip(view.scored.clients, column, strict=True) if value == value}
 
 
 def distribution(found: Gathered) -> Panel | None:
@@ -39,36 +43,43 @@ def distribution(found: Gathered) -> Panel | None:
     clients = list(dict.fromkeys(c for group in found.begun.values() for view in group for c in view.scored.clients))
     if not clients:
         return None
-    shown = [clients[i] for i in thinned(range(len(clients)), MOST_CLIENTS)]
-    seeds = list(dict.fromkeys(view.seed for view in found.views))
-    choices = [(f"seed {s}", [s]) for s in seeds]
-    if len(seeds) > 1:
-        choices.insert(0, ("mean over seeds", seeds))
-    variants = []
-    for m in metrics("report"):
-        held = {
-            label: [(view.seed, _values(view, m.id)) for view in group if view.scored.rounds]
-            for label, group in found.begun.items()
-        }
-        if any(value == value for runs in held.values() for _, scores in runs for value in scores.values()):
-            chosen = {name: _groups(found, held, shown, wanted) for name, wanted in choices}
-            variants += [
-                {"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share}
-                for name, groups in chosen.items()
-                if groups
-            ]
+    shown = thinned(clients, MOST_CLIENTS)
+    variants = [variant for m in metrics("report") for variant in _spreads(found, m, shown)]
     block = chart(
         "strip",
         "distribution",
         "Clients' test scores",
         clients=[str(c) for c in shown],
         variants=variants,
-        level={"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {},
+        level=level_of(found),
         level_name="majority class",
     )
     sample = "" if len(shown) == len(clients) else f" {len(shown)} of {len(clients)} clients are drawn, evenly."
     note = "Box: quartiles and median; every dot is a client, at the round that validation chose." + sample
     return Panel(TAB, "distribution", "How clients fare", [block], note)
+
+
+def _spreads(found: Gathered, m: Metric, shown: Sequence[ClientId]) -> list[Row]:
+    """The clients' scores by a metric, over all seeds and in each of them; none where nobody has any."""
+    held = {
+        label: [(view.seed, _values(view, m.id)) for view in group if view.scored.rounds]
+        for label, group in found.begun.items()
+    }
+    if not any(scores for runs in held.values() for _, scores in runs):
+        return []
+    made = {name: _groups(found, held, shown, wanted) for name, wanted in _choices(found).items()}
+    return [
+        {"keys": {"measure": m.name, "seeds": name}, "groups": groups, "share": m.share}
+        for name, groups in made.items()
+        if groups
+    ]
+
+
+def _choices(found: Gathered) -> dict[str, list[int]]:
+    """All seeds together, if there are several, and each of them."""
+    seeds = list(dict.fromkeys(view.seed for view in found.views))
+    together = {"mean over seeds": seeds} if len(seeds) > 1 else {}
+    return together | {f"seed {seed}": [seed] for seed in seeds}
 
 
 def _groups(
@@ -100,19 +111,12 @@ MOST_SURE = 1000  # lines
 
 def sureness(found: Gathered) -> Panel | None:
     """Each client's test scores with intervals that know how many rows they rest on, the lowest first."""
-    rows: list[Row] = []
     columns = [*SURE, *client_columns("table")]
-    for label, group in found.begun.items():
-        view = group[0]
-        at = _round(view)
-        for row in view.tests_at(at) if at is not None else ():
-            if row.get(f"{PRIMARY}_low") is not None:
-                whose = {"method": label, "place": found.places[label], "client": str(row["client"])}
-                rows.append(cells(columns, row) | whose)
+    rows = [row for group in found.begun.values() for row in _sure_rows(found, group[0], columns)]
     if not rows:
         return None
     rows.sort(key=lambda row: row[PRIMARY])
-    columns = [c for c in columns if any(row.get(c["key"]) is not None for row in rows)]
+    columns = used(columns, rows)
     few = "" if len(rows) <= MOST_SURE else f" The lowest {MOST_SURE} of {len(rows)}; metrics/clients.jsonl has all."
     seeds = len(next(iter(found.begun.values())))
     note = (
@@ -121,6 +125,18 @@ def sureness(found: Gathered) -> Panel | None:
     )
     block = table("sureness", columns, rows[:MOST_SURE], filter=True, fold="Every client, the lowest accuracy first")
     return Panel(TAB, "sureness", "How sure clients' scores are", [block], note)
+
+
+def _sure_rows(found: Gathered, view: RunView, columns: Sequence[Row]) -> list[Row]:
+    """The clients of a run whose accuracy has an interval."""
+    at = _round(view)
+    tests = view.tests_at(at) if at is not None else []
+    whose = {"method": view.label, "place": found.places[view.label]}
+    return [
+        cells(columns, row) | whose | {"client": str(row["client"])}
+        for row in tests
+        if row.get(f"{PRIMARY}_low") is not None
+    ]
 
 
 def _mean(rows: list[list[float]]) -> Array:
@@ -167,3 +183,123 @@ def _map(view: RunView, m: Metric, share: float, found: Gathered) -> Row:
         "share": m.share,
         "name": m.name,
     }
+
+
+T = TypeVar("T")
+TRAINING = "train_loss"
+COSTS = {
+    "round": "round",
+    "megabytes": "megabytes sent, up and down",
+    "seconds": "seconds",
+    "virtual_seconds": "virtual seconds, on the links of [network]",
+}
+SPREAD = "test_accuracy_std"
+MOST = 300  # points of a curve
+
+
+def measures() -> dict[str, str]:
+    """The numbers of rounds that have curves, and what they are called."""
+    found = {f"test_{m.id}": f"test {m.name}" for m in metrics("report")}
+    for m in metrics("report"):
+        if "worst10" in m.summaries:
+            found[f"test_{m.id}_worst10"] = f"test {m.name}, worst 10 % of clients"
+    return found | {
+        f"valid_{PRIMARY}": f"validation {PRIMARY}",
+        f"common_test_{PRIMARY}": "global model, common test set",
+        f"global_test_{PRIMARY}": f"global model, test {PRIMARY}",
+        TRAINING: "training loss",
+    }
+
+
+def _shares(names: Iterable[str]) -> list[str]:
+    """Those that are shown in per cent."""
+    others = {f"test_{m.id}{end}" for m in metrics() if not m.share for end in ("", "_worst10")}
+    own = [name for name in OWN if name.startswith("stitch")]
+    return [*(name for name in names if name not in others and name != TRAINING), *own]
+
+
+def curves(found: Gathered) -> Panel | None:
+    """Any measure against rounds, megabytes or seconds, mean over seeds with a band."""
+    series = series_of(found, partial(_seed, tested=not found.sweep))
+    if not series:
+        return None
+    note = "Lines are means over seeds at rounds that every seed has."
+    if not found.sweep:
+        how = chosen(any(validated(view.result) for views in found.begun.values() for view in views))
+        note += f" Curves are of test samples and chose nothing: the table shows the {how}."
+    return Panel("Curves", "curves", "Over rounds, traffic and time", [_lines(found, series)], note)
+
+
+def series_of(found: Gathered, points: Callable[[RunView], Row | None]) -> list[Row]:
+    """The points of each method's seeds, for methods that have any."""
+    made = {label: [p for view in group if (p := points(view))] for label, group in found.begun.items()}
+    return [{"name": label, "place": found.places[label], "seeds": seeds} for label, seeds in made.items() if seeds]
+
+
+def level_of(found: Gathered) -> dict[str, float]:
+    """The accuracy of the majority class, where it is known."""
+    return {"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {}
+
+
+def _lines(found: Gathered, series: list[Row]) -> Block:
+    """The picture, of the measures that a run has."""
+    scores = measures()
+    known = {"round", *(name for one in series for seed in one["seeds"] for name in seed["values"])}
+    names = {n: t for n, t in {**scores, **OWN, **COSTS}.items() if n in known}
+    most = max(len(one["seeds"]) for one in series)
+    return chart(
+        "lines",
+        "curves",
+        "Curves",
+        series=series,
+        names=names,
+        x="round",
+        shares=_shares(scores),
+        spread=SPREAD,
+        y=next(iter(names)),
+        t={str(n): _student(n) for n in range(2, most + 1)},
+        level={f"test_{name}": value for name, value in level_of(found).items()},
+        level_name="majority class",
+    )
+
+
+def _seed(view: RunView, tested: bool) -> Row | None:
+    """One run's points, at rounds that were scored; at most ``MOST`` of them; with test scores or without."""
+    scores = measures()
+    places = thinned(_scored_places(view.rounds, scores.keys() - {TRAINING}), MOST)
+    if not places:
+        return None
+    rows = [view.rounds[i] for i in places]
+    sent = np.cumsum([r["bytes_up"] + r["bytes_down"] for r in view.rounds]) / MEGABYTE
+    values = {
+        "megabytes": numbers(sent[places]),
+        "seconds": numbers(np.cumsum(_column(view.rounds, "seconds"))[places], 3),
+    }
+    for name in (*scores, *OWN, SPREAD, "virtual_seconds"):
+        points = _column(rows, name) if tested or "test" not in name else []
+        if any(point is not None for point in points):
+            values[name] = numbers(points)
+    return {"seed": view.seed, "round": _column(rows, "round"), "values": values}
+
+
+def _column(rows: Sequence[Row], name: str) -> list[JSON]:
+    return [row.get(name) for row in rows]
+
+
+def _scored_places(rows: Sequence[Row], names: Iterable[str]) -> list[int]:
+    """The places of the rounds that were scored; of all if none was."""
+    found = [i for i, row in enumerate(rows) if any(row.get(name) is not None for name in names)]
+    return found or list(range(len(rows)))
+
+
+def thinned(items: Sequence[T], most: int) -> list[T]:
+    """At most so many of them, evenly, with the first and the last."""
+    if len(items) <= most:
+        return list(items)
+    return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, most).round().astype(int)).tolist()]
+
+
+def _student(seeds: int) -> float:
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, seeds - 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 from scipy.cluster.hierarchy import dendrogram
@@ -13,13 +14,12 @@ from fedquilt.core.table import in_order
 from fedquilt.errors import FedquiltError
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF
 from fedquilt.pieces.clustering.result import ClusterResult, members
-from fedquilt.report.blocks import Block, Panel, chart, column, numbers, table, text
+from fedquilt.report.blocks import RUN, Block, Panel, chart, column, numbers, table, text
 from fedquilt.report.gather import Gathered
-from fedquilt.report.panels.curves import thinned
-from fedquilt.results.clusters import LOG, clusters_in, history, placed_words
+from fedquilt.report.panels.clients import thinned
+from fedquilt.results.clusters import LOG, clusters_in, cut_between, history, members_words, placed_words, tree_clusters
 from fedquilt.results.views import RunView
 
-NAMED = 20  # clients that a line of the table names
 LEAVES = 400  # of a tree that can be seen
 
 
@@ -30,7 +30,9 @@ def clusters(found: Gathered) -> Panel | None:
     rows: list[Row] = []
     notes: list[str] = []
     placed: list[str] = []
-    for view in (v for group in found.begun.values() for v in group if (v.folder / "clusters.json").exists()):
+    for view in chain.from_iterable(found.begun.values()):
+        if not (view.folder / "clusters.json").exists():
+            continue
         try:
             result, written = clusters_in(view.folder)
         except (FedquiltError, KeyError, ValueError) as error:
@@ -38,8 +40,8 @@ def clusters(found: Gathered) -> Panel | None:
             continue
         keys = {"method": view.label, "seed": str(view.seed)}
         log = view.rows(LOG)
-        if result.tree is not None and 2 <= len(result.order) <= LEAVES:
-            trees.append({"keys": keys, **_tree(result)})
+        if tree := _tree(result):
+            trees.append({"keys": keys, **tree})
         if log:
             rivers.append({"keys": keys, **_river(log, found)})
             placed.append(f"{view.label}, seed {view.seed}: {placed_words(log[-1])}{_agreed(log[-1])}.")
@@ -47,14 +49,17 @@ def clusters(found: Gathered) -> Panel | None:
         notes += [f"{view.label}, seed {view.seed}: {w}" for w in written["warnings"]]
     if not rows and not notes:
         return None
-    blocks: list[Block] = [text(*notes, tone="warning")] if notes else []
-    blocks += [text(*placed)] if placed else []
-    blocks += [*_pictures(trees, rivers), table("clusters", COLUMNS, rows, filter=True)]
+    blocks = [*_lead(notes, placed, trees, rivers), table("clusters", COLUMNS, rows, filter=True)]
     return Panel("Methods", "clusters", "Clusters of clients", blocks)
 
 
-def _pictures(trees: list[Block], rivers: list[Block]) -> Iterator[Block]:
-    """The trees of clients, and who was in which cluster, where there are any."""
+def _lead(notes: list[str], placed: list[str], trees: list[Block], rivers: list[Block]) -> Iterator[Block]:
+    """Warnings, how many clients were placed, the trees of clients, and who was in which cluster; as far as there are
+    any."""
+    if notes:
+        yield text(*notes, tone="warning")
+    if placed:
+        yield text(*placed)
     names = {"x_name": "client", "y_name": "distance at which groups merge"}
     if trees:
         yield chart("tree", "tree", "Tree of clients and its cut", variants=trees, **names)
@@ -69,8 +74,7 @@ def _agreed(row: Row) -> str:
 
 SCORES = (PRIMARY, PRIMARY + ROWS_HALF, f"{PRIMARY}_least", "majority_class")
 COLUMNS = (
-    column("method", "method"),
-    column("seed", "seed", "number", digits=0),
+    *RUN,
     column("cluster", "cluster", "number", digits=0),
     column("size", "clients", "number", digits=0),
     column("accuracy", "accuracy", "percent", half=SCORES[1]),
@@ -87,15 +91,12 @@ def _lines(view: RunView, result: ClusterResult, log: list[Row], found: Gathered
     lines = []
     for place, group in enumerate(members(result)):
         counts = Counter(found.groups[client] for client in group if client in found.groups)
-        named = ", ".join(str(c) for c in group[:NAMED]) + (" ..." if len(group) > NAMED else "")
         lines.append(
             {
-                "method": view.label,
-                "place": found.places[view.label],
-                "seed": view.seed,
+                **found.named(view),
                 "cluster": place,
                 "size": len(group),
-                "members": named,
+                "members": members_words(group),
                 "groups": ", ".join(f"{n} x {g}" for g, n in sorted(counts.items())) or None,
                 **{n: known.get(place, {}).get(n) for n in SCORES},
             }
@@ -104,15 +105,13 @@ def _lines(view: RunView, result: ClusterResult, log: list[Row], found: Gathered
 
 
 def _tree(result: ClusterResult) -> Row:
-    """The links of the dendrogram as lines, each in the colour of its cluster if it lies below the cut."""
-    assert result.tree is not None
+    """The links of the dendrogram as lines, each in the colour of its cluster if it lies below the cut; nothing for a
+    tree that is not there, or that cannot be seen."""
+    if result.tree is None or not 2 <= len(result.order) <= LEAVES:
+        return {}
     tree = result.tree.double().numpy().clip(min=0)
     drawn = dendrogram(tree, no_plot=True)
-    heights = np.sort(tree[:, 2])
-    k = len({result.labels[c] for c in result.order if c in result.labels}) or 1
-    made = len(heights) + 1 - k
-    low = heights[made - 1] if made > 0 else 0.0
-    high = heights[made] if made < len(heights) else heights[-1] * 1.1
+    low, high = cut_between(result.tree.clip(min=0), tree_clusters(result))
     labels = [result.labels.get(result.order[i]) for i in drawn["leaves"]]
     links = []
     for xs, ys in zip(drawn["icoord"], drawn["dcoord"], strict=True):
@@ -123,7 +122,7 @@ def _tree(result: ClusterResult) -> Row:
         )
     return {
         "links": links,
-        "cut": float((low + high) / 2),
+        "cut": (low + high) / 2,
         "leaves": [str(result.order[i]) for i in drawn["leaves"]],
         "labels": labels,
         "criterion": result.criterion,
@@ -133,11 +132,11 @@ def _tree(result: ClusterResult) -> Row:
 def _river(log: list[Row], found: Gathered) -> Row:
     """Clients by rounds, with the number of the cluster that each was in; clients sorted by their last one."""
     past = history(log)
-    past = [past[i] for i in thinned(range(len(past)), 200)]
+    past = thinned(past, 200)
     last = past[-1][1]
     known = in_order(list(dict.fromkeys(c for _, labels in past for c in labels)))
     clients = sorted(known, key=lambda c: last.get(c, -1))  # which keeps their order inside a cluster
-    clients = [clients[i] for i in thinned(range(len(clients)), LEAVES)]
+    clients = thinned(clients, LEAVES)
     return {
         "x": [str(round) for round, _ in past],
         "y": [str(c) for c in clients],

@@ -5,14 +5,17 @@ Who has which labels, and how much.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from fedquilt.config.config import flat
 from fedquilt.core.plain import JSON, Row
-from fedquilt.report.blocks import Panel, chart, column, facts, table, text
+from fedquilt.report.blocks import RUN, Panel, chart, column, facts, table, text
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import RunView
+from fedquilt.storage.slots import client_id
 
 MOST = 80  # clients that are drawn as rows of dots
 
@@ -47,7 +50,7 @@ def federation(found: Gathered) -> Panel | None:
 
 
 def _task(found: Gathered, place: int, task: Row, several: bool) -> Row:
-    clients = [tuple(c) if isinstance(c, list) else c for c in task["clients"]]
+    clients = [client_id(c) for c in task["clients"]]
     groups = [found.groups.get(c) for c in clients] if found.groups else None
     return {
         "keys": {"task": str(place)} if several else {},
@@ -80,8 +83,7 @@ _ELSEWHERE = ("seed", "compare.")  # shown in their own columns, or no part of a
 def runs(found: Gathered) -> Panel | None:
     """Every run with its state and the hash of its final state."""
     columns = (
-        column("method", "method"),
-        column("seed", "seed", "number", digits=0),
+        *RUN,
         column("state", "state"),
         column(
             "chosen",
@@ -110,9 +112,7 @@ def _carried(found: Gathered) -> list[JSON]:
 def _line(view: RunView, found: Gathered) -> Row:
     result = view.result
     return {
-        "method": view.label,
-        "place": found.places[view.label],
-        "seed": view.seed,
+        **found.named(view),
         "state": view.state,
         "chosen": result.get("best_round"),
         "accuracy": None if found.sweep else result.get("best", {}).get("test_accuracy"),
@@ -132,16 +132,13 @@ def _settings(view: RunView) -> dict[str, str]:
 def differences(found: Gathered) -> Panel | None:
     """Settings that are not the same in all runs."""
     firsts = {label: _settings(group[0]) for label, group in found.methods.items() if group[0].config}
-    names = list(dict.fromkeys(name for known in firsts.values() for name in known))
-    apart = [name for name in names if len({known.get(name) for known in firsts.values()}) > 1]
     if len(firsts) < 2:
         return None
+    apart = _apart(list(firsts.values()))
     if not apart:
         return Panel(TAB, "differences", "What differs", [text("All runs have the same settings but the seed.")])
     columns = [column("setting", "setting", "code"), *(column(f"m{i}", label) for i, label in enumerate(firsts))]
-    rows = [
-        {"setting": name, **{f"m{i}": known.get(name) for i, known in enumerate(firsts.values())}} for name in apart
-    ]
+    rows = [{"setting": name, **{f"m{i}": value for i, value in enumerate(told)}} for name, told in apart.items()]
     return Panel(
         TAB,
         "differences",
@@ -149,6 +146,12 @@ def differences(found: Gathered) -> Panel | None:
         [table("differences", columns, rows)],
         "Settings that differ between methods; seeds apart.",
     )
+
+
+def _apart(methods: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
+    """The settings that are not the same in all methods, with the value of each."""
+    values = {name: [known.get(name) for known in methods] for one in methods for name in one}
+    return {name: told for name, told in values.items() if len(set(told)) > 1}
 
 
 def settings(found: Gathered) -> Panel | None:

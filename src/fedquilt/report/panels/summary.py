@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
-from fedquilt.report.blocks import Block, Panel, column, facts, table, text
+from fedquilt.report.blocks import Block, Panel, column, facts, only, table, text, used
 from fedquilt.report.gather import Gathered
 from fedquilt.results.statistics.beside import apart
 from fedquilt.results.tables import FRAME, OWN, score_columns
@@ -30,21 +30,25 @@ def headline(found: Gathered) -> Panel | None:
         blocks.append(facts(*_cards(found, summary)))
     for method, line in (summary or {}).get("modes", {}).items():
         blocks.append(text(f"{method}: {line}"))
-    open_runs = [v for v in found.views if not v.result]
+    blocks += [text(warning, tone="warning") for warning in _warnings(found)]
+    return Panel(TAB, "headline", "In short", blocks)
+
+
+def _warnings(found: Gathered) -> Iterator[str]:
+    """Runs that are not finished, doubts, damaged logs, and runs that failed."""
+    open_runs = [f"{v.label}, seed {v.seed}: {v.state}" for v in found.views if not v.result]
     if open_runs:
-        named = "; ".join(f"{v.label}, seed {v.seed}: {v.state}" for v in open_runs[:12])
         more = f"; and {len(open_runs) - 12} more" if len(open_runs) > 12 else ""
-        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {named}{more}. "
-        blocks.append(text(told + "Methods with an unfinished run are left out of tables and tests.", tone="warning"))
-    for method, doubt in (summary or {}).get("doubts", {}).items():
-        blocks.append(text(f"{method}: {doubt}", tone="warning"))
+        told = f"{len(open_runs)} of {len(found.views)} runs are not finished. {'; '.join(open_runs[:12])}{more}. "
+        yield told + "Methods with an unfinished run are left out of tables and tests."
+    for method, doubt in (found.summary or {}).get("doubts", {}).items():
+        yield f"{method}: {doubt}"
     for view in found.views:
         if view.missing:
             named = f"{view.label}, seed {view.seed}: parts of its logs are missing or damaged. "
-            blocks.append(text(named + "; ".join(view.missing) + ". What is left is shown.", tone="warning"))
+            yield named + "; ".join(view.missing) + ". What is left is shown."
     for run in found.failed:
-        blocks.append(text(f"{run['method']}, seed {run['seed']} failed: {run['reason']}", tone="warning"))
-    return Panel(TAB, "headline", "In short", blocks)
+        yield f"{run['method']}, seed {run['seed']} failed: {run['reason']}"
 
 
 def sentences(summary: Mapping[str, JSON]) -> list[str]:
@@ -96,20 +100,14 @@ def _best(found: Gathered, method: str, won: Mapping[str, JSON] | None) -> tuple
 
 def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str, str]]:
     won, measure = summary["winner"], summary["measure"]
-    best = next((row for row in summary["rows"] if won and row["method"] == won["method"]), summary["rows"][0])
+    rows = {row["method"]: row for row in summary["rows"]}
+    best = rows[won["method"]] if won else summary["rows"][0]
     seeds = len(summary["seeds"])
-    reached = best["rounds_to_target"]
+    reached = "never" if best["rounds_to_target"] is None else f"{best['rounds_to_target']:.1f}".removesuffix(".0")
     kind = "test accuracy" if measure == "accuracy" else "common test set"
-    cards = [
-        _best(found, best["method"], won),
-        (
-            kind,
-            _percent(best[measure]),
-            "one seed: no interval"
-            if seeds == 1
-            else f"± {100 * best[f'{measure}_half_95']:.1f} over {seeds} seeds (95 % t-interval)",
-        ),
-    ]
+    half = best[f"{measure}_half_95"]
+    sure = "one seed: no interval" if seeds == 1 else f"± {100 * half:.1f} over {seeds} seeds (95 % t-interval)"
+    cards = [_best(found, best["method"], won), (kind, _percent(best[measure]), sure)]
     if best["worst10"] is not None:
         half = best["worst10_both_half_95"]
         sure = "" if half is None else f"± {100 * half:.1f} over seeds and test samples; "
@@ -119,11 +117,7 @@ def _cards(found: Gathered, summary: Mapping[str, JSON]) -> list[tuple[str, str,
     return [
         *cards,
         ("majority class", _percent(summary["majority_class"]), "the least that must be beaten"),
-        (
-            f"rounds to {100 * summary['target']:g} %",
-            "never" if reached is None else f"{reached:.1f}".removesuffix(".0"),
-            f"in {best['seeds_at_target']} of {seeds} seeds",
-        ),
+        (f"rounds to {100 * summary['target']:g} %", reached, f"in {best['seeds_at_target']} of {seeds} seeds"),
         ("sent per run", _size(best["megabytes_up"] + best["megabytes_down"]), "up and down, frames as they travelled"),
     ]
 
@@ -257,17 +251,9 @@ def comparison(found: Gathered) -> Panel | None:
     summary = found.summary
     if summary is None:
         return None
-    won = summary["winner"] or {"method": None, "tied": []}
-    top = {won["method"], *won["tied"]} if found.comparison else {won["method"]}
-    rows = _frame(summary)
-    ordered = sorted(summary["rows"], key=lambda row: not row["frame"])  # the frame first, then as they were given
+    rows = _compared(found, summary)
     known = _columns()
-    kept = {c["key"] for c in known} | {c[k] for c in known for k in ("half", "low", "high") if k in c} | {"frame"}
-    for row in ordered:
-        whole = {**row, "megabytes": row["megabytes_up"] + row["megabytes_down"], "bootstrap": row["accuracy"]}
-        place = {"place": found.places[row["method"]], "best": row["method"] in top}
-        rows.append({k: v for k, v in whole.items() if k in kept} | place)
-    columns = [c for c in known if c["key"] == "method" or any(row.get(c["key"]) is not None for row in rows)]
+    columns = known[:1] + used(known[1:], rows)
     what = "mean over clients" if summary["measure"] == "accuracy" else "on the common test set"
     note = (
         f"Test accuracy in %, {what}, at the {chosen(summary['chosen_on'] == 'validation')}; target "
@@ -284,9 +270,22 @@ def comparison(found: Gathered) -> Panel | None:
     )
 
 
+def _compared(found: Gathered, summary: Mapping[str, JSON]) -> list[Row]:
+    """The lines of the table, those of the frame first and then as they were given; the highest are marked."""
+    won = summary["winner"] or {"method": None, "tied": []}
+    top = {won["method"], *(won["tied"] if found.comparison else ())}
+    named = (str(c.get(k)) for c in _columns() for k in ("key", "half", "low", "high"))
+    kept, rows = {*named, "frame"}, _frame(summary)
+    for row in sorted(summary["rows"], key=lambda row: not row["frame"]):
+        whole = {**row, "megabytes": row["megabytes_up"] + row["megabytes_down"], "bootstrap": row["accuracy"]}
+        rows.append(only(kept, whole) | {"place": found.places[row["method"]], "best": row["method"] in top})
+    return rows
+
+
 def tests(found: Gathered) -> Panel | None:
     """The winner against every other method: one verdict, and what it rests on; other views are folded away."""
-    won = (found.summary or {}).get("winner")
+    summary = found.summary or {}
+    won = summary.get("winner")
     if not won or not won["versus"]:
         return None
     rows = [
@@ -324,16 +323,13 @@ def tests(found: Gathered) -> Panel | None:
     )
     kept = {c["key"] for c in details} | {"place"}
     more = table(
-        "effects",
-        details,
-        [{k: v for k, v in row.items() if k in kept} for row in rows],
-        fold="Sizes of the effects, and the seeds by themselves",
+        "effects", details, [only(kept, row) for row in rows], fold="Sizes of the effects, and the seeds by themselves"
     )
     note = (
         "Each client is compared with itself under both methods (means over seeds). The highest was chosen on the same "
         "numbers, so small differences deserve doubt."
     )
-    if found.summary and found.summary["measure"] != "accuracy":
+    if summary["measure"] != "accuracy":
         note = (
             "Clients have no test samples of their own, so the verdict rests on the paired t-test over seeds, on one "
             "common test set."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedquilt.core.plain import Row
-from fedquilt.report.blocks import Block, Panel, chart, column, facts, table, text
+from fedquilt.report.blocks import Block, Panel, chart, column, facts, only, table, text
 from fedquilt.report.gather import Gathered
+from fedquilt.results.comparison_plots import numeric, plain
 from fedquilt.results.ranking import best_first, ranking
-from fedquilt.results.sweep_plot import plain
 
 TAB = "Sweep"
 
@@ -76,7 +76,7 @@ def points(found: Gathered) -> Panel | None:
         column("seconds", "seconds", "number", digits=1),
     ]
     kept |= {f"v{i}" for i in range(len(names))}
-    shown = [{k: v for k, v in row.items() if k in kept} for row in rows]
+    shown = [only(kept, row) for row in rows]
     note = "Sorted by validation accuracy; the best is marked. Test scores of other points are left out on purpose."
     return Panel(TAB, "points", "Points", [table("points", columns, shown, filter=True)], note)
 
@@ -89,17 +89,17 @@ def parameters(found: Gathered) -> Panel | None:
     variants: list[Row] = []
     for name in found.sweep["names"]:
         values = [plain(row["values"][name]) for row in rows]
-        numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        numbers = numeric(values)
         variants.append(
             {
                 "keys": {"setting": name},
                 "name": name,
                 "log": name in found.sweep["log"],
-                "numeric": numeric,
+                "numeric": numbers,
                 "points": [
                     {
                         "name": row["label"],
-                        "x": value if numeric else str(value),
+                        "x": value if numbers else str(value),
                         "y": row["valid"],
                         "best": row["best"],
                     }

@@ -20,17 +20,22 @@ def beside(
     area under the curve, the best test round under that name, and what the target cost."""
     chosen = [float(np.mean(list(found.values()))) for found in scores if found]
     low, high = bootstrap(chosen)
-    tops = [best for rows in histories if (best := best_test_round(rows)) is not None]
     columns: Row = {
         "accuracy_bootstrap_low": low,
         "accuracy_bootstrap_high": high,
         **(over_clients(scores) if any(len(found) > 1 for found in scores) else {}),
         "area_under_curve": float(np.mean([area_under(rows) for rows in histories])),
-        "best_test_round_accuracy": float(np.mean([accuracy for _, accuracy in tops])) if tops else None,
+        "best_test_round_accuracy": _best_test(histories),
     }
     costs = costs_to(histories, target, joules)
     columns |= {f"{name}_to_target": cost.mean if cost.always else None for name, cost in costs.items()}
     return columns | {"seeds_at_target": costs["rounds"].reached}
+
+
+def _best_test(histories: Sequence[Rows]) -> float | None:
+    """The mean of the best test rounds."""
+    tops = [best[1] for rows in histories if (best := best_test_round(rows)) is not None]
+    return float(np.mean(tops)) if tops else None
 
 
 def winner(
@@ -43,11 +48,12 @@ def winner(
     to choose.
     """
     able = [row for row in rows if row["kind"] != "centralised" and row.get(measure) is not None]
-    if not able:
+    means = {row["method"]: row[measure] for row in able}
+    if not means:
         return None
-    ordered = [row["method"] for row in sorted(able, key=lambda row: -row[measure])]
-    best, others = ordered[0], [row["method"] for row in able if row["method"] != ordered[0]]
-    found = told({name: against(scores[name], scores[best]) for name in others})
+    ordered = sorted(means, key=means.__getitem__, reverse=True)
+    best = ordered[0]
+    found = told({name: against(scores[name], scores[best]) for name in means if name != best})
     tied = [name for name in ordered[1:] if not found[name]["significant"]]
     return {"method": best, "versus": found, "tied": tied}
 

@@ -6,8 +6,9 @@ How large a difference is, apart from whether it can be told from chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -107,9 +108,8 @@ def against(first: Accuracies, other: Accuracies) -> Paired:
     from scipy import stats  # takes a second to import
 
     pairs = [{c: (a[c], b[c]) for c in a if c in b} for a, b in zip(first, other, strict=True)]
-    ours = client_means([{c: b for c, (_, b) in found.items()} for found in pairs])
-    theirs = client_means([{c: a for c, (a, _) in found.items()} for found in pairs])
-    each = np.array(list(client_means([{c: b - a for c, (a, b) in found.items()} for found in pairs]).values()))
+    theirs, ours = _means(pairs, itemgetter(0)), _means(pairs, itemgetter(1))
+    each = np.array(_means(pairs, lambda pair: pair[1] - pair[0]))
     seeds = np.array([np.mean([b - a for a, b in found.values()]) for found in pairs if found])
     better = int((seeds > 0).sum())
     if len(each) < 2:
@@ -125,8 +125,15 @@ def against(first: Accuracies, other: Accuracies) -> Paired:
         _t_test(seeds),
         cohens_d(each),
         rank_biserial(each),
-        cliffs_delta(list(ours.values()), list(theirs.values())),
+        cliffs_delta(ours, theirs),
     )
+
+
+def _means(
+    pairs: Sequence[Mapping[ClientId, tuple[float, float]]], of: Callable[[tuple[float, float]], float]
+) -> list[float]:
+    """Each client's mean over seeds of a number of its pairs."""
+    return list(client_means([{c: of(pair) for c, pair in found.items()} for found in pairs]).values())
 
 
 def wilcoxon(differences: Sequence[float] | Floats) -> float:

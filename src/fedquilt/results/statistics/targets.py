@@ -45,11 +45,11 @@ def costs_until(rows: Rows, target: float, joules: Mapping[int, float] | None = 
     if place is None:
         return None
     played = rows[: scored[place] + 1]
-    known = joules is not None and all(r["round"] in joules for r in played)
+    spent = [] if joules is None else [joules[r["round"]] for r in played if r["round"] in joules]
     return {
         "rounds": float(played[-1]["round"]),
         "megabytes": sum(r["bytes_up"] + r["bytes_down"] for r in played) / MEGABYTE,
-        "joules": sum(joules[r["round"]] for r in played) if known and joules is not None else None,
+        "joules": sum(spent) if len(spent) == len(played) else None,
         "seconds": seconds_of(played)[-1],
     }
 

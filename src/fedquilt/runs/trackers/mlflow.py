@@ -9,7 +9,7 @@ from typing import Any
 
 from fedquilt.core.plain import JSON
 from fedquilt.errors import InputError
-from fedquilt.runs.trackers.protocol import RunInfo
+from fedquilt.runs.trackers import RunInfo
 
 LONGEST = 500  # characters of a value
 AT_ONCE = 100  # params in a message; of metrics there may be 1000

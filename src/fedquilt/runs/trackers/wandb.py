@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fedquilt.core.plain import JSON
 from fedquilt.errors import InputError
-from fedquilt.runs.trackers.protocol import RunInfo
+from fedquilt.runs.trackers import RunInfo
 
 
 @dataclass

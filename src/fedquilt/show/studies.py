@@ -1,17 +1,16 @@
-"""A comparison of methods in the terminal."""
+"""Comparisons of methods and sweeps, in the terminal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
 from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
+from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
-from fedquilt.results.tables import FRAME, score_columns
+from fedquilt.results.tables import FRAME, ScoreColumn, score_columns
+from fedquilt.show.show import narrow
 from fedquilt.storage.finished import chosen
 from fedquilt.terminal import console, say, show_table
 
@@ -34,24 +33,33 @@ def _scores(summary: Mapping[str, JSON], framed: Sequence[Row], top: Set[str | N
     """The scores of all methods, those of the frame first; the best are bold."""
     seeds = len(summary["seeds"])
     title = f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
-    shown = [c for c in score_columns() if any(row.get(c.key) is not None for row in summary["rows"])]
-    if console.width < 32 + 12 * len(shown):
-        shown = [c for c in shown if not c.metric.minor]  # they are in the table's file
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("method", overflow="fold")
-    for label in (*(c.label for c in shown), "MB", "sec"):
-        table.add_column(label, justify="right", no_wrap=True)  # fits 80 columns
+    shown = _fitting(summary["rows"])
+    table = narrow(title, "method", (*(c.label for c in shown), "MB", "sec"))
     least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
     table.add_row("majority class", *(_percent(least.get(c.key), None) for c in shown), "", "", style="dim")
-    for kind in FRAME:
-        if kind not in {row["kind"] for row in framed}:
-            table.add_row(f"{kind}: not run", *[""] * (len(shown) + 2), style="dim")
-    for row in [*framed, *(row for row in summary["rows"] if not row["frame"])]:
-        spans = [c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in shown]
-        sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
-        style = "bold" if row["method"] in top else "dim" if row["frame"] else ""
-        table.add_row(row["method"], *spans, sent, f"{row['seconds']:.1f}", style=style)
+    played = {row["kind"] for row in framed}
+    for kind in (kind for kind in FRAME if kind not in played):
+        table.add_row(f"{kind}: not run", *[""] * (len(shown) + 2), style="dim")
+    for row in sorted(summary["rows"], key=lambda row: not row["frame"]):  # the frame first
+        table.add_row(*_scores_of(row, shown), style=_style(row, top))
     show_table(table)
+
+
+def _fitting(rows: Sequence[Row]) -> list[ScoreColumn]:
+    """The scores that some method has, and that fit the terminal; the others are in the table's file."""
+    shown = [c for c in score_columns() if any(row.get(c.key) is not None for row in rows)]
+    wide = console.width >= 32 + 12 * len(shown)
+    return [c for c in shown if wide or not c.metric.minor]
+
+
+def _style(row: Row, top: Set[str | None]) -> str:
+    return "bold" if row["method"] in top else "dim" if row["frame"] else ""
+
+
+def _scores_of(row: Row, shown: Sequence[ScoreColumn]) -> tuple[str, ...]:
+    """A method with its scores, what it sent, and its seconds."""
+    spans = (c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in shown)
+    return row["method"], *spans, f"{row['megabytes_up'] + row['megabytes_down']:.1f}", f"{row['seconds']:.1f}"
 
 
 def _notes(summary: Mapping[str, JSON]) -> None:
@@ -96,10 +104,7 @@ def _beside(summary: Mapping[str, JSON]) -> None:
     first, *others = summary["rows"]
     clients = summary["measure"] == "accuracy"
     title = f"against {first['method']}, {'client by client' if clients else 'seed by seed'}" if others else None
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("method", overflow="fold")
-    for name in ("difference", "p", "seeds", "majority", "clusters", "ARI", "updates"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = narrow(title, "method", ("difference", "p", "seeds", "majority", "clusters", "ARI", "updates"))
     for row in summary["rows"]:
         against = ("", "", "") if row is first else _against(row)
         table.add_row(
@@ -152,4 +157,41 @@ def _placed(row: Mapping[str, JSON]) -> str:
     return "" if placed is None or whole is None or placed >= whole else f" ({placed:.4g} of {whole:.4g} placed)"
 
 
+def _sure(value: float, half: float) -> str:
+    """In per cent, with half of its interval, if there is one."""
+    return f"{100 * value:.1f}" + (f" ± {100 * half:.1f}" if half == half else "")
+
+
 _percent = metric(PRIMARY).written
+
+
+MOST = 20  # lines
+
+
+def sweep_table(summary: Mapping[str, JSON]) -> None:
+    """The best points, and where the rest is."""
+    rows, seeds = best_first(summary["points"]), len(summary["seeds"])
+    title = f"{len(rows)} points ({summary['search']}), {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %"
+    table = narrow(title, "point", ("validation", "round", "MB", "sec"))
+    for row in rows[:MOST]:
+        if row["valid"] is None:
+            table.add_row(row["label"], "failed", "", "", "", style="dim")
+            continue
+        table.add_row(
+            row["label"],
+            _sure(row["valid"], row["valid_half_95"]),
+            f"{row['rounds']:.1f}",
+            f"{row['megabytes']:.1f}",
+            f"{row['seconds']:.1f}",
+            style="bold" if row["best"] else "",
+        )
+    show_table(table)
+    if len(rows) > MOST:
+        say(f"and {len(rows) - MOST} more: {summary['folder']}/sweep.csv")
+    best = summary["best"]
+    sure = _sure(best["test"], best["test_half_95"])
+    say(f"best on validation: {best['label']}; its test accuracy is {sure} %")
+    for run in summary["failed"]:
+        say(f"{run['method']}, seed {run['seed']} failed: {run['reason']}")
+    for name in ("report", "recipe", "folder"):
+        say(f"{name} {summary[name]}")
