@@ -21,7 +21,7 @@ def test_there_are_samples_and_most_of_them_run() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(TOP).as_posix())
-def test_the_samples_of_a_module_do_what_they_say(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_examples_of_a_module_do_what_they_say(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     parts = path.relative_to(TOP.parent).with_suffix("").parts
     module = importlib.import_module(".".join(parts).removesuffix(".__init__"))

@@ -44,7 +44,7 @@ class Context:
         clients: On the server, how many clients the federation has; 0 at a client, which need not know.
 
     Example:
-        >>> Turn(round=0, client=3, seed=Seed(0)).client
+        >>> Context(round=0, client=3, seed=Seed(0)).client
         3
     """
 
@@ -59,7 +59,7 @@ class Reply(Generic[R]):
     """What one client answered. ``examples`` is how much data stands behind it.
 
     Example:
-        >>> Reply(client="oslo", examples=42, upload=None).examples
+        >>> Reply(client="oslo", samples=42, upload=None).samples
         42
     """
 

@@ -61,9 +61,9 @@ class VirtualClock:
 
     Example:
         >>> clock = VirtualClock(Network(uplink_mbps=8, latency_ms=100, seconds_per_step=0.5))
-        >>> client update = {"exchange": "train", "exchange": 0, "client": 7, "bytes_down": 1000, "bytes_up": 10**6,
-        ...          "seconds": 0.01, "steps": 4}
-        >>> [exchange.seconds for exchange in clock.exchanges([client update], {})]  # 0.1 + 4 * 0.5 + 0.1 + 8e6 / 8e6
+        >>> update = {"exchange": "train", "place": 0, "client": 7, "bytes_down": 1000, "bytes_up": 10**6,
+        ...           "seconds": 0.01, "steps": 4}
+        >>> [exchange.seconds for exchange in clock.exchanges([update], {})]  # 0.1 + 4 * 0.5 + 0.1 + 8e6 / 8e6
         [3.2]
     """
 
