@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 
 from conformance.cases import CASES, Case
 from fedquilt.core.seed import Seed
-from fedquilt.engines.flower.jobs import EvaluationJob, JobBatch, RunTerms, read
+from fedquilt.engines.flower.jobs import EvaluationJob, NodeJobs, RunTerms, read
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
@@ -60,7 +60,7 @@ def check_the_view_of_sites(seen: Seen, noted: dict[Key, tuple[bytes | None, byt
             continue
         named = {"jobs", "begin"}
         assert not list(tensors_in(read(frames, "begin", RunTerms)))
-        for job in read(frames, "jobs", JobBatch).jobs:
+        for job in read(frames, "jobs", NodeJobs).jobs:
             jobs += 1
             assert job.client in {*part.ids, *part.evaluated}
             assert job.slot is None or len(job.slot) == 32  # the sha256 of a state that is at the site

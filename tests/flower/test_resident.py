@@ -21,7 +21,7 @@ pytest.importorskip("flwr")
 
 from fedquilt.deploy.apps import answering, client_app
 from fedquilt.deploy.site import SiteSettings
-from fedquilt.engines.flower.jobs import Here, JobBatch
+from fedquilt.engines.flower.jobs import Here, NodeJobs
 from fedquilt.engines.flower.mark import Mark
 from fedquilt.engines.flower.resident import PLACE, ask, stay
 from fedquilt.errors import FrameError, InputError
@@ -138,7 +138,7 @@ def test_the_same_batch_is_done_once(monkeypatch):
     answers: list[object] = []
 
     def bring() -> None:
-        answers.append(unpack(node.answer("train.x", {"jobs": pack(JobBatch("7", [], 0), compact=True)}, {})["answer"]))
+        answers.append(unpack(node.answer("train.x", {"jobs": pack(NodeJobs("7", [], 0), compact=True)}, {})["answer"]))
 
     threads = [threading.Thread(target=bring) for _ in range(4)]
     for thread in threads:

@@ -12,7 +12,7 @@ import torch
 
 from fedquilt.core.exchange import Codec
 from fedquilt.core.seed import Seed
-from fedquilt.engines.flower.jobs import Answer, Given, Here, JobBatch, UpdateJob
+from fedquilt.engines.flower.jobs import Answer, Given, Here, NodeJobs, UpdateJob
 from fedquilt.errors import FedquiltError, FrameError
 from fedquilt.records.compact import MAGIC
 from fedquilt.records.limits import upload_limits
@@ -46,7 +46,7 @@ def seedlings() -> list[Seedling]:
         Slot({"model": params, "round": 3}, {"train": params}),
         {"a": [1, -1, 2**40, 1.5, None, True, "text"]},
         Answer("n1", "print", [Given(0, 0, b"x" * 32, 0.1, True, 5, 0.3, None, None)]),
-        JobBatch("n1", [UpdateJob("train", ("site", 1), 0, 0, None, False, 0)], 0),
+        NodeJobs("n1", [UpdateJob("train", ("site", 1), 0, 0, None, False, 0)], 0),
         Here(3, {("site", n): 10 + n for n in range(5)}, [], (1, 28, 28), "torch.float32", "nothing", 10, "p", {}),
         {str(n): torch.zeros(n % 3, 2, dtype=dtype) for n, dtype in enumerate((torch.int8, torch.bool, torch.float16))},
         [[[[1]]], (2,), {}, {3: {4: 5}}],

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.table import ClientId, in_order
-from fedquilt.engines.flower.jobs import HEAD_SECONDS, PROTOCOL, Answer, Frames, Here, JobBatch, Parcel, Refused, read
-from fedquilt.engines.flower.membership import Membership
+from fedquilt.engines.flower.jobs import HEAD_SECONDS, PROTOCOL, Answer, Frames, Here, NodeJobs, Parcel, Refused, read
+from fedquilt.engines.flower.membership import ConnectedSites
 from fedquilt.engines.flower.post import PASSING, NoAnswer, Post, plain, told
 from fedquilt.errors import FedquiltError, FrameError, InputError
 from fedquilt.rounds.engine import Lost
@@ -148,7 +148,7 @@ class Delivery:
     """
 
     post: Post
-    membership: Membership
+    membership: ConnectedSites
     note: Callable[[str], None]
     kind: str
     begin: bytes
@@ -199,7 +199,7 @@ class Delivery:
         for node, clients in by_node.items():
             parcel, number = Parcel(), uuid.uuid4().hex
             jobs = [self.job(client, parcel) for client in clients]
-            parcel.head("jobs", JobBatch(number, jobs, self.oldest))
+            parcel.head("jobs", NodeJobs(number, jobs, self.oldest))
             sent = _Sent(node, tuple(clients), {"begin": self.begin, **parcel.frames}, number)
             self._under_way.append(sent)
             self._push(sent)

@@ -17,7 +17,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.flower.delivery import Answered, Delivery, Elsewhere, JobFor, facts
 from fedquilt.engines.flower.jobs import EvaluationJob, Given, Here, Marks, Parcel, RunTerms, UpdateJob, frame_at
-from fedquilt.engines.flower.membership import Membership
+from fedquilt.engines.flower.membership import ConnectedSites
 from fedquilt.engines.flower.post import EVALUATION, Post, told
 from fedquilt.engines.flower.post import Patience as Patience
 from fedquilt.errors import FedquiltError, FrameError, InputError
@@ -47,7 +47,7 @@ class Flower:
         self.run, self.patience = run or uuid.uuid4().hex, patience or Patience()
         self.note: Note = note or (lambda text: None)
         self.post = Post(grid, self.patience)
-        self.membership = Membership(self.post, self.run, self.note)
+        self.membership = ConnectedSites(self.post, self.run, self.note)
         self._begin = b""
         self._oldest = 0
         self._waited: dict[ClientId, float] = {}

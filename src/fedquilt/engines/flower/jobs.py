@@ -65,7 +65,7 @@ class EvaluationJob:
 
 
 @record
-class JobBatch:
+class NodeJobs:
     """All that one message asks for. ``keep_from`` is the oldest round that a snapshot of the server can go back to."""
 
     number: str

@@ -15,7 +15,7 @@ from fedquilt.errors import FedquiltError, InputError
 _SAME = ("shape", "dtype", "prepare")
 
 
-class Membership:
+class ConnectedSites:
     """The nodes of a federation.
 
     Until it is closed, any node may come whose clients nobody else has. Afterwards only the sites that were there

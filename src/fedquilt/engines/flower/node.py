@@ -24,8 +24,8 @@ from fedquilt.engines.flower.jobs import (
     Frames,
     Given,
     Here,
-    JobBatch,
     Marks,
+    NodeJobs,
     Parcel,
     Refused,
     RunTerms,
@@ -77,7 +77,7 @@ class Node:
             return Parcel().head("busy", self._busy(read(frames, "number", str))).frames
         if not kind.startswith(("train.", "evaluate.")):
             raise InputError(f"unknown message type {kind!r}")
-        number = read(frames, "jobs", JobBatch).number
+        number = read(frames, "jobs", NodeJobs).number
         with self._one:  # a second process may bring work that is being done: it waits, and gets the same answer
             if self._done is None or self._done[0] != number:
                 with self._working(number):
@@ -128,7 +128,7 @@ class Node:
 
     def work(self, frames: Frames) -> Parcel:
         """Do all jobs of a batch of jobs, one after another; a job that fails is refused and the others go on."""
-        batch: JobBatch = read(frames, "jobs", JobBatch)
+        batch: NodeJobs = read(frames, "jobs", NodeJobs)
         begin: RunTerms = read(frames, "begin", RunTerms)
         parcel, seen = Parcel(), set()
         results: list[object] = []
@@ -154,7 +154,7 @@ class Node:
         return parcel.head("answer", Answer(batch.number, self.print_for(begin.run), results))
 
     def _job(
-        self, side: ClientSide, keep: Keep, batch: JobBatch, job: object, frames: Frames, parcel: Parcel
+        self, side: ClientSide, keep: Keep, batch: NodeJobs, job: object, frames: Frames, parcel: Parcel
     ) -> Given | Marks:
         if not isinstance(job, UpdateJob | EvaluationJob):
             raise InputError(f"a {type(job).__name__} is no job")
