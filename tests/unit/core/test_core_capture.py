@@ -281,17 +281,15 @@ def test_capture_can_be_forced_and_forbidden(monkeypatch: pytest.MonkeyPatch):
         Net(impure.Small, capture="sometimes")  # type: ignore[arg-type]
 
 
-def test_nothing_of_a_users_is_captured_while_somebody_traces(caplog: pytest.LogCaptureFixture):
-    """A breakpoint in forward would be passed by."""
+def test_nothing_of_a_users_is_captured_while_somebody_traces(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """A breakpoint in forward would be passed by. (A real trace function slows down everything else that runs.)"""
     net = Net(impure.Small)
     loss, weights = Objective(net, (cross_entropy,)), list(net.init(Seed(0)).values())
-    with caplog.at_level(logging.INFO, "fedquilt"):
-        before = sys.gettrace()
-        sys.settrace(lambda *_: None)
-        try:
-            traced = net.captured_steps.update(loss, weights)
-        finally:
-            sys.settrace(before)
+    with caplog.at_level(logging.INFO, "fedquilt"), monkeypatch.context() as patch:
+        patch.setattr(sys, "gettrace", lambda: lambda *_: None)
+        traced = net.captured_steps.update(loss, weights)
     assert traced.key is None
     assert [r.getMessage() for r in caplog.records if "its steps are" in r.getMessage()] == [
         "Small: its steps are not captured but made plainly: a debugger, or another trace function, is set, and may "
