@@ -297,6 +297,28 @@ def renamed(old: str, new: str) -> Any:
     return property(get, doc=f"``{new}``, as 0.1 called it.")
 
 
+OPTIONS = {("hgls", "slopes"): "gradient_codec"}  # of recipes: the kind and an option as 0.1 called it
+FIELDS = {"slope": "gradient", "slopes": "gradients"}  # of messages, on which a codec may be
+
+
+def current_choice(given: Any) -> Any:
+    """A choice of a recipe with its options as they are called now."""
+    olds = [name for name in given if (given.get("kind"), name) in OPTIONS] if isinstance(given, dict) else []
+    for old in olds:
+        new = OPTIONS[given["kind"], old]
+        _warn(f"{given['kind']}.{old} is {new} now", 3)
+        given = {new if name == old else name: value for name, value in given.items()}
+    return given
+
+
+def field_name(name: str) -> str:
+    """The field of a message, 'a.b', as it is called now."""
+    parts = [FIELDS.get(part, part) for part in name.split(".")]
+    if (new := ".".join(parts)) != name:
+        _warn(f"the field {name} is {new} now", 3)
+    return new
+
+
 def current(thing: object, new: str, old: str) -> Any:
     """The method ``new`` of what others wrote, or ``old`` where that was written for 0.1; None if it has neither."""
     found = getattr(thing, new, None)

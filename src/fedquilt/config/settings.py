@@ -18,6 +18,7 @@ from fedquilt.config.training import resolved
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError
 from fedquilt.metrics import PRIMARY
+from fedquilt.moved import current_choice
 from fedquilt.registry import lookup
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
@@ -60,7 +61,7 @@ def _inside(value: JSON) -> Iterator[JSON]:
 
 def named(value: JSON) -> JSON:
     """A bare name as a choice without options."""
-    return {"kind": value} if isinstance(value, str) else value
+    return {"kind": value} if isinstance(value, str) else current_choice(value)
 
 
 Choice = Annotated[Kinded, BeforeValidator(named)]  # a bare name is a choice without options

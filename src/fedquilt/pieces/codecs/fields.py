@@ -11,6 +11,7 @@ import torch
 from fedquilt.core.exchange import Codec
 from fedquilt.core.seed import Seed
 from fedquilt.errors import FrameError, InputError
+from fedquilt.moved import field_name
 from fedquilt.pieces.codecs.layout import Layout
 from fedquilt.records.record import record
 
@@ -48,7 +49,7 @@ class on:
                 tuple(like), tuple(tuple(int(n) for n in s) for s in like.values()), (torch.float32,) * len(like)
             )
         )
-        for name, value in (("field", field), ("codec", codec), ("like", known)):
+        for name, value in (("field", field_name(field)), ("codec", codec), ("like", known)):
             object.__setattr__(self, name, value)
 
     @property
