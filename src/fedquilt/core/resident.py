@@ -34,10 +34,22 @@ def slots_of(module: nn.Module) -> dict[str, list[Slot]]:
     return found
 
 
+def _refuse_hooks_of_parameters(module: nn.Module) -> None:
+    """Parameters are bound anew for each client, so their own hooks would never be called."""
+    for name, tensor in module.named_parameters():
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+            raise InputError(
+                f"Parameter '{name}' of {type(module).__name__} has a hook (register_hook), which nobody would call "
+                "here: each client's values take the parameter's place. Change the gradient in a term of the loss, or "
+                "use a hook of the module (register_full_backward_hook)."
+            )
+
+
 class Resident:
     """The one module of a process, into which values are bound instead of copied."""
 
     def __init__(self, module: nn.Module, frozen: Names, channels_last: bool | None = None, fast: bool = False) -> None:
+        _refuse_hooks_of_parameters(module)
         self.module = module
         self.channels_last = channels_last if channels_last is not None else _convolves(module)
         accelerate(module, fast=fast and self.channels_last)  # which is the layout that fast kernels give

@@ -16,6 +16,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.data import Dirichlet, Federation
 from fedquilt.data.sources.sources import read
+from fedquilt.engines.local import Local
 from fedquilt.errors import ExchangeError, InputError
 from fedquilt.methods.averaging.local_only import LocalOnly
 from fedquilt.methods.fedavg import FedAvg
@@ -153,3 +154,28 @@ def test_a_pass_that_changes_what_is_frozen_is_refused():
 def test_nothing_to_train_is_said(net: Net):
     with pytest.raises(ExchangeError, match="There is nothing to train: every parameter is frozen"):
         last(FedAvg(objective=net, **WORK), FEW, rounds=1)
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_of_a_parameter_is_refused_instead_of_never_called(register: str):
+    def build() -> nn.Module:
+        module = nn.Sequential(nn.Linear(4, 2))
+        getattr(module[0].weight, register)(lambda *_: None)
+        return module
+
+    with pytest.raises(InputError, match=r"Parameter '0\.weight' of Sequential has a hook"):
+        _ = Net(build).names
+
+
+def test_a_backward_hook_of_a_module_is_called():
+    called: list[str] = []
+
+    def build() -> nn.Module:
+        module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        module[1].register_full_backward_hook(lambda *_: called.append("once"))
+        return module
+
+    federation = Federation.from_source("digits", clients=2)
+    rounds = Rounds(FedAvg(Net(build), batch_size=100), federation, Local(), Seed(0))
+    rounds.play()
+    assert len(called) >= 2 * 7  # batches of 100 of 700 samples and more, at two clients
