@@ -167,6 +167,7 @@ def test_a_hook_of_a_parameter_is_refused_instead_of_never_called(register: str)
         _ = Net(build).names
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook")
 def test_a_backward_hook_of_a_module_is_called():
     called: list[str] = []
 
