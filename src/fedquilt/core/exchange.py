@@ -1,7 +1,7 @@
 """Exchanges: the shapes every method is made of.
 
-One exchange is an exchange: the server speaks (``down``), the cohort works (``work``), the server listens
-(``up``). No function sees both the server's state and a client's data; the signatures forbid it.
+In one exchange the server sends each client of the cohort a download (``down``), the clients work (``work``), and the
+server aggregates their uploads (``up``). No function sees both the server's state and a client's data; the signatures forbid it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The steps of a client update: the loss of a batch and its gradients, by autograd at first, then captured: played from
-a captured step.
+"""The steps of a client update: the loss of a batch and its gradients, by autograd at first, then from captured
+kernels.
 
 A step that looks like earlier ones (the same objective, the same forms of everything) is recorded once. The first steps
 that are played, in each of the first client updates, are also made by autograd; the two must agree to the last bit, or
