@@ -178,7 +178,7 @@ class Exchange(Generic[S, D, C, U]):
         cohort: ``(server_state, ids, seed) -> ids`` who is asked. Two exchanges of one round with the same rule
             ask the same clients.
         check: ``(server_state, upload) -> None``, raises when an upload cannot belong here (wrong names or
-            shapes). The client is then left out of the round, with the reason in the ledger.
+            shapes). The reply is then dropped, with the reason in ``dropped.jsonl``.
         download: How the download travels. What ``work`` gets, and an upload's codec takes for ``sent``, is what came
             out of it.
         upload: The type of an upload, if ``check`` does not look at it: a record, a union of records, or None for

@@ -116,5 +116,5 @@ def _odd(error: Exception) -> str:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, for the ledger."""
+    """What went wrong, for the log of dropped replies."""
     return str(error) if isinstance(error, Unsound) else f"the server cannot take it: {type(error).__name__}: {error}"

@@ -255,7 +255,7 @@ def received(
 
 
 def words(error: Exception) -> str:
-    """Why a reply was left out, for the ledger; part of it may have come from the client."""
+    """Why a reply was dropped, for the log; part of it may have come from the client."""
     known = isinstance(error, ValueError | FedquiltError) and str(error)
     reason = str(error) if known else f"{type(error).__name__}: {error}"
     return reason if len(reason) <= _LONGEST else reason[:_LONGEST] + "..."
