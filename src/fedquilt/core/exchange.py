@@ -1,7 +1,8 @@
 """Exchanges: the shapes every method is made of.
 
 In one exchange the server sends each client of the cohort a download (``down``), the clients work (``work``), and the
-server aggregates their uploads (``up``). No function sees both the server's state and a client's data; the signatures forbid it.
+server aggregates their uploads (``up``). No function sees both the server's state and a client's data; the signatures
+forbid it.
 """
 
 from __future__ import annotations
