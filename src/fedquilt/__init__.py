@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fedquilt.core.exchange import fraction as fraction
     from fedquilt.core.net import Net as Net
     from fedquilt.core.objective import Objective as Objective
+    from fedquilt.core.own_loop import client_update as client_update
     from fedquilt.core.params import Parts as Parts
     from fedquilt.core.params import everything_but as everything_but
     from fedquilt.core.params import under as under
@@ -49,6 +50,7 @@ _WHERE = {
     "core.exchange": ("Exchange", "Method", "Reply", "Context", "at_random", "everyone", "fraction"),
     "core.net": ("Net",),
     "core.objective": ("Objective",),
+    "core.own_loop": ("client_update",),
     "core.params": ("Parts", "everything_but", "under"),
     "core.seed": ("Seed",),
     "core.train": ("Job", "Train", "Trained"),
@@ -90,6 +92,7 @@ __all__ = [
     "__version__",
     "at_random",
     "check",
+    "client_update",
     "evaluate_newcomers",
     "everyone",
     "everything_but",

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-SAMPLES = Path(__file__).parents[2] / "samples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SAMPLES / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

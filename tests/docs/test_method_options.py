@@ -15,7 +15,7 @@ from fedquilt.registry import METHODS
 
 HOME = Path(__file__).resolve().parents[2]
 CARDS = sorted(set((HOME / "docs/methods").glob("*.md")) - {HOME / "docs/methods/index.md"})
-PLACES = ("benchmarks", "core", "samples", "methods", "pieces", "recipes", "tests")
+PLACES = ("benchmarks", "core", "examples", "methods", "pieces", "recipes", "tests")
 
 
 @pytest.fixture(scope="module")

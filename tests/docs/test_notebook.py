@@ -9,7 +9,7 @@ import pytest
 
 from helpers.notebook import play, printed
 
-NOTEBOOK = Path(__file__).parents[2] / "samples" / "podfcssv.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "podfcssv.ipynb"
 
 
 def test_the_notebook_was_executed() -> None:

@@ -15,6 +15,7 @@ from fedquilt.core.allowance import ask
 from fedquilt.core.device import carried, elsewhere, moved
 from fedquilt.core.exchange import C, Context, D, U
 from fedquilt.core.objective import Loss
+from fedquilt.core.own_loop import Loop, Unknown, run_loop
 from fedquilt.core.params import Names, Params, everything
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, Site, Table
@@ -159,6 +160,8 @@ class Train(TrainingWork[D, C, U]):
         clip: Largest Euclidean norm of a step's gradient over all tensors, or None.
         only: Which parameters are trained here; the others stay as they are.
         rows: ``site -> table``, what is trained on.
+        loop: A training loop of the user's own instead of these steps, see :func:`fedquilt.client_update`. It is never
+            captured, and its clients cannot train side by side (lanes).
 
     Example:
         >>> from fedquilt.testing import fedavg
@@ -178,6 +181,7 @@ class Train(TrainingWork[D, C, U]):
     only: Names = everything
     epochs_first: int | None = None
     rows: Callable[[Site], Table] = labelled
+    loop: Loop | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "steps", "epochs_first"):
@@ -231,6 +235,10 @@ class Train(TrainingWork[D, C, U]):
         """Step by step down the objective."""
         job, site, context = descent.job, descent.site, descent.context
         self._ask(job, site, context)
+        if self.loop is not None:
+            values, made, mean = run_loop(self.loop, descent, self.trains(job.params), device)
+            unknown = Unknown("the gradient of the last step")
+            return Trained(values, unknown, made, mean, self.rate(job, context), Memory())
         params = self.objective.net.own(job.params, device)
         fixed = moved(job.fixed, device) if device is not None and elsewhere(device) else job.fixed
         names = self.trains(params)

@@ -133,6 +133,11 @@ def refuse(method: Method) -> None:
     for exchange in method.exchanges():
         works = exchange.work.works if isinstance(exchange.work, InTurn) else (exchange.work,)
         for work in works:
+            if isinstance(work, Train) and work.loop is not None:
+                raise InputError(
+                    f"The lanes engine cannot train {type(method).__name__}: a training loop of your own works on one "
+                    f"client at a time. {REMEDY}"
+                )
             if isinstance(work, Train) and work.objective.net.normalises:
                 norms = ", ".join(work.objective.net.norms[:3])
                 raise InputError(

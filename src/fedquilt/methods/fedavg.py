@@ -12,6 +12,7 @@ from fedquilt.core.exchange import Codec, Cohort, Context, Exchange, Reply, ever
 from fedquilt.core.holders import HasDelta, HasPrivate, HasShared
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.objective import Objective
+from fedquilt.core.own_loop import Loop, check_loop
 from fedquilt.core.params import Names, Params, Parts, check_change, everything, pick, sub
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site
@@ -67,6 +68,15 @@ def net_of(objective: Objective | Net) -> Net:
     return objective if isinstance(objective, Net) else objective.net
 
 
+def refuse_loop(base: FedAvg, why: str) -> None:
+    """For methods that need to know how a client made its steps."""
+    if base.client_update is not None:
+        raise InputError(
+            f"This method {why}, so it cannot have a training loop of your own (client_update). Leave client_update "
+            "out, or take another method, such as FedAvg or FedProx."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedAvg:
     """Average what is shared; what is private stays home.
@@ -84,6 +94,8 @@ class FedAvg:
         epochs, epochs_first, steps, batch_size, schedule, clip, only: See :class:`fedquilt.core.train.Train`.
         shared_start: Whether the private parts of all clients start with the same values, those of the server's first
             model, instead of each with its own; see :func:`fedquilt.core.deployed.first_state`.
+        client_update: A training loop of your own for the local work, ``(model, data_loader, context) -> metrics``; see
+            :func:`fedquilt.client_update`. Its optimiser, schedule and loss replace those given here.
 
     Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017.
 
@@ -106,6 +118,7 @@ class FedAvg:
     only: Names = everything
     epochs_first: int | None = None
     shared_start: bool = False
+    client_update: Loop | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, Objective | Net):
@@ -115,6 +128,8 @@ class FedAvg:
             )
         if not hasattr(self.optimizer, "step"):
             raise InputError(f"optimizer must be an optimiser such as SGD(0.1), got {self.optimizer!r}.")
+        if self.client_update is not None:
+            check_loop(self.client_update)
         for name, what in (("aggregate", "mean"), ("cohort", "fraction(0.3)"), ("schedule", "cosine(rounds=20)")):
             if not callable(getattr(self, name)):
                 raise InputError(f"{name} must be a function such as {what}, got {getattr(self, name)!r}.")
@@ -158,6 +173,7 @@ class FedAvg:
             clip=self.clip,
             only=self.only,
             epochs_first=self.epochs_first,
+            loop=self.client_update,
         )
         return (Exchange("train", self.down, work, self.up, self.codec, self.cohort, self.check),)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -223,7 +224,8 @@ class ClientSide:
         return None if frame == task.slot else frame
 
     def _measured(self, update: OpenUpdate, job: Job, trained: Trained) -> dict[str, Any]:
-        notes: dict[str, Any] = {"steps": trained.steps, "loss": trained.loss}
+        loss = None if math.isnan(trained.loss) and trained.steps else trained.loss
+        notes: dict[str, Any] = {"steps": trained.steps, "loss": loss}
         context, measure = update.context, update.task.measure
         test = (
             self.source.evaluation(context.client, "test", context.round)

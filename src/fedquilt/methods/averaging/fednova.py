@@ -10,7 +10,7 @@ from fedquilt.core.params import Mean, Params, add, scale
 from fedquilt.core.table import Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.fedavg import C, FedAvg, Server
+from fedquilt.methods.fedavg import C, FedAvg, Server, refuse_loop
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.optimizers import SGD
 from fedquilt.records.record import record
@@ -44,6 +44,7 @@ class FedNova(OnBase):
     base: FedAvg
 
     def __post_init__(self) -> None:
+        refuse_loop(self.base, "counts its steps of SGD")
         if not isinstance(self.base.optimizer, SGD):
             raise InputError(
                 f"FedNova needs SGD, with or without momentum, got {self.base.optimizer}: steps must sum gradients."

@@ -12,7 +12,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Site
 from fedquilt.core.train import Job, Trained
 from fedquilt.errors import InputError
-from fedquilt.methods.fedavg import FedAvg
+from fedquilt.methods.fedavg import FedAvg, refuse_loop
 from fedquilt.methods.on_base import OnBase
 from fedquilt.pieces.aggregators import uniform_mean
 from fedquilt.pieces.objectives import tilt
@@ -68,6 +68,7 @@ class Scaffold(OnBase):
     def __post_init__(self) -> None:
         if not self.server_lr > 0:
             raise InputError(f"server_lr must be > 0, got {self.server_lr}.")
+        refuse_loop(self.base, "reads the mean gradient off steps of SGD")
         if not isinstance(self.base.optimizer, SGD) or self.base.optimizer.momentum:
             raise InputError(
                 f"SCAFFOLD needs SGD without momentum, got {self.base.optimizer}: it reads the mean gradient off "
