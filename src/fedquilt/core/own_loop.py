@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,16 @@ if TYPE_CHECKING:
     from fedquilt.core.train import Descent
 
 Metrics = Mapping[str, float] | None
-Loop = Callable[[nn.Module, "DataLoader[Any]", "LoopContext"], Metrics]
 _USUAL = "fedquilt.pieces.objectives:cross_entropy"  # the loss that any loss of a loop's own may replace
-F = TypeVar("F", bound=Loop)
+F = TypeVar("F", bound="Loop")
+
+
+class Loop(Protocol):
+    """The shape of a training loop."""
+
+    def __call__(self, model: nn.Module, data_loader: DataLoader[Any], context: LoopContext, /) -> Metrics:
+        """Train the model in place; numbers by name, or None."""
+        ...
 
 
 def client_update(loop: F) -> F:
