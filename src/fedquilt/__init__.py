@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from fedquilt.records.record import pack as pack
     from fedquilt.records.record import record as record
     from fedquilt.records.record import unpack as unpack
+    from fedquilt.rounds.cohort import CohortChecks as CohortChecks
+    from fedquilt.rounds.cohort import Liars as Liars
     from fedquilt.runs.callbacks import Callback as Callback
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
@@ -60,6 +62,7 @@ _WHERE = {
     "methods.fedavg": ("FedAvg",),
     "methods.on_base": ("OnBase",),
     "records.record": ("pack", "record", "unpack"),
+    "rounds.cohort": ("CohortChecks", "Liars"),
     "runs.callbacks": ("Callback",),
     "runs.runner": ("Snapshot", "run"),
     "testing.methods": ("check",),
@@ -70,6 +73,7 @@ __version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
     "Callback",
     "Centralised",
+    "CohortChecks",
     "Context",
     "Exchange",
     "FedAvg",
@@ -78,6 +82,7 @@ __all__ = [
     "Federation",
     "FedquiltError",
     "Job",
+    "Liars",
     "LocalOnly",
     "Method",
     "Net",

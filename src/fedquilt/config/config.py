@@ -160,9 +160,14 @@ _SINGLE = (
     ("shift", "data", "shift"),
     ("stream", "stream"),
     ("shift", "stream", "shift"),
+    ("attack", "attack"),
 )
 _LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
-_APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
+_APART = {  # settings of their own
+    "stream": ("shift",),
+    "codec": ("field", "chain", "error_feedback", "exchange"),
+    "attack": ("clients",),
+}
 
 
 def _codecs(section: str, asked: JSON) -> list[tuple[str, str, JSON]]:

@@ -65,6 +65,7 @@ class ExchangeRun:
         self._weight = sum(t.numel() * t.element_size() for t in tensors_in(rounds.state))
         self._held: list[Reply] | None = []
         self._bytes = 0  # of those
+        self._judged: dict[ClientId, bool] = {}  # whether each reply stood out from the cohort
         self._broken = False  # whether the replies failed to come, which is no fault of the server's
 
     def play(self) -> Any:
@@ -83,6 +84,8 @@ class ExchangeRun:
                 raise
             raise self.rounds.failed(self.exchange, "up", None, error) from error
         self._check_enough()
+        if self.rounds.checks is not None:
+            self.rounds.reputation.note(self._judged, self.rounds.checks, self.rounds.done)
         return state
 
     def _choose(self) -> tuple[ClientId, ...]:
@@ -178,10 +181,32 @@ class ExchangeRun:
 
     def _coming(self) -> Replies:
         try:
-            yield from self._replies()
+            replies = self._replies()
+            if self.rounds.liars is None and self.rounds.checks is None:
+                yield from replies
+            else:
+                yield from self._compared(list(replies))
         except Exception:
             self._broken = True
             raise
+
+    def _compared(self, replies: list[Reply]) -> list[Reply]:
+        """What the liars of a simulation make of their replies, and what the cohort's checks leave of all."""
+        rounds, checks = self.rounds, self.rounds.checks
+        if rounds.liars is not None:
+            seed = again_folded(rounds.seed.fold("lies", self.exchange.name, rounds.done), self.again)
+            replies = rounds.liars.forge(replies, rounds.lying(), seed)
+        if checks is None:
+            return replies
+        suspended = {r.client: rounds.reputation.suspended(r.client, rounds.done) for r in replies}
+        odd = {client: reason for client, reason in suspended.items() if reason is not None}
+        rest = [r for r in replies if r.client not in odd]
+        found = checks.judge(rest)
+        self._judged = {r.client: r.client in found for r in rest}
+        odd |= found
+        for client, reason in odd.items():
+            self._leave_out(client, reason)
+        return checks.capped([r for r in rest if r.client not in odd])
 
     def _once_more(self) -> Replies:
         """The clients are asked again, and begin from the same states."""

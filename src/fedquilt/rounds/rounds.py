@@ -14,6 +14,7 @@ from fedquilt.errors import ExchangeError, InputError, RoundError
 from fedquilt.records.record import pack
 from fedquilt.rounds.beside import Companion
 from fedquilt.rounds.client import Evaluation, Score, Scores, one_thread
+from fedquilt.rounds.cohort import CohortChecks, Liars, Reputation
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.exchange_run import ExchangeRun
 from fedquilt.rounds.log import ClientUpdate as ClientUpdate
@@ -115,6 +116,8 @@ class Rounds:
             the round, which is void from there on: all states stay as they were before it. Several such rounds in a
             row stop the run.
         past: What an earlier part of the run knew of that, see :attr:`past`.
+        checks: Which replies are left out because they stand out from their cohort.
+        liars: Who lies in a simulation, and how.
     """
 
     def __init__(
@@ -131,7 +134,11 @@ class Rounds:
         min_replies: float = 0.5,
         growth: float = GROWTH,
         past: Mapping[str, Any] | None = None,
+        checks: CohortChecks | None = None,
+        liars: Liars | None = None,
     ) -> None:
+        self.checks, self.liars = checks, liars
+        self._lying: frozenset[ClientId] | None = None
         self.method, self.source, self.engine, self.seed = method, source, engine, seed
         self.slots: Slots = slots if slots is not None else (Handles() if engine.keeps_states else MemorySlots())
         settings: Any = getattr(type(method), "__dataclass_params__", None)
@@ -149,6 +156,7 @@ class Rounds:
             self.state = method.init_server(seed.fold("server")) if state is None else state
         earlier = past or {}
         self._void = int(earlier.get("void", 0))
+        self.reputation = Reputation(earlier.get("reputation"))
         self.scale = Scale(growth, earlier.get("norms"))
         if not self.scale.past:
             self.scale.note(self.state)
@@ -158,7 +166,8 @@ class Rounds:
     def past(self) -> dict[str, Any]:
         """How large the parts of the last states were, and how many rounds in a row were void: what a run that goes on
         from here must know beside its state."""
-        return {"norms": self.scale.past, "void": self._void}
+        known = {"norms": self.scale.past, "void": self._void}
+        return known if self.checks is None else {**known, "reputation": self.reputation.past}
 
     def digest(self) -> str:
         """A sha256 of everything that makes up the state of the run; equal runs have equal digests."""
@@ -246,6 +255,12 @@ class Rounds:
         if self._known is None or self._known[0] is not ids:
             self._known = (ids, frozenset(ids))
         return self._known[1]
+
+    def lying(self) -> frozenset[ClientId]:
+        """Who lies, in a simulation."""
+        if self._lying is None:
+            self._lying = frozenset() if self.liars is None else self.liars.among(self.source.ids, self.seed)
+        return self._lying
 
     def sender(self, exchange: Exchange, carry: Carry | None = None) -> Sender:
         """What makes the downloads of an exchange."""

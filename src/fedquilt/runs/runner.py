@@ -19,6 +19,7 @@ from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter
 from fedquilt.records.record import pack
 from fedquilt.rounds.client import Score
+from fedquilt.rounds.cohort import CohortChecks, Liars
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.scale import GROWTH
 from fedquilt.runs.callbacks import Callback
@@ -73,6 +74,8 @@ def run(
     exact: bool = True,
     min_replies: float = 0.5,
     max_growth: float = GROWTH,
+    checks: CohortChecks | None = None,
+    liars: Liars | None = None,
     energy: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Iterator[Snapshot]:
@@ -105,6 +108,8 @@ def run(
             share (a float up to 1.0).
         max_growth: How many times its past norm a part of the server's state may have after a round. One that leaves
             its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
+        checks: Leave out replies that stand out from their cohort, see :class:`fedquilt.CohortChecks`.
+        liars: Clients that lie, in a simulation, see :class:`fedquilt.Liars`.
         callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.
 
     Example:
@@ -112,7 +117,8 @@ def run(
         ...     print(snapshot.round, snapshot.metrics["test_accuracy"])
     """
     evaluation = EvaluationSettings(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
-    identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta)
+    others = [repr(x) for x in (checks, liars) if x is not None]
+    identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta, *others)
     used = make_engine(engine, processes, devices, exact=exact)
     try:
         place = None if folder is None else Path(folder)
@@ -134,6 +140,8 @@ def run(
             network=network,
             min_replies=min_replies,
             max_growth=max_growth,
+            checks=checks,
+            liars=liars,
             meter=None if energy else Meter(why=SWITCHED_OFF),
             folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
             callbacks=callbacks,
