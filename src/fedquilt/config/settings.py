@@ -314,7 +314,7 @@ class Checks(_Section):
     """Which replies are left out because they stand out from their cohort: options of
     :class:`fedquilt.CohortChecks`."""
 
-    false_alarms: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    false_alarms: Annotated[float, Field(ge=0.001, le=0.5)] = 0.01
     length: bool = True
     direction: bool = True
     most_share: Annotated[float, Field(gt=0, le=1)] | None = None

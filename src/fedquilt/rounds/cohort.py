@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import NormalDist, median
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedquilt.core.exchange import Reply
@@ -21,6 +23,7 @@ from fedquilt.pieces.attacks import Attack, moved
 from fedquilt.pieces.robust.vectors import Vectors
 
 _FEWEST = 4  # replies that tell what is usual
+_DRAWN = 100  # replies up to which the limit is drawn; of more, it grows as that of normal numbers with known deviation
 _MAD = 1.4826  # times the median of distances from the median is a normal deviation
 
 
@@ -73,8 +76,9 @@ class CohortChecks:
     A change stands out by its length, or by its direction. Lengths are compared by their logarithms, directions by the
     mean cosine with the others: both by how many deviations they are from the cohort's median, where a deviation is
     estimated by the median distance from it. The limit is such that, were honest lengths log-normal and honest cosines
-    normal, a round of honest clients would lose a reply with probability ``false_alarms``. Directions that are too odd
-    are left out, lengths that are too long; short changes do no harm.
+    normal, a round of honest clients would lose a reply with probability ``false_alarms`` at most; it is found by
+    drawing such rounds, because so few distances estimate a deviation badly. Directions that are too odd are left out,
+    lengths that are too long; short changes do no harm.
 
     Where honest clients really differ, directions tell little: a client with a class of its own stands out as a liar
     does. Turn ``direction`` off there.
@@ -99,8 +103,8 @@ class CohortChecks:
     suspended: int = 10
 
     def __post_init__(self) -> None:
-        if not 0 < self.false_alarms < 1:
-            raise InputError(f"checks: false_alarms is a probability in (0, 1), got {self.false_alarms}.")
+        if not 0.001 <= self.false_alarms <= 0.5:
+            raise InputError(f"checks: false_alarms is a probability from 0.001 to 0.5, got {self.false_alarms}.")
         if self.most_share is not None and not 0 < self.most_share <= 1:
             raise InputError(f"checks: most_share is a share in (0, 1], got {self.most_share}.")
         if self.strikes is not None and self.strikes < 1:
@@ -123,8 +127,7 @@ class CohortChecks:
 
     def limit(self, n: int) -> float:
         """How many deviations from the median are too many among n."""
-        looks = n * (self.length + self.direction)
-        return NormalDist().inv_cdf((1 - self.false_alarms) ** (1 / max(looks, 1)))
+        return _limit(n, self.false_alarms / max(self.length + self.direction, 1))
 
     def _long(self, replies: Sequence[Reply], vectors: Vectors) -> dict[ClientId, str]:
         lengths = vectors.lengths.tolist()
@@ -186,6 +189,21 @@ class Reputation:
                 self.strikes[name] = count
             else:
                 self.strikes.pop(name, None)
+
+
+@cache
+def _limit(n: int, alarms: float) -> float:
+    """What the largest of n normal numbers exceeds, in estimated deviations from the median, so rarely."""
+    few = min(n, _DRAWN)
+    values = np.random.default_rng(n).normal(size=(math.ceil(40 / alarms), few))
+    values -= np.median(values, axis=1, keepdims=True)
+    largest = values.max(axis=1) / (_MAD * np.median(np.abs(values), axis=1))
+    found = float(np.quantile(largest, 1 - alarms))
+    return found * _normal_limit(n, alarms) / _normal_limit(few, alarms)
+
+
+def _normal_limit(n: int, alarms: float) -> float:
+    return NormalDist().inv_cdf((1 - alarms) ** (1 / n))
 
 
 def _deviations(values: Sequence[float]) -> list[float]:
