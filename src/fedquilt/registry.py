@@ -540,7 +540,7 @@ AGGREGATORS = _table(
 )
 ATTACKS = _table(
     *(
-        RegistryEntry(name, f"fedquilt.pieces.attacks:{name}", about, reference)
+        RegistryEntry(name, f"fedquilt.pieces.robust.attacks:{name}", about, reference)
         for name, about, reference in (
             ("sign_flip", "-factor times what was learned", ""),
             ("scaling", "factor times what was learned", ""),

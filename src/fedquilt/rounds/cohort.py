@@ -19,7 +19,7 @@ from fedquilt.core.exchange import Reply
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
-from fedquilt.pieces.attacks import Attack, moved
+from fedquilt.pieces.robust.attacks import Attack, moved
 from fedquilt.pieces.robust.vectors import Vectors
 
 _FEWEST = 4  # replies that tell what is usual
@@ -32,11 +32,11 @@ class Liars:
     """Some clients lie, in a simulation.
 
     Args:
-        attack: What they send; see :mod:`fedquilt.pieces.attacks`.
+        attack: What they send; see :mod:`fedquilt.pieces.robust.attacks`.
         clients: A share of all clients, who are drawn by the run's seed, or their ids.
 
     Example:
-        >>> from fedquilt.pieces.attacks import sign_flip
+        >>> from fedquilt.pieces.robust.attacks import sign_flip
         >>> liars = Liars(sign_flip(factor=10.0), clients=0.2)
     """
 

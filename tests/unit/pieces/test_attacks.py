@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
-from fedquilt.pieces import attacks
+from fedquilt.pieces.robust import attacks
 
 
 def changes(n: int, seed: int = 0) -> list[Params]:

@@ -17,8 +17,8 @@ from fedquilt.data import IID
 from fedquilt.errors import InputError, SnapshotError
 from fedquilt.methods.fedavg import Upload
 from fedquilt.models import MLP
-from fedquilt.pieces.attacks import sign_flip
 from fedquilt.pieces.robust import coordinate_median
+from fedquilt.pieces.robust.attacks import sign_flip
 from fedquilt.rounds.cohort import Reputation
 
 LIARS = Liars(sign_flip(factor=10.0), clients=0.2)
