@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from fedquilt.methods import LocalOnly as LocalOnly
     from fedquilt.methods.fedavg import FedAvg as FedAvg
     from fedquilt.methods.on_base import OnBase as OnBase
+    from fedquilt.pieces.robust.cohort import CohortChecks as CohortChecks
+    from fedquilt.pieces.robust.cohort import Liars as Liars
     from fedquilt.records.record import pack as pack
     from fedquilt.records.record import record as record
     from fedquilt.records.record import unpack as unpack
-    from fedquilt.rounds.cohort import CohortChecks as CohortChecks
-    from fedquilt.rounds.cohort import Liars as Liars
     from fedquilt.runs.callbacks import Callback as Callback
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
@@ -62,7 +62,7 @@ _WHERE = {
     "methods.fedavg": ("FedAvg",),
     "methods.on_base": ("OnBase",),
     "records.record": ("pack", "record", "unpack"),
-    "rounds.cohort": ("CohortChecks", "Liars"),
+    "pieces.robust.cohort": ("CohortChecks", "Liars"),
     "runs.callbacks": ("Callback",),
     "runs.runner": ("Snapshot", "run"),
     "testing.methods": ("check",),

@@ -65,7 +65,7 @@ class ExchangeRun:
         self._weight = sum(t.numel() * t.element_size() for t in tensors_in(rounds.state))
         self._held: list[Reply] | None = []
         self._bytes = 0  # of those
-        self._judged: dict[ClientId, bool] = {}  # whether each reply stood out from the cohort
+        self._checked = rounds.checked  # what the cohort's checks know after this exchange
         self._broken = False  # whether the replies failed to come, which is no fault of the server's
 
     def play(self) -> Any:
@@ -84,8 +84,7 @@ class ExchangeRun:
                 raise
             raise self.rounds.failed(self.exchange, "up", None, error) from error
         self._check_enough()
-        if self.rounds.checks is not None:
-            self.rounds.reputation.note(self._judged, self.rounds.checks, self.rounds.done)
+        self.rounds.checked = self._checked
         return state
 
     def _choose(self) -> tuple[ClientId, ...]:
@@ -195,18 +194,13 @@ class ExchangeRun:
         rounds, checks = self.rounds, self.rounds.checks
         if rounds.liars is not None:
             seed = again_folded(rounds.seed.fold("lies", self.exchange.name, rounds.done), self.again)
-            replies = rounds.liars.forge(replies, rounds.lying(), seed)
+            replies = rounds.liars(replies, rounds.source.ids, rounds.seed, seed)
         if checks is None:
             return replies
-        suspended = {r.client: rounds.reputation.suspended(r.client, rounds.done) for r in replies}
-        odd = {client: reason for client, reason in suspended.items() if reason is not None}
-        rest = [r for r in replies if r.client not in odd]
-        found = checks.judge(rest)
-        self._judged = {r.client: r.client in found for r in rest}
-        odd |= found
+        kept, odd, self._checked = checks.sift(replies, rounds.checked, rounds.done)
         for client, reason in odd.items():
             self._leave_out(client, reason)
-        return checks.capped([r for r in rest if r.client not in odd])
+        return kept
 
     def _once_more(self) -> Replies:
         """The clients are asked again, and begin from the same states."""

@@ -14,7 +14,6 @@ from fedquilt.errors import ExchangeError, InputError, RoundError
 from fedquilt.records.record import pack
 from fedquilt.rounds.beside import Companion
 from fedquilt.rounds.client import Evaluation, Score, Scores, one_thread
-from fedquilt.rounds.cohort import CohortChecks, Liars, Reputation
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.exchange_run import ExchangeRun
 from fedquilt.rounds.log import ClientUpdate as ClientUpdate
@@ -101,6 +100,24 @@ class Handles(MemorySlots):
         return {client: handle.hex() for client, handle in self.frames.items()}
 
 
+class Checks(Protocol):
+    """What leaves out replies that stand out from their cohort."""
+
+    def sift(
+        self, replies: Sequence[Reply], past: Mapping[str, Any], round: int
+    ) -> tuple[list[Reply], dict[ClientId, str], dict[str, Any]]:
+        """The replies that count; who is left out, and why; and what to know in later rounds, as JSON has it."""
+        ...
+
+
+class Forging(Protocol):
+    """What lying clients of a simulation make of their replies."""
+
+    def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
+        """All replies of an exchange, with those of the liars among ``ids`` forged."""
+        ...
+
+
 MOST_VOID = 3  # rounds in a row
 
 
@@ -134,11 +151,10 @@ class Rounds:
         min_replies: float = 0.5,
         growth: float = GROWTH,
         past: Mapping[str, Any] | None = None,
-        checks: CohortChecks | None = None,
-        liars: Liars | None = None,
+        checks: Checks | None = None,
+        liars: Forging | None = None,
     ) -> None:
         self.checks, self.liars = checks, liars
-        self._lying: frozenset[ClientId] | None = None
         self.method, self.source, self.engine, self.seed = method, source, engine, seed
         self.slots: Slots = slots if slots is not None else (Handles() if engine.keeps_states else MemorySlots())
         settings: Any = getattr(type(method), "__dataclass_params__", None)
@@ -156,7 +172,7 @@ class Rounds:
             self.state = method.init_server(seed.fold("server")) if state is None else state
         earlier = past or {}
         self._void = int(earlier.get("void", 0))
-        self.reputation = Reputation(earlier.get("reputation"))
+        self.checked: Mapping[str, Any] = earlier.get("checked", {})
         self.scale = Scale(growth, earlier.get("norms"))
         if not self.scale.past:
             self.scale.note(self.state)
@@ -167,7 +183,7 @@ class Rounds:
         """How large the parts of the last states were, and how many rounds in a row were void: what a run that goes on
         from here must know beside its state."""
         known = {"norms": self.scale.past, "void": self._void}
-        return known if self.checks is None else {**known, "reputation": self.reputation.past}
+        return known if self.checks is None else {**known, "checked": self.checked}
 
     def digest(self) -> str:
         """A sha256 of everything that makes up the state of the run; equal runs have equal digests."""
@@ -255,12 +271,6 @@ class Rounds:
         if self._known is None or self._known[0] is not ids:
             self._known = (ids, frozenset(ids))
         return self._known[1]
-
-    def lying(self) -> frozenset[ClientId]:
-        """Who lies, in a simulation."""
-        if self._lying is None:
-            self._lying = frozenset() if self.liars is None else self.liars.among(self.source.ids, self.seed)
-        return self._lying
 
     def sender(self, exchange: Exchange, carry: Carry | None = None) -> Sender:
         """What makes the downloads of an exchange."""

@@ -18,8 +18,8 @@ from fedquilt.core.train import constant
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
+from fedquilt.pieces.robust.cohort import CohortChecks, Liars
 from fedquilt.registry import lookup
-from fedquilt.rounds.cohort import CohortChecks, Liars
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.energy import OFF
 from fedquilt.runs.preparation import agreed, tell_whole_numbers

@@ -21,8 +21,8 @@ from fedquilt.metrics.energy import Meter
 from fedquilt.metrics.scoring import score_of
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.moved import current
+from fedquilt.pieces.robust.cohort import CohortChecks, Liars
 from fedquilt.rounds.client import Score, one_thread
-from fedquilt.rounds.cohort import CohortChecks, Liars
 from fedquilt.rounds.engine import Carrier, Engine
 from fedquilt.rounds.phases import peak_bytes
 from fedquilt.rounds.rounds import RoundLog, Rounds

@@ -17,9 +17,9 @@ from fedquilt.core.table import Divided
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter
+from fedquilt.pieces.robust.cohort import CohortChecks, Liars
 from fedquilt.records.record import pack
 from fedquilt.rounds.client import Score
-from fedquilt.rounds.cohort import CohortChecks, Liars
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.scale import GROWTH
 from fedquilt.runs.callbacks import Callback

@@ -19,7 +19,7 @@ from fedquilt.methods.fedavg import Upload
 from fedquilt.models import MLP
 from fedquilt.pieces.robust import coordinate_median
 from fedquilt.pieces.robust.attacks import sign_flip
-from fedquilt.rounds.cohort import Reputation
+from fedquilt.pieces.robust.cohort import Reputation
 
 LIARS = Liars(sign_flip(factor=10.0), clients=0.2)
 
@@ -107,7 +107,7 @@ def test_nobody_weighs_more_than_the_share() -> None:
 
 
 def test_who_stands_out_again_and_again_is_suspended_for_a_while() -> None:
-    checks, known = CohortChecks(strikes=2, suspended=3), Reputation()
+    checks, known = CohortChecks(strikes=2, suspended=3), Reputation({})
     for round, odd in enumerate((True, False, True, True)):
         assert known.suspended("a", round) is None
         known.note({"a": odd, "b": False}, checks, round)

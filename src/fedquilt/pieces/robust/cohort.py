@@ -47,6 +47,10 @@ class Liars:
         if isinstance(self.clients, float) and not 0 < self.clients < 1:
             raise InputError(f"attack: clients is a share in (0, 1), or a list of clients, got {self.clients}.")
 
+    def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
+        """The replies of an exchange, with what the liars among all clients send; ``seed`` is the exchange's."""
+        return self._forge(replies, self.among(ids, run), seed)
+
     def among(self, ids: Sequence[ClientId], seed: Seed) -> frozenset[ClientId]:
         """Who lies, the same all through a run."""
         if not isinstance(self.clients, float):
@@ -58,8 +62,8 @@ class Liars:
         chosen = seed.fold("liars").numpy().choice(len(ids), size=count, replace=False)
         return frozenset(ids[i] for i in chosen)
 
-    def forge(self, replies: Sequence[Reply], liars: frozenset[ClientId], seed: Seed) -> list[Reply]:
-        """The replies, with what the liars among them send. Uploads without ``delta`` stay as they are."""
+    def _forge(self, replies: Sequence[Reply], liars: frozenset[ClientId], seed: Seed) -> list[Reply]:
+        """Uploads without ``delta`` stay as they are."""
         false = [r for r in replies if r.client in liars and hasattr(r.upload, "delta")]
         honest = [r.upload.delta for r in replies if r.client not in liars and hasattr(r.upload, "delta")]
         if not false or not honest:
@@ -112,6 +116,17 @@ class CohortChecks:
         if self.suspended < 1:
             raise InputError(f"checks: suspended is a number of rounds of at least 1, got {self.suspended}.")
 
+    def sift(
+        self, replies: Sequence[Reply], past: Mapping[str, Any], round: int
+    ) -> tuple[list[Reply], dict[ClientId, str], dict[str, Any]]:
+        """The replies that count; who is left out, and why; and what to know in later rounds."""
+        known = Reputation(past)
+        odd = {r.client: why for r in replies if (why := known.suspended(r.client, round))}
+        rest = [r for r in replies if r.client not in odd]
+        found = self.judge(rest)
+        known.note({r.client: r.client in found for r in rest}, self, round)
+        return self.capped([r for r in rest if r.client not in found]), {**odd, **found}, known.past
+
     def judge(self, replies: Sequence[Reply]) -> dict[ClientId, str]:
         """Whose replies stand out, and by which numbers."""
         changes = [moved(r.upload.delta) for r in replies if hasattr(r.upload, "delta")]
@@ -161,12 +176,11 @@ class CohortChecks:
 
 
 class Reputation:
-    """Whose replies stood out in the last rounds, and who is suspended until when: part of a run's state."""
+    """Whose replies stood out in the last rounds, and who is suspended until when."""
 
-    def __init__(self, past: Mapping[str, Any] | None = None) -> None:
-        earlier = past or {}
-        self.strikes: dict[str, int] = dict(earlier.get("strikes", {}))
-        self.until: dict[str, int] = dict(earlier.get("until", {}))
+    def __init__(self, past: Mapping[str, Any]) -> None:
+        self.strikes: dict[str, int] = dict(past.get("strikes", {}))
+        self.until: dict[str, int] = dict(past.get("until", {}))
 
     @property
     def past(self) -> dict[str, Any]:
@@ -182,13 +196,12 @@ class Reputation:
         """Remember who stood out in a round, and who did not."""
         for client, odd in judged.items():
             name = repr(client)
-            count = self.strikes.pop(name, 0) + 1 if odd else 0
+            before = self.strikes.pop(name, 0)
+            count = before + 1 if odd else 0
             if checks.strikes is not None and count >= checks.strikes:
                 self.until[name] = round + 1 + checks.suspended
             elif count:
                 self.strikes[name] = count
-            else:
-                self.strikes.pop(name, None)
 
 
 @cache
