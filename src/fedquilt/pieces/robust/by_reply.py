@@ -214,8 +214,7 @@ class fltrust(RobustAggregator):
     agrees the model stays. Samples do not weigh, unless asked for.
 
     Args:
-        reference: ``(current, context) -> change`` of the server; :func:`fedquilt.pieces.robust.trusted.trained_on`
-            makes one from a method and samples.
+        reference: ``(current, context) -> change`` of the server: what it learned itself from the same model.
 
     Reference: Cao et al., FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping, 2021.
 
