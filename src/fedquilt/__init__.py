@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from fedquilt.methods import LocalOnly as LocalOnly
     from fedquilt.methods.fedavg import FedAvg as FedAvg
     from fedquilt.methods.on_base import OnBase as OnBase
+    from fedquilt.pieces.robust.cohort import Attackers as Attackers
     from fedquilt.pieces.robust.cohort import CohortChecks as CohortChecks
-    from fedquilt.pieces.robust.cohort import Liars as Liars
     from fedquilt.records.record import pack as pack
     from fedquilt.records.record import record as record
     from fedquilt.records.record import unpack as unpack
@@ -62,7 +62,7 @@ _WHERE = {
     "methods.fedavg": ("FedAvg",),
     "methods.on_base": ("OnBase",),
     "records.record": ("pack", "record", "unpack"),
-    "pieces.robust.cohort": ("CohortChecks", "Liars"),
+    "pieces.robust.cohort": ("CohortChecks", "Attackers"),
     "runs.callbacks": ("Callback",),
     "runs.runner": ("Snapshot", "run"),
     "testing.methods": ("check",),
@@ -71,6 +71,7 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
 __version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
+    "Attackers",
     "Callback",
     "Centralised",
     "CohortChecks",
@@ -82,7 +83,6 @@ __all__ = [
     "Federation",
     "FedquiltError",
     "Job",
-    "Liars",
     "LocalOnly",
     "Method",
     "Net",

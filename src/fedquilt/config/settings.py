@@ -305,7 +305,7 @@ class Comparison(_Section):
 
 
 class AttackChoice(Kinded):
-    """What lying clients send, in a simulation, and who they are: a share of the clients, or a list of them."""
+    """What attackers send, in a simulation, and who they are: a share of the clients, or a list of them."""
 
     clients: Annotated[float, Field(gt=0, lt=1)] | list[int | str] = 0.2
 

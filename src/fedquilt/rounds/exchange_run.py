@@ -181,7 +181,7 @@ class ExchangeRun:
     def _coming(self) -> Replies:
         try:
             replies = self._replies()
-            if self.rounds.liars is None and self.rounds.checks is None:
+            if self.rounds.attackers is None and self.rounds.checks is None:
                 yield from replies
             else:
                 yield from self._compared(list(replies))
@@ -190,11 +190,11 @@ class ExchangeRun:
             raise
 
     def _compared(self, replies: list[Reply]) -> list[Reply]:
-        """What the liars of a simulation make of their replies, and what the cohort's checks leave of all."""
+        """What the attackers of a simulation make of their replies, and what the cohort's checks leave of all."""
         rounds, checks = self.rounds, self.rounds.checks
-        if rounds.liars is not None:
+        if rounds.attackers is not None:
             seed = again_folded(rounds.seed.fold("lies", self.exchange.name, rounds.done), self.again)
-            replies = rounds.liars(replies, rounds.source.ids, rounds.seed, seed)
+            replies = rounds.attackers(replies, rounds.source.ids, rounds.seed, seed)
         if checks is None:
             return replies
         kept, odd, self._checked = checks.sift(replies, rounds.checked, rounds.done)

@@ -111,10 +111,10 @@ class Checks(Protocol):
 
 
 class Forging(Protocol):
-    """What lying clients of a simulation make of their replies."""
+    """What attackers of a simulation make of their replies."""
 
     def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
-        """All replies of an exchange, with those of the liars among ``ids`` forged."""
+        """All replies of an exchange, with those of the attackers among ``ids`` forged."""
         ...
 
 
@@ -134,7 +134,7 @@ class Rounds:
             row stop the run.
         past: What an earlier part of the run knew of that, see :attr:`past`.
         checks: Which replies are left out because they stand out from their cohort.
-        liars: Who lies in a simulation, and how.
+        attackers: Who lies in a simulation, and how.
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class Rounds:
         growth: float = GROWTH,
         past: Mapping[str, Any] | None = None,
         checks: Checks | None = None,
-        liars: Forging | None = None,
+        attackers: Forging | None = None,
     ) -> None:
-        self.checks, self.liars = checks, liars
+        self.checks, self.attackers = checks, attackers
         self.method, self.source, self.engine, self.seed = method, source, engine, seed
         self.slots: Slots = slots if slots is not None else (Handles() if engine.keeps_states else MemorySlots())
         settings: Any = getattr(type(method), "__dataclass_params__", None)

@@ -18,7 +18,7 @@ from fedquilt.core.train import constant
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
-from fedquilt.pieces.robust.cohort import CohortChecks, Liars
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import lookup
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.energy import OFF
@@ -123,7 +123,7 @@ def run_of(
         min_replies=config.cohort.min_replies,
         max_growth=config.cohort.max_growth,
         checks=None if config.checks is None else CohortChecks(**config.checks.model_dump()),
-        liars=_liars(config, engine),
+        attackers=_attackers(config, engine),
         network=config.network,
         callbacks=trackers_of(config, folder),
         meter=meter if config.meters.energy else Meter(why=OFF),
@@ -131,14 +131,14 @@ def run_of(
     )
 
 
-def _liars(config: Config, engine: Engine) -> Liars | None:
+def _attackers(config: Config, engine: Engine) -> Attackers | None:
     """Who lies, in a simulation."""
     if config.attack is None:
         return None
     if engine.keeps_states:
         raise InputError("attack: real clients are not made to lie. Leave the section out, or simulate.")
     clients = config.attack.clients
-    return Liars(made("attack", config.attack, "attack"), clients if isinstance(clients, float) else tuple(clients))
+    return Attackers(made("attack", config.attack, "attack"), clients if isinstance(clients, float) else tuple(clients))
 
 
 def trackers_of(config: Config, folder: Path) -> tuple[Trackers, ...]:

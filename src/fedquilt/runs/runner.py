@@ -17,7 +17,7 @@ from fedquilt.core.table import Divided
 from fedquilt.errors import InputError
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import SWITCHED_OFF, Meter
-from fedquilt.pieces.robust.cohort import CohortChecks, Liars
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.records.record import pack
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.engine import Engine
@@ -75,7 +75,7 @@ def run(
     min_replies: float = 0.5,
     max_growth: float = GROWTH,
     checks: CohortChecks | None = None,
-    liars: Liars | None = None,
+    attackers: Attackers | None = None,
     energy: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Iterator[Snapshot]:
@@ -109,7 +109,7 @@ def run(
         max_growth: How many times its past norm a part of the server's state may have after a round. One that leaves
             its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
         checks: Leave out replies that stand out from their cohort, see :class:`fedquilt.CohortChecks`.
-        liars: Clients that lie, in a simulation, see :class:`fedquilt.Liars`.
+        attackers: Clients that lie, in a simulation, see :class:`fedquilt.Attackers`.
         callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.
 
     Example:
@@ -117,7 +117,7 @@ def run(
         ...     print(snapshot.round, snapshot.metrics["test_accuracy"])
     """
     evaluation = EvaluationSettings(every=evaluate_every, clients=evaluate_clients, local=evaluate_local)
-    others = [repr(x) for x in (checks, liars) if x is not None]
+    others = [repr(x) for x in (checks, attackers) if x is not None]
     identity = "" if folder is None else _identity(method, seed, repr(evaluation), patience, min_delta, *others)
     used = make_engine(engine, processes, devices, exact=exact)
     try:
@@ -141,7 +141,7 @@ def run(
             min_replies=min_replies,
             max_growth=max_growth,
             checks=checks,
-            liars=liars,
+            attackers=attackers,
             meter=None if energy else Meter(why=SWITCHED_OFF),
             folder=None if folder is None else RunFolder(Path(folder), used.keeps_states),
             callbacks=callbacks,

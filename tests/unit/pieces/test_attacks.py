@@ -1,4 +1,4 @@
-"""What lying clients send."""
+"""What attackers send."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_formulas() -> None:
 
 
 def test_alie_goes_as_far_as_the_majority_allows() -> None:
-    """8 clients, 2 liars: 3 honest ones must side with them, so Phi(z) = (6 - 3) / 6 and z is 0; with 3 liars of 9 two
-    must, and Phi(z) = 4 / 6."""
-    for honest, liars, z in ((6, 2, 0.0), (6, 3, 0.4307)):
+    """Of 8 clients with 2 attackers 3 honest ones must side with them, so Phi(z) = (6 - 3) / 6 and z is 0; of 9 with 3
+    attackers two must, and Phi(z) = 4 / 6."""
+    for honest, attackers, z in ((6, 2, 0.0), (6, 3, 0.4307)):
         clients = changes(honest, 1)
         x = np.stack([flat(h) for h in clients])
-        lie = flat(attacks.alie()(changes(liars), clients, Seed(0))[0])
+        lie = flat(attacks.alie()(changes(attackers), clients, Seed(0))[0])
         np.testing.assert_allclose(lie, x.mean(0) - z * x.std(0, ddof=1), rtol=1e-3, atol=1e-4)
 
 
@@ -99,7 +99,7 @@ def test_noise_is_as_long_as_asked_and_drawn_by_the_seed() -> None:
     assert not torch.equal(first, other)
 
 
-def test_adaptive_liars_take_what_moves_the_rule_most() -> None:
+def test_adaptive_attackers_take_what_moves_the_rule_most() -> None:
     """Against a rule that shortens to 1, everything beyond is wasted; against the mean, the farthest is best."""
 
     def mean(found: Any) -> Params:

@@ -1,4 +1,4 @@
-"""Liars in simulations, and checks of a cohort's replies."""
+"""Attackers in simulations, and checks of a cohort's replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedquilt import CohortChecks, FedAvg, Federation, Liars, Net, run
+from fedquilt import Attackers, CohortChecks, FedAvg, Federation, Net, run
 from fedquilt.core.exchange import Reply
 from fedquilt.core.seed import Seed
 from fedquilt.data import IID
@@ -21,7 +21,7 @@ from fedquilt.pieces.robust import coordinate_median
 from fedquilt.pieces.robust.attacks import sign_flip
 from fedquilt.pieces.robust.cohort import Reputation
 
-LIARS = Liars(sign_flip(factor=10.0), clients=0.2)
+ATTACKERS = Attackers(sign_flip(factor=10.0), clients=0.2)
 
 
 def federation() -> Federation:
@@ -46,33 +46,35 @@ def replies(n: int, seed: int, *odd: np.ndarray) -> list[Reply]:
     return [Reply(i, 10, Upload({"w": torch.tensor(v)})) for i, v in enumerate(vectors)]
 
 
-def test_liars_spoil_the_mean_and_checks_leave_them_out(tmp_path: Path) -> None:
-    fine, spoilt = played(), played(liars=LIARS)
-    held = played(liars=LIARS, checks=CohortChecks(), folder=tmp_path / "run")
+def test_attackers_spoil_the_mean_and_checks_leave_them_out(tmp_path: Path) -> None:
+    fine, spoilt = played(), played(attackers=ATTACKERS)
+    held = played(attackers=ATTACKERS, checks=CohortChecks(), folder=tmp_path / "run")
     assert fine.metrics["test_accuracy"] > 0.8
     assert spoilt.metrics["test_accuracy"] < 0.5
     assert held.metrics["test_accuracy"] > fine.metrics["test_accuracy"] - 0.05
     rows = [json.loads(line) for line in (tmp_path / "run/dropped.jsonl").read_text().splitlines()]
-    liars = LIARS.among(range(10), Seed(0))
-    assert len(liars) == 2
-    assert {row["client"] for row in rows} >= liars
-    assert sum(row["client"] in liars for row in rows) == 6
+    attackers = ATTACKERS.among(range(10), Seed(0))
+    assert len(attackers) == 2
+    assert {row["client"] for row in rows} >= attackers
+    assert sum(row["client"] in attackers for row in rows) == 6
     assert all("deviations" in row["reason"] and "limit" in row["reason"] for row in rows)
 
 
 def test_robust_rules_hold_too() -> None:
-    held = played(liars=LIARS, method=method(aggregate=coordinate_median()))
+    held = played(attackers=ATTACKERS, method=method(aggregate=coordinate_median()))
     assert held.metrics["test_accuracy"] > 0.7
 
 
 def test_engines_agree_and_a_run_goes_on(tmp_path: Path) -> None:
     checks = CohortChecks(strikes=2, suspended=2, most_share=0.15)
-    whole = played(5, liars=LIARS, checks=checks).digest()
-    assert played(5, "workers", liars=LIARS, checks=checks).digest() == whole
-    for count, _ in enumerate(run(method(), federation(), rounds=5, folder=tmp_path, liars=LIARS, checks=checks), 1):
+    whole = played(5, attackers=ATTACKERS, checks=checks).digest()
+    assert played(5, "workers", attackers=ATTACKERS, checks=checks).digest() == whole
+    for count, _ in enumerate(
+        run(method(), federation(), rounds=5, folder=tmp_path, attackers=ATTACKERS, checks=checks), 1
+    ):
         if count == 3:
             break
-    assert played(5, liars=LIARS, checks=checks, folder=tmp_path).digest() == whole
+    assert played(5, attackers=ATTACKERS, checks=checks, folder=tmp_path).digest() == whole
     with pytest.raises(SnapshotError, match="another method, seed"):
         played(5, checks=checks, folder=tmp_path)  # another run
 
@@ -116,19 +118,19 @@ def test_who_stands_out_again_and_again_is_suspended_for_a_while() -> None:
     assert known.suspended("b", 4) is None
 
 
-def test_liars_are_named_or_drawn() -> None:
-    assert Liars(sign_flip(), clients=(3, 7)).among(range(10), Seed(0)) == {3, 7}
-    assert Liars(sign_flip(), clients=0.3).among(range(10), Seed(0)) == Liars(sign_flip(), clients=0.3).among(
+def test_attackers_are_named_or_drawn() -> None:
+    assert Attackers(sign_flip(), clients=(3, 7)).among(range(10), Seed(0)) == {3, 7}
+    assert Attackers(sign_flip(), clients=0.3).among(range(10), Seed(0)) == Attackers(sign_flip(), clients=0.3).among(
         range(10), Seed(0)
     )
     with pytest.raises(InputError, match="no client is called 11"):
-        Liars(sign_flip(), clients=(11,)).among(range(10), Seed(0))
+        Attackers(sign_flip(), clients=(11,)).among(range(10), Seed(0))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Liars(sign_flip(), clients=1.0),
+        lambda: Attackers(sign_flip(), clients=1.0),
         lambda: CohortChecks(false_alarms=0.0),
         lambda: CohortChecks(most_share=0.0),
         lambda: CohortChecks(strikes=0),

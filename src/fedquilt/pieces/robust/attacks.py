@@ -1,7 +1,8 @@
-"""What lying clients send instead of what they learned: for simulations that try aggregators and checks.
+"""What attackers send instead of what they learned: for simulations that try aggregators and checks.
 
-An attack is ``(own, honest, seed) -> forged``: the changes that the liars learned, those of the honest clients of the
-cohort, whom these liars can see, and one change for each liar. Numbers of batches and running statistics stay theirs.
+An attack is ``(own, honest, seed) -> forged``: the changes that the attackers learned, those of the honest clients of
+the cohort, whom these attackers can see, and one change for each attacker. Numbers of batches and running statistics
+stay theirs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Attack(Protocol):
     """The shape of every attack."""
 
     def __call__(self, own: Sequence[Params], honest: Sequence[Params], seed: Seed) -> list[Params]:
-        """A change for each liar; there is at least one honest client."""
+        """A change for each attacker; there is at least one honest client."""
         ...
 
 
@@ -80,7 +81,7 @@ class alie:
     """A little is enough: the honest mean, moved by z standard deviations in every coordinate.
 
     Args:
-        z: None takes the largest with which the liars and the honest clients beyond them are a majority.
+        z: None takes the largest with which the attackers and the honest clients beyond them are a majority.
 
     Reference: Baruch et al., A Little Is Enough: Circumventing Defenses For Distributed Learning, 2019.
 
@@ -95,9 +96,9 @@ class alie:
         z = self._largest(len(honest) + len(own), len(own)) if self.z is None else self.z
         return _forged(own, zip_with(lambda m, d: m - z * d, mean, deviation))
 
-    def _largest(self, n: int, liars: int) -> float:
-        needed = n // 2 + 1 - liars
-        share = (n - liars - needed) / (n - liars)
+    def _largest(self, n: int, attackers: int) -> float:
+        needed = n // 2 + 1 - attackers
+        share = (n - attackers - needed) / (n - attackers)
         return NormalDist().inv_cdf(min(max(share, 0.5), 0.999))
 
 
@@ -143,7 +144,7 @@ class min_max:
 
 @dataclass(frozen=True)
 class mimic:
-    """All liars send what one honest client sent, so that it counts for many.
+    """All attackers send what one honest client sent, so that it counts for many.
 
     Args:
         whom: Which of the honest clients of the cohort, in their order.

@@ -1,4 +1,4 @@
-"""What is done to the replies of one exchange before the server takes them: liars of a simulation, and checks.
+"""What is done to the replies of one exchange before the server takes them: attackers of a simulation, and checks.
 
 Both need all replies of the cohort at once, which are held until then.
 """
@@ -28,8 +28,8 @@ _MAD = 1.4826  # times the median of distances from the median is a normal devia
 
 
 @dataclass(frozen=True)
-class Liars:
-    """Some clients lie, in a simulation.
+class Attackers:
+    """Malicious clients of a simulation.
 
     Args:
         attack: What they send; see :mod:`fedquilt.pieces.robust.attacks`.
@@ -37,7 +37,7 @@ class Liars:
 
     Example:
         >>> from fedquilt.pieces.robust.attacks import sign_flip
-        >>> liars = Liars(sign_flip(factor=10.0), clients=0.2)
+        >>> attackers = Attackers(sign_flip(factor=10.0), clients=0.2)
     """
 
     attack: Attack
@@ -48,7 +48,7 @@ class Liars:
             raise InputError(f"attack: clients is a share in (0, 1), or a list of clients, got {self.clients}.")
 
     def __call__(self, replies: Sequence[Reply], ids: Sequence[ClientId], run: Seed, seed: Seed) -> list[Reply]:
-        """The replies of an exchange, with what the liars among all clients send; ``seed`` is the exchange's."""
+        """The replies of an exchange, with what the attackers among all clients send; ``seed`` is the exchange's."""
         return self._forge(replies, self.among(ids, run), seed)
 
     def among(self, ids: Sequence[ClientId], seed: Seed) -> frozenset[ClientId]:
@@ -59,13 +59,13 @@ class Liars:
                 raise InputError(f"attack: no client is called {unknown[0]!r} (known: {list(ids)[:10]}).")
             return frozenset(self.clients)
         count = max(1, round(self.clients * len(ids)))
-        chosen = seed.fold("liars").numpy().choice(len(ids), size=count, replace=False)
+        chosen = seed.fold("attackers").numpy().choice(len(ids), size=count, replace=False)
         return frozenset(ids[i] for i in chosen)
 
-    def _forge(self, replies: Sequence[Reply], liars: frozenset[ClientId], seed: Seed) -> list[Reply]:
+    def _forge(self, replies: Sequence[Reply], attackers: frozenset[ClientId], seed: Seed) -> list[Reply]:
         """Uploads without ``delta`` stay as they are."""
-        false = [r for r in replies if r.client in liars and hasattr(r.upload, "delta")]
-        honest = [r.upload.delta for r in replies if r.client not in liars and hasattr(r.upload, "delta")]
+        false = [r for r in replies if r.client in attackers and hasattr(r.upload, "delta")]
+        honest = [r.upload.delta for r in replies if r.client not in attackers and hasattr(r.upload, "delta")]
         if not false or not honest:
             return list(replies)
         forged = self.attack([r.upload.delta for r in false], honest, seed)
@@ -84,8 +84,8 @@ class CohortChecks:
     drawing such rounds, because so few distances estimate a deviation badly. Directions that are too odd are left out,
     lengths that are too long; short changes do no harm.
 
-    Where honest clients really differ, directions tell little: a client with a class of its own stands out as a liar
-    does. Turn ``direction`` off there.
+    Where honest clients really differ, directions tell little: a client with a class of its own stands out as an
+    attacker does. Turn ``direction`` off there.
 
     Args:
         false_alarms: The probability with which a round of honest clients loses a reply.
