@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fedquilt.core.columns import PerColumn
+from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.plain import Ints
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Columns, Prepare
@@ -23,10 +24,10 @@ from fedquilt.data.checks import (
     few,
     label_column,
     ordered_ids,
-    pair_columns,
     refuse_holes,
     same_kind,
 )
+from fedquilt.data.pairs import pair_columns
 from fedquilt.data.partitions.labels import IID, Partition, by_user, check_parts
 from fedquilt.data.prepare import Pixels
 from fedquilt.data.rows import ClientRows, merged, split
@@ -286,7 +287,7 @@ def _opened(given: dict[ClientId, Any], extras: Extras) -> tuple[dict[ClientId, 
 def _narrow(columns: Columns, where: str) -> Columns:
     """Floats as float32; there must be no holes in them."""
     x = columns["x"]
-    if not x.is_floating_point():
+    if not x.is_floating_point() or isinstance(x, LazyColumn):  # rows are looked at when they are read
         return columns
     refuse_holes(x, where)
     return {**columns, "x": x.float()}

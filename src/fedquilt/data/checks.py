@@ -13,22 +13,12 @@ from torch import Tensor
 from fedquilt.core.columns import LARGEST
 from fedquilt.core.plain import Array
 from fedquilt.core.seed import Seed
-from fedquilt.core.table import ClientId, Columns, in_order
+from fedquilt.core.table import ClientId, in_order
 from fedquilt.errors import InputError
 
 _CHANNELS = (1, 3, 4)
 _LARGEST = 1e12  # of a Dirichlet draw's parameter; sums of some more are infinite
 _MOST = 1_000_000  # classes; a larger label is a number of something else
-
-
-def pair_columns(x: object, y: object, where: str, table: bool = False) -> Columns:
-    """The columns of inputs and labels of equal length, or of inputs alone if y is None; ``where`` is for errors."""
-    if y is None:
-        return {"x": input_column(x, where, table)}
-    inputs, labels = input_column(x, where, table), label_column(y, where)
-    if len(inputs) != len(labels):
-        raise InputError(f"{where}: x has {len(inputs)} rows but y has {len(labels)}. Give one label for each row.")
-    return {"x": inputs, "y": labels}
 
 
 def input_column(x: object, where: str, table: bool = False) -> Tensor:

@@ -154,13 +154,19 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
-    def from_folder(cls, path: str | Path, *args: Any, size: int = 64, **options: Any) -> Federation:
+    def from_folder(
+        cls, path: str | Path, *args: Any, size: int = 64, lazy: bool | None = None, **options: Any
+    ) -> Federation:
         """From images in class folders, at a common size; then as ``from_arrays``.
 
         ``path/CLASS/*.png``, or ``path/CLIENT/CLASS/*.png``, whose clients are kept unless a partition is given, or
         ``path/train/CLASS`` and ``path/test/CLASS``, the global test.
+
+        With ``lazy`` the images need not fit in memory: they are decoded once into a file below the folder that
+        FEDQUILT_CACHE names, which all processes share, and read from there batch by batch. By default more than 256 MB
+        of decoded images are.
         """
-        arrays = imports.of_folder(Path(path), size)
+        arrays = imports.of_folder(Path(path), size, lazy)
         divided = bool(args) or options.get("partition") is not None
         return cls.from_source(arrays, *args, natural=arrays.user is not None and not divided, **options)
 
