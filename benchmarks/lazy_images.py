@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 from fedquilt import FedAvg, Federation, Net, run
 from fedquilt.core.lazy import LazyColumn
 
-MOST_GIGABYTES, CLASSES = 1.5, 10
+MOST_GIGABYTES, CLASSES, PATTERNS = 1.5, 10, 500
 
 
 class Colours(nn.Module):
@@ -48,19 +49,21 @@ class Colours(nn.Module):
 
 
 def make(folder: Path, images: int, side: int) -> None:
-    """Waves whose direction is their class, in colours and phases of their own."""
+    """Waves whose direction is their class, in colours and phases of their own; every 500th file holds the same one."""
     ramp = np.linspace(0, 1, side, dtype=np.float32)
-    rng = np.random.default_rng(0)
-    for number in range(images):
-        label = number % CLASSES
-        place = folder / f"{label}" / f"{number:06d}.jpg"
-        if place.exists():
-            continue
-        place.parent.mkdir(parents=True, exist_ok=True)
-        angle, phase, colour = np.pi * label / CLASSES, 0.4 * rng.random(), rng.random(3, dtype=np.float32)
+    rng, patterns = np.random.default_rng(0), []
+    for number in range(min(images, PATTERNS)):
+        angle, phase, colour = np.pi * (number % CLASSES) / CLASSES, 0.4 * rng.random(), rng.random(3, dtype=np.float32)
         wave = np.sin(9 * (np.cos(angle) * ramp[:, None] + np.sin(angle) * ramp[None]) + phase)
-        pixels = 127 + 90 * wave[:, :, None] * (0.5 + 0.5 * colour)
-        Image.fromarray(pixels.astype(np.uint8)).save(place, quality=60)
+        pixels, held = 127 + 90 * wave[:, :, None] * (0.5 + 0.5 * colour), io.BytesIO()
+        Image.fromarray(pixels.astype(np.uint8)).save(held, "jpeg", quality=60)
+        patterns.append(held.getvalue())
+    for label in range(CLASSES):
+        (folder / f"{label}").mkdir(parents=True, exist_ok=True)
+    for number in range(images):
+        file = folder / f"{number % CLASSES}" / f"{number:06d}.jpg"
+        if not file.exists():
+            file.write_bytes(patterns[number % PATTERNS])
 
 
 def federation(folder: Path, asked: argparse.Namespace, lazy: bool) -> Federation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedquilt.data.checks import (
     client_id,
     count_classes,
     few,
+    known_groups,
     label_column,
     ordered_ids,
     refuse_holes,
@@ -64,7 +65,8 @@ class Holdings:
 class Extras:
     """What every way of making a federation takes beside the rows.
 
-    ``standardise`` says how tables are prepared, and None that rows are ready; ``table`` what their columns are.
+    ``standardise`` says how tables are prepared, and None that rows are ready; ``table`` what their columns are;
+    ``groups`` what clients belong together, where the user knows.
     """
 
     global_test: Pair | None = None
@@ -73,6 +75,7 @@ class Extras:
     drop_empty: bool = False
     standardise: Standardise = None
     table: PerColumn | None = None
+    groups: Mapping[Any, Hashable] | None = None
 
     @property
     def tabular(self) -> bool:
@@ -115,7 +118,8 @@ class Extras:
         wide = self._wide(x)
         labels = [c["y"] for c in (made.columns, wide or {}) if "y" in c]
         classes = count_classes(labels, self.classes) if labels else self.classes
-        whole = replace(made, global_columns=wide, classes=classes, prepare=prepare)
+        groups = made.groups if self.groups is None else known_groups(self.groups, made.ids)
+        whole = replace(made, global_columns=wide, classes=classes, prepare=prepare, groups=groups)
         return self._as_table(_without_empty(whole, self.drop_empty))
 
     def _wide(self, like: Tensor) -> Columns | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -202,6 +203,17 @@ def count_classes(labels: Iterable[Tensor], classes: int | None) -> int:
     if isinstance(classes, bool) or not isinstance(classes, int) or classes <= largest:
         raise InputError(f"classes is {classes!r}, but y has the label {largest}. Give {largest + 1} or more.")
     return classes
+
+
+def known_groups(groups: Mapping[Any, Hashable], ids: Sequence[ClientId]) -> dict[ClientId, int]:
+    """The group of every client, numbered as they come."""
+    given = {client_id(name): group for name, group in groups.items()}
+    lacking, odd = [c for c in ids if c not in given], [c for c in given if c not in set(ids)]
+    if lacking or odd:
+        what = f"lacks the clients {few(lacking)}" if lacking else f"names {few(odd)}, who are no clients here"
+        raise InputError(f"groups {what}. Give every client's group: {{{few(ids[:1]) or 'client'}: 'north', ...}}.")
+    numbers = {group: n for n, group in enumerate(dict.fromkeys(given[c] for c in ids))}
+    return {client: numbers[given[client]] for client in ids}
 
 
 def as_seed(seed: int | Seed) -> Seed:
