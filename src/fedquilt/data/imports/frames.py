@@ -34,20 +34,18 @@ def of_frame(
 
 def cells_of(frame: Any, where: str) -> dict[str, Array]:
     """The columns by their names: numbers with NaN, or objects with None, where a cell is missing."""
-    names = list(getattr(frame, "column_names", None) or getattr(frame, "columns", None) or ())
-    if hasattr(frame, "collect") or not hasattr(frame, "__getitem__") or not all(map(_is_name, names)):
-        cure = " Call its collect() first." if hasattr(frame, "collect") else ""
-        raise InputError(f"{where} is no data frame of pandas, polars or pyarrow in memory.{cure}")
+    if hasattr(frame, "collect"):
+        raise InputError(f"{where} is not read yet. Call its collect() first.")
+    found = frame.column_names if hasattr(frame, "column_names") else getattr(frame, "columns", None)
+    names = [] if found is None else list(found)
+    if found is None or not hasattr(frame, "__getitem__") or not all(isinstance(n, str | int) for n in names):
+        raise InputError(f"{where} is no data frame of pandas, polars or pyarrow, whose columns have names.")
     if not names or not len(frame):
         raise InputError(f"{where} has no {'rows' if names else 'columns'}. Give a table with samples.")
     texts = list(map(str, names))
     if len(set(texts)) < len(texts):
         raise InputError(f"{where} has two columns of one name: {', '.join(texts)}. Give every column its own.")
     return {text: _cells(frame[name]) for text, name in zip(texts, names, strict=True)}
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str | int)
 
 
 def _cells(column: Any) -> Array:

@@ -29,6 +29,7 @@ from fedquilt.core.lazy import LazyColumn
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
 from fedquilt.data.checks import input_column, label_column
+from fedquilt.data.lazy.files import as_stored
 from fedquilt.errors import InputError
 from fedquilt.terminal import counted
 
@@ -83,7 +84,7 @@ class DatasetRows:
             self._check_labels(numbers, [y for _, y in pairs])
         if not pairs:
             return torch.zeros((0, *self.shape))
-        return input_column(torch.stack([x for x, _ in pairs]), self.where)
+        return as_stored(torch.stack([x for x, _ in pairs]), numbers, self.where)
 
     def _items(self, numbers: Sequence[int], seed: Seed) -> Iterator[tuple[Tensor, object]]:
         with seed.everywhere():
@@ -160,7 +161,7 @@ def _map_style(given: object, where: str) -> Any:
     if isinstance(given, DataLoader):
         _tell_dropped(given, where)
         return _map_style(given.dataset, where)
-    if isinstance(given, tuple | list) and len(given) == 2 and not isinstance(given[0], tuple | list | Mapping):
+    if isinstance(given, tuple) and len(given) == 2 and hasattr(given[0], "shape"):
         raise InputError(f"{where}: (x, y) is a pair of arrays: use Federation.from_clients, or TensorDataset(x, y).")
     sized = hasattr(given, "__len__") and hasattr(given, "__getitem__")
     if isinstance(given, IterableDataset) or not sized or isinstance(given, Mapping | str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -134,7 +135,17 @@ class _Stored:
     where: str
 
     def read(self, rows: Tensor, seed: Seed | None = None) -> Tensor:
-        return input_column(self.rows.rows(rows.numpy()), self.where)
+        return as_stored(self.rows.rows(rows.numpy()), rows.tolist(), self.where)
+
+
+def as_stored(x: Any, numbers: Sequence[int], where: str) -> Tensor:
+    """Rows as a federation stores them; what is wrong with one is told with its own number."""
+    try:
+        return input_column(x, where)
+    except InputError:
+        for number, row in zip(numbers, x, strict=True):
+            input_column(row[None], f"{where}, item {number}")
+        raise
 
 
 def file_rows(x: object) -> FileRows | None:
