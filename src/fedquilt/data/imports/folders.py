@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedquilt.data.npz import Arrays, unlabelled
+from fedquilt.data.reading import Reading
 from fedquilt.data.sources.formats.folders import class_files, has_images, images_in, loaded, subfolders
 from fedquilt.errors import InputError
 
@@ -47,18 +48,20 @@ def _classes(path: Path, tops: list[Path], flat: list[str], size: int) -> Arrays
     if len(flat) < len(tops):
         odd = next(top.name for top in tops if top.name not in flat)
         raise InputError(f"{path}: {flat[0]} holds images, {odd} does not. Lay images out as {_LAYOUTS}.")
-    return Arrays(*loaded(class_files(path, flat), size), classes=len(flat), name=str(path))
+    reading = Reading(tuple(flat))
+    return Arrays(*loaded(class_files(path, flat), size), classes=len(flat), name=str(path), reading=reading)
 
 
 def _parts(path: Path, names: list[str], size: int) -> Arrays:
     train = [pair for part in _TRAIN for pair in class_files(path / part, names)]
     test = class_files(path / _TEST, names)
     x_test, y_test = loaded(test, size) if test else (None, None)
-    return Arrays(*loaded(train, size), x_test=x_test, y_test=y_test, classes=len(names), name=str(path))
+    x, y = loaded(train, size)
+    return Arrays(x, y, x_test, y_test, classes=len(names), name=str(path), reading=Reading(tuple(names)))
 
 
 def _clients(path: Path, tops: list[Path], names: list[str], size: int) -> Arrays:
     own = [(top.name, class_files(top, names)) for top in tops]
     x, y = loaded([pair for _, pairs in own for pair in pairs], size)
     user = np.repeat([name for name, _ in own], [len(pairs) for _, pairs in own])
-    return Arrays(x, y, user=user, classes=len(names), name=str(path))
+    return Arrays(x, y, user=user, classes=len(names), name=str(path), reading=Reading(tuple(names)))
