@@ -40,7 +40,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Long tails": (models.realign, models.tails),
     "Streams": (models.continual,),
-    "Models": (models.predict, models.merge, models.pretrain_mae),
+    "Models": (models.predict, models.export_model, models.merge, models.pretrain_mae),
     "Real federations": (federations.serve, federations.join, federations.keys, federations.states, federations.export),
     "What there is": (
         catalogues.methods,

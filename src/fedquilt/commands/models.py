@@ -232,6 +232,45 @@ def predict(
     typer.echo("\n".join([*filter(None, [found.note]), f"{told['rows']} rows{right}; {shares}: {to}"]))
 
 
+def export_model(
+    folder: Folder,
+    model: Model = "global",
+    format: Annotated[
+        str | None, typer.Option(help="safetensors, onnx or hf (a folder); by default as the name of --to ends.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The file or folder; by default named after the model.", metavar="PATH")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is at --to.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model of a run as other programs load it: a state dict as safetensors, ONNX, or a folder of transformers.
+
+    An ONNX file takes any number of prepared rows, and is written only if onnxruntime computes the same with it.
+
+    Example: [bold]fedquilt export-model runs/quick-1a2b3c4d --model client:7 --to client-7.onnx[/bold]
+    """
+    from fedquilt.analysis.export import export_model as write
+
+    name = model.replace(":", "-").replace("/", "%2F")
+    place = to or Path(name + {"onnx": ".onnx", "hf": ""}.get(format or "", ".safetensors"))
+    made = write(folder, place, model, format, force)
+    if as_json:
+        shown = {"path": str(made.path), "format": made.format, "difference": made.difference, "notes": made.notes}
+        echo({**shown, **made.facts})
+        return
+    classes = ", ".join(made.facts["names"][:12]) or made.facts["classes"]
+    rows = made.facts["input"]
+    lines = [
+        *made.notes,
+        f"{made.path}: {model} of {made.facts['run']} after round {made.facts['round']}, as {made.format}",
+        f"takes {rows['dtype']} rows of shape {rows['shape']} ({made.facts['prepared']}); classes: {classes}",
+    ]
+    if made.difference is not None:
+        lines.append(f"onnxruntime computes the same: scores differ by {made.difference:.1e} of the largest at most")
+    typer.echo("\n".join(lines))
+
+
 def _rule(folder: Path, given: Row) -> Realign | None:
     """The rule that was asked for; None for the run's own."""
     if not given:

@@ -77,6 +77,16 @@ class Inputs:
         """The name of each class; () where there are none."""
         return self.reading.names if self.reading else ()
 
+    def told(self) -> str:
+        """How rows are made, in words."""
+        reading = self.reading or Reading()
+        if reading.length:
+            whose = reading.tokeniser or f"the run's vocabulary of {len(reading.words)} words"
+            return f"the first {reading.length} ids of {whose}"
+        if self.prepare == BY_RECIPE:
+            return "prepared as the recipe says"
+        return "as they are" if self.prepare is None else repr(self.preparer)
+
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the run."""
         write_atomic(folder / FILE, to_json(asdict(self)).encode(), folder)
