@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fedquilt.moved import install, moved
 
 if TYPE_CHECKING:
+    from fedquilt.analysis.export import export_model as export_model
     from fedquilt.analysis.newcomers import evaluate_newcomers as evaluate_newcomers
+    from fedquilt.analysis.predict import predict as predict
+    from fedquilt.analysis.run_models import load_model as load_model
     from fedquilt.core.exchange import Context as Context
     from fedquilt.core.exchange import Exchange as Exchange
     from fedquilt.core.exchange import Method as Method
@@ -48,7 +51,10 @@ if TYPE_CHECKING:
     from fedquilt.testing.methods import check as check
 
 _WHERE = {
+    "analysis.export": ("export_model",),
     "analysis.newcomers": ("evaluate_newcomers",),
+    "analysis.predict": ("predict",),
+    "analysis.run_models": ("load_model",),
     "core.exchange": ("Exchange", "Method", "Reply", "Context", "at_random", "everyone", "fraction"),
     "core.net": ("Net",),
     "core.objective": ("Objective",),
@@ -101,8 +107,11 @@ __all__ = [
     "evaluate_newcomers",
     "everyone",
     "everything_but",
+    "export_model",
     "fraction",
+    "load_model",
     "pack",
+    "predict",
     "record",
     "run",
     "under",

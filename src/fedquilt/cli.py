@@ -38,9 +38,9 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         looking.csv,
         looking.audit,
     ),
-    "Long tails": (models.realign, models.tails, models.predict),
+    "Long tails": (models.realign, models.tails),
     "Streams": (models.continual,),
-    "Models": (models.merge, models.pretrain_mae),
+    "Models": (models.predict, models.export_model, models.merge, models.pretrain_mae),
     "Real federations": (federations.serve, federations.join, federations.keys, federations.states, federations.export),
     "What there is": (
         catalogues.methods,

@@ -21,6 +21,7 @@ from fedquilt.data.checks import as_seed, client_id, few
 from fedquilt.data.lazy.datasets import columns_of
 from fedquilt.data.npz import Arrays, arrays_of, load
 from fedquilt.data.partitions.labels import Partition
+from fedquilt.data.reading import Reading
 from fedquilt.data.rows import ClientRows
 from fedquilt.data.sources.sources import read
 from fedquilt.data.tabular import Standardise, standardised
@@ -53,6 +54,7 @@ class Federation:
         unlabelled: Training rows of ``ids`` whose labels nobody may see, or None; see
             :func:`fedquilt.data.without_labels`.
         preparation: What was done to the columns of a table, or None.
+        reading: What the numbers stand for, where they were made of names or texts.
 
     Example:
         >>> import numpy as np
@@ -76,6 +78,7 @@ class Federation:
     unlabelled: ClientRows | None = None
     server_columns: Columns | None = None
     preparation: PerColumn | None = None
+    reading: Reading | None = None
     examined, exam = renamed("examined", "evaluated"), renamed("exam", "evaluation")
 
     @classmethod
@@ -219,7 +222,8 @@ class Federation:
             {"user": arrays.user, "user_test": arrays.user_test} if natural else {}
         )
         given |= {"table": arrays.table} | ({"standardise": None} if arrays.ready else {})
-        return cls.from_arrays(*arrays.pair, *args, **{**given, **options})
+        made = cls.from_arrays(*arrays.pair, *args, **{**given, **options})
+        return made if arrays.reading is None else replace(made, reading=arrays.reading)
 
     @classmethod
     def from_npz(cls, path: str | Path, *args: Any, user: str | None = None, **options: Any) -> Federation:
