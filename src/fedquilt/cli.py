@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from fedquilt import __version__
-from fedquilt.commands import catalogues, federations, looking, models, running
+from fedquilt.commands import catalogues, federations, looking, models, projects, running
 from fedquilt.commands.options import STOPPED
 from fedquilt.errors import FedquiltError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Most used": (
+        projects.new,
         running.run,
         running.compare,
         running.resume,
@@ -51,6 +52,7 @@ fedquilt: federated learning with PyTorch for clients whose data differ.
 
   fedquilt run quick               FedAvg on ten clients, a few seconds
   fedquilt compare stitch/digits   methods side by side, with a report
+  fedquilt new my-project          a folder for a model and a method of your own
   fedquilt recipes                 the recipes that come with it
   fedquilt --help                  all commands"""
 for _panel, _commands in PANELS.items():

@@ -15,10 +15,11 @@ _TAKES = re.compile(r"^# Takes (.*?)(?: on two cores)?\.$", re.M)
 _COMMAND = re.compile(r"fedquilt (run|compare|pretrain-mae) ")
 
 
-def shipped(name: str) -> Path:
-    """A folder that comes with the package: inside it when it is installed, at the top of a checkout."""
+def shipped(name: str, source: str = "") -> Path:
+    """A folder that comes with the package: inside it when it is installed; in a checkout at its top, or where its
+    ``source`` is."""
     inside = Path(__file__).parents[1] / name
-    return inside if inside.is_dir() else Path(__file__).parents[3] / name
+    return inside if inside.is_dir() else Path(__file__).parents[3] / (source or name)
 
 
 @dataclass(frozen=True)
