@@ -1,7 +1,8 @@
 """What can be had by name, here and from installed packages: a table for each kind of thing.
 
-A package brings its own by entry points, in the group 'fedquilt.<kind>s'. Nothing here imports torch: objects are found
-only when they are needed.
+A package brings its own by entry points, in the group 'fedquilt.<kind>s'; what is in a file of the user's, or in a
+package without entry points, is named by a reference (:mod:`fedquilt.own_code`). Nothing here imports torch: objects
+are found only when they are needed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
+from fedquilt import own_code
 from fedquilt.errors import InputError, did_you_mean
 
 log = logging.getLogger("fedquilt")
@@ -32,9 +34,12 @@ class RegistryEntry:
     fixed: tuple[str, ...] = ()  # common options that this choice does not take
     ready: bool = False  # the object is the choice itself, not what makes it
     package: str = ""  # what brings it, if not this library
+    own: bool = False  # the user's own, named by a reference
 
     def load(self) -> Any:
         """The object itself."""
+        if self.own:
+            return own_code.load(self.where)
         module, _, path = self.where.partition(":")
         try:
             value: Any = importlib.import_module(module)
@@ -620,7 +625,9 @@ def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, RegistryEntry]
 
 
 def lookup(table: str, name: str) -> RegistryEntry:
-    """The entry of a name; an unknown one is an error that says what was perhaps meant."""
+    """The entry of a name or reference; an unknown name is an error that says what was perhaps meant."""
+    if ":" in name or name.endswith(".py"):
+        return RegistryEntry(name, own_code.where(name), f"from {name.rpartition(':')[0]}", own=True)
     known = entries(table)
     if name in known:
         return known[name]

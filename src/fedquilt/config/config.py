@@ -6,7 +6,9 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,6 +25,8 @@ from fedquilt.config.settings import named
 from fedquilt.config.training import defaults_of
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
+from fedquilt.own_code import looking_in, pinned
+from fedquilt.registry import lookup
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -37,7 +41,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if _depth(raw) > _DEEPEST:
         raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], where)
     settings, problems = apply(raw, overrides)
-    return parse(settings, where, problems)
+    return parse(settings, where, problems, file.parent)
 
 
 _DEEPEST = 20
@@ -79,10 +83,16 @@ def _value(text: str) -> JSON:
         return text
 
 
-def parse(raw: Mapping[str, JSON], where: str = "configuration", known: Sequence[str] = ()) -> Config:
-    """Check settings; raises one error that lists every problem, after those already known."""
-    problems = list(known)
-    raw = _with_kinds(raw)
+def parse(
+    raw: Mapping[str, JSON], where: str = "configuration", known: Sequence[str] = (), folder: Path | None = None
+) -> Config:
+    """Check settings; raises one error that lists every problem, after those already known. Files of one's own code are
+    looked for in the folder first."""
+    with looking_in(folder):
+        return _parsed(_with_code(_with_kinds(raw)), where, list(known))
+
+
+def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -97,6 +107,23 @@ def parse(raw: Mapping[str, JSON], where: str = "configuration", known: Sequence
     if problems or config is None:
         raise ConfigError(problems, where)
     return config
+
+
+_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "transforms", "trackers", "methods"}
+# beside those of _KINDS and _SINGLE, the settings in which something is named
+
+
+def _with_code(value: Any, name: str = "") -> Any:
+    """The settings, with the hash of its files in every reference to code of one's own; what cannot be found is told
+    where it is looked up."""
+    if isinstance(value, Mapping):
+        return {inner: _with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
+    if isinstance(value, list):
+        return [_with_code(v, name) for v in value]
+    if isinstance(value, str) and name in {*_NAMES, *(keys[-1] for keys in (*_KINDS, *_SINGLE))}:
+        with suppress(InputError):
+            return pinned(value)
+    return value
 
 
 _KINDS = {
@@ -189,13 +216,16 @@ def _check_model(asked: JSON) -> list[str]:
     given = named(asked)
     if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
         return []
-    from fedquilt.models.registry import find
+    from fedquilt.models.registry import COMMON, ModelEntry, find
 
     kind = given["kind"]
     try:
-        takes = find(kind).known
+        takes, entry = find(kind).known, lookup("model", kind)
     except InputError as error:
         return [f"model.kind: {error}"]
+    if entry.own and not isinstance(entry.load(), ModelEntry):
+        options = {k: v for k, v in given.items() if k not in ("kind", *COMMON)}
+        return check_options("model", kind, options, "model")[1]
     odd = [name for name in given if name != "kind" and name not in takes]
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
 

@@ -11,6 +11,7 @@ from fedquilt.core.exchange import Exchange, Method, Reply
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source, in_order
 from fedquilt.errors import ExchangeError, InputError, RoundError
+from fedquilt.own_code import told
 from fedquilt.records.record import pack
 from fedquilt.rounds.beside import Companion
 from fedquilt.rounds.client import Evaluation, Score, Scores, one_thread
@@ -257,7 +258,7 @@ class Rounds:
 
     def failed(self, exchange: Exchange, stage: str, client: ClientId | None, error: Exception) -> ExchangeError:
         """The method failed: where, and how."""
-        return ExchangeError(self._name, exchange.name, stage, client, self.done, f"{type(error).__name__}: {error}")
+        return ExchangeError(self._name, exchange.name, stage, client, self.done, told(error))
 
     @property
     def _name(self) -> str:

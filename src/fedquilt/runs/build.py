@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,20 +11,23 @@ from fedquilt.config.config import Config, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
 from fedquilt.config.data import made
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
-from fedquilt.core.net import Net
+from fedquilt.core.net import Net, logits_of
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided
 from fedquilt.core.train import constant
 from fedquilt.errors import ConfigError, InputError
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
+from fedquilt.own_code import own_errors, short
 from fedquilt.registry import lookup
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.energy import OFF
 from fedquilt.runs.preparation import agreed, tell_whole_numbers
 from fedquilt.runs.runner import Run, make_engine
 from fedquilt.runs.trackers import RunInfo, Trackers
+from fedquilt.storage.code import write_code
 from fedquilt.storage.files import write_atomic
 from fedquilt.storage.finished import result_of
 from fedquilt.storage.folder import RunFolder
@@ -41,24 +45,53 @@ def method_of(config: Config, federation: Divided) -> Method:
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)
-    method: Method = lookup("method", config.method.kind).load()(
-        objective=net,
-        optimizer=made("optimizer", train.optimizer, "train.optimizer"),
-        schedule=constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
-        epochs=train.epochs,
-        steps=train.steps,
-        batch_size=train.batch_size,
-        clip=train.clip,
-        cohort=_cohort(config),
+    settings = {
+        "objective": net,
+        "optimizer": made("optimizer", train.optimizer, "train.optimizer"),
+        "schedule": constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
+        "epochs": train.epochs,
+        "steps": train.steps,
+        "batch_size": train.batch_size,
+        "clip": train.clip,
+        "cohort": _cohort(config),
         **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
-        **given,
-    )
+    }
+    method = _made(config, settings, given)
     if federation.classes is None and not getattr(method, "reconstructs", False):
         raise InputError(
             f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
             "learns without: podfcssv, fedmae, mae_alone, mae_pooled."
         )
     return with_codecs(method, config)
+
+
+def _made(config: Config, settings: Row, given: Row) -> Method:
+    """The method from its maker; one of the user's own is given what it takes, or FedAvg as its ``base``."""
+    entry = lookup("method", config.method.kind)
+    maker = entry.load()
+    method: Method
+    if not entry.own:
+        method = maker(**settings, **given)
+        return method
+    name, takes = short(config.method.kind), inspect.signature(maker).parameters
+    if "base" in takes and "objective" not in takes:
+        common = {n: given.pop(n) for n in ("aggregate", "shared_start") if n in given}
+        settings = {"base": FedAvg(**settings, **common)}
+    elif not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        lost = [f"train.{n}" for n in settings if n not in takes and n in config.train.model_fields_set]
+        lost += ["cohort"] if "cohort" not in takes and config.cohort != type(config.cohort)() else []
+        if lost or "objective" not in takes:
+            missing = ", ".join(lost) or "the network"
+            raise InputError(
+                f"{name} has no place for {missing}. A method takes objective (the network) and what it should get of "
+                "[train] and [cohort] by name, **settings for all of it, or base, which is FedAvg with all of it."
+            )
+        settings = {n: value for n, value in settings.items() if n in takes}
+    with own_errors(f"The method {name}"):
+        method = maker(**settings, **given)
+    if not hasattr(method, "exchanges"):
+        raise InputError(f"{name} gave a {type(method).__name__}, which is no method: it has no exchanges().")
+    return method
 
 
 def row_shape(federation: Divided) -> tuple[int, ...]:
@@ -104,6 +137,7 @@ def run_of(
         place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": place})
     config = config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
+    write_code(folder, config.model_dump())
     write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
         method,
@@ -155,7 +189,19 @@ def _check_first_step(method: Method, data: Divided) -> None:
     net: Net | None = getattr(method, "net", None)
     if net is not None:
         first = data.site(data.ids[0], 0).train
-        net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+        with own_errors("The model cannot take a row of these data. It"):
+            out = net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+        if data.classes is not None and not getattr(method, "reconstructs", False):
+            _check_scores(tuple(logits_of(out).shape), data.classes)
+
+
+def _check_scores(shape: tuple[int, ...], classes: int) -> None:
+    """A network of the user's own has a last layer of its own."""
+    if len(shape) != 2 or shape[0] != 1 or shape[1] < classes:
+        raise InputError(
+            f"The data have {classes} classes, and of one row the model makes scores of the shape {shape} instead of "
+            f"(1, {classes}). Its last layer needs as many outputs; an argument 'classes' of a model gets their number."
+        )
 
 
 def _check_lone_rows(method: Method, data: Divided, batch_size: int) -> None:
