@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from fedquilt.config.options import check_options as check_options
 from fedquilt.config.options import explain_all
+from fedquilt.config.recipes import find
 from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
 from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
@@ -29,24 +30,18 @@ from fedquilt.registry import lookup
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file, apply ``key=value`` overrides, and check everything."""
-    file = Path(path)
+    """Read a TOML file, or a recipe of the package by its name, apply ``key=value`` overrides, and check everything."""
+    file, where = find(path), str(path)
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(
-            f"There is no file '{file}'. Give the path of a recipe, for example recipes/demo.toml."
-        ) from error
-    except IsADirectoryError as error:
-        raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
     except OSError as error:
-        raise InputError(f"'{file}' cannot be read: {error.strerror}.") from error
+        raise InputError(f"'{where}' cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits, ...
-        raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
+        raise ConfigError([f"not valid TOML: {error}"], where) from error
     if _depth(raw) > _DEEPEST:
-        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], str(file))
+        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], where)
     settings, problems = apply(raw, overrides)
-    return parse(settings, str(file), problems, file.parent)
+    return parse(settings, where, problems, file.parent)
 
 
 _DEEPEST = 20

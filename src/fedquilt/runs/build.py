@@ -20,8 +20,8 @@ from fedquilt.errors import ConfigError, InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
-from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.own_code import own_errors, short
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import lookup
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.energy import OFF
