@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fedquilt.data import build, imports, look, sharing
 from fedquilt.data.build import Extras, Given, Pair
 from fedquilt.data.checks import as_seed, few
 from fedquilt.data.npz import Arrays, arrays_of, load
+from fedquilt.data.origin import remembered
 from fedquilt.data.partitions.labels import Partition
 from fedquilt.data.rows import ClientRows
 from fedquilt.data.sources.sources import read
@@ -75,6 +76,7 @@ class Federation:
     unlabelled: ClientRows | None = None
     server_columns: Columns | None = None
     preparation: PerColumn | None = None
+    origin: Row | None = field(default=None, init=False)  # what ``replace`` gives is of another origin
     examined, exam = renamed("examined", "evaluated"), renamed("exam", "evaluation")
 
     @classmethod
@@ -129,6 +131,7 @@ class Federation:
         return cls(**build.of_arrays((x, y), partition, clients, who, (test, valid), as_seed(seed), extras).parts())
 
     @classmethod
+    @remembered
     def from_source(cls, source: str | Arrays, *args: Any, natural: bool = False, **options: Any) -> Federation:
         """From a named data set (see :func:`fedquilt.data.available`); then as ``from_arrays``.
 
@@ -145,6 +148,7 @@ class Federation:
         return cls.from_arrays(*arrays.pair, *args, **{**given, **options})
 
     @classmethod
+    @remembered
     def from_npz(cls, path: str | Path, *args: Any, user: str | None = None, **options: Any) -> Federation:
         """From an .npz with x and y, or x_train, y_train, x_test, y_test (the global test); then as ``from_arrays``.
 
@@ -154,6 +158,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_folder(cls, path: str | Path, *args: Any, size: int = 64, **options: Any) -> Federation:
         """From images in class folders, at a common size; then as ``from_arrays``.
 
@@ -165,6 +170,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=arrays.user is not None and not divided, **options)
 
     @classmethod
+    @remembered
     def from_csv(
         cls,
         path: str | Path,
@@ -187,6 +193,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_parquet(
         cls,
         path: str | Path,
@@ -203,6 +210,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_hf(
         cls,
         dataset: object,
@@ -236,6 +244,7 @@ class Federation:
         return cls.from_clients(clients, *args, **{"global_test": wide, "classes": classes, **options})
 
     @classmethod
+    @remembered
     def from_pfllib(cls, folder: str | Path, valid: float = 0.1, seed: int | Seed = 0, **options: Any) -> Federation:
         """From a division that PFLlib wrote (dataset/NAME); its pickles are read without running anything.
 
