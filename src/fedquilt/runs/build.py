@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
 from fedquilt.config.codecs import check_codecs, with_codecs
 from fedquilt.config.config import Config, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
@@ -27,7 +29,6 @@ from fedquilt.runs.given import Given
 from fedquilt.runs.play import Run
 from fedquilt.runs.preparation import agreed, tell_whole_numbers
 from fedquilt.runs.trackers import RunInfo, Trackers
-from fedquilt.storage.federation_file import write_federation
 from fedquilt.storage.files import write_atomic
 from fedquilt.storage.finished import result_of
 from fedquilt.storage.folder import RunFolder
@@ -114,7 +115,6 @@ def run_of(
         config = config if given is None else given.told(config, data)
         told = f"# fedquilt run {folder.name}/config.toml\n{dump(from_anywhere(config))}"
         write_atomic(folder / "config.toml", told.encode())
-        write_federation(folder, data)
     return Run(
         method,
         data,
@@ -172,9 +172,15 @@ def check_fits(method: Method, data: Divided, batch_size: int) -> None:
 def _check_first_step(method: Method, data: Divided) -> None:
     """One forward pass on one row, so that a model that does not fit the data is refused before anything starts."""
     net: Net | None = getattr(method, "net", None)
-    if net is not None:
-        first = data.site(data.ids[0], 0).train
-        net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+    if net is None:
+        return
+    first = data.site(data.ids[0], 0).train
+    out = net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+    outputs = out.shape[1] if isinstance(out, Tensor) and out.dim() == 2 else 0
+    if data.classes is not None and 1 < outputs < data.classes and not getattr(method, "reconstructs", False):
+        raise InputError(
+            f"The network has {outputs} outputs, and the data have {data.classes} classes. Give it as many."
+        )
 
 
 def _check_lone_rows(method: Method, data: Divided, batch_size: int) -> None:
@@ -198,9 +204,11 @@ def _check_lone_rows(method: Method, data: Divided, batch_size: int) -> None:
         ) from error
 
 
-def result_for(folder: Path, data: Divided) -> Row | None:
-    """The result of a finished run, refused if it was made with other data."""
+def result_for(folder: Path, data: Divided, rounds: int) -> Row | None:
+    """The result of a run that is finished, after so many rounds; refused if it was made with other data."""
     found = result_of(folder)
+    if found is not None and found.get("rounds", rounds) < rounds and not found.get("stopped_early"):
+        return None  # a script asks for more rounds than it did before
     if found is not None and found.get("data") != data.fingerprint():
         raise InputError(
             f"'{folder}' holds a finished run with these settings, but on other data. "

@@ -19,6 +19,7 @@ from fedquilt.runs.engines import make_engine as make_engine
 from fedquilt.runs.given import Given, settings_of
 from fedquilt.runs.play import Run as Run
 from fedquilt.runs.snapshot import Snapshot as Snapshot
+from fedquilt.storage.federation_file import write_federation
 
 
 def run(
@@ -107,6 +108,8 @@ def run(
     used = make_engine(engine, processes, devices, exact=exact)
     try:
         made = run_of(config, used, place, federation, given=Given(method, score, callbacks))
+        if place is not None:
+            write_federation(place, federation)
         for snapshot in made:
             for note in made.notes:
                 warnings.warn(note, stacklevel=2)
