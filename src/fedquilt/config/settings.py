@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from fedquilt.config.links import Network
+from fedquilt.config.script import Script
 from fedquilt.config.space import Sweep, different
 from fedquilt.config.training import resolved
 from fedquilt.core.plain import JSON, Row
@@ -323,7 +324,7 @@ class Checks(_Section):
 
 
 # These cannot change the numbers.
-OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep"}
+OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep", "script"}
 
 
 _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left alone, a run is what it was before
@@ -368,6 +369,7 @@ class Config(_Section):
     output: Output = Output()
     compare: Comparison = Comparison()
     sweep: Sweep = Sweep()
+    script: Script | None = None
 
     @model_validator(mode="after")
     def _trains(self) -> Config:
@@ -382,6 +384,10 @@ class Config(_Section):
 
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
+        if self.script is not None:
+            checks = () if self.checks is None else (repr(self.checks),)
+            stop = self.stop
+            return self.script.identity(self.seed, repr(self.evaluate), stop.patience, stop.min_delta, *checks)
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
         if isinstance(self.cohort.min_replies, float):
             asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number

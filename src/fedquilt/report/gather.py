@@ -10,7 +10,7 @@ from pathlib import Path
 from fedquilt.core.plain import Row
 from fedquilt.core.table import ClientId
 from fedquilt.results.ranking import FILE as SWEEP
-from fedquilt.results.tables import by_label, summary_of
+from fedquilt.results.tables import by_label, mean_of, summary_of
 from fedquilt.results.views import CELLS, RunView, read_json, views_in
 from fedquilt.storage.federation_file import FILE
 from fedquilt.storage.slots import client_id
@@ -66,9 +66,14 @@ class Gathered:
         return read_json(self.folder / FILE)
 
     @cached_property
-    def constant(self) -> dict[ClientId, float]:
-        """Each client's accuracy with its commonest label."""
-        return {client_id(c): v for c, v in self.federation.get("majority", [])}
+    def constant(self) -> dict[int, dict[ClientId, float]]:
+        """Each client's accuracy with its commonest label, by seed."""
+        return {s: {client_id(c): v for c, v in told.get("majority", [])} for s, told in self._by_seed.items()}
+
+    @cached_property
+    def _by_seed(self) -> dict[int, Row]:
+        """The federation of each seed: that of all runs, or that of a run with this seed."""
+        return {view.seed: self.federation or read_json(view.folder / FILE) for view in self.views}
 
     @cached_property
     def groups(self) -> dict[ClientId, int]:
@@ -90,7 +95,7 @@ class Gathered:
     @cached_property
     def summary(self) -> Row | None:
         """The table of finished methods; None if there is none."""
-        common = self.federation.get("majority_common")
+        common = mean_of([told.get("majority_common") for told in self._by_seed.values()])
         return summary_of(self.complete, self.constant, self.target, common) if self.complete else None
 
     @cached_property

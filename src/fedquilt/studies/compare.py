@@ -13,12 +13,13 @@ from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.own_code import short
 from fedquilt.results.statistics.spread import client_means
-from fedquilt.results.tables import FRAME, as_csv, by_label, scored, summary_of
+from fedquilt.results.tables import FRAME, as_csv, by_label, mean_of, scored, summary_of
 from fedquilt.results.views import CELLS, RunView
-from fedquilt.runs.build import federation_of, method_of
-from fedquilt.storage.federation_file import constants, write_federation
+from fedquilt.rounds.engine import Engine
+from fedquilt.runs.build import federation_of
+from fedquilt.storage.federation_file import FILE, constants, write_federation
 from fedquilt.storage.files import to_json, write_atomic
-from fedquilt.studies.player import Audience, PlannedRun, Player
+from fedquilt.studies.player import Audience, Federations, PlannedRun, Player
 
 
 def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
@@ -55,17 +56,40 @@ def compare(config: Config, audience: Audience | None = None) -> Row:
     top, todo = cells(config)
     federation = federation_of(config)
     _check_tests(config, federation, todo)
+    return compared(config, top, todo, dict.fromkeys(config.compare.seeds, federation), audience)
+
+
+def compared(
+    config: Config,
+    top: Path,
+    todo: Sequence[PlannedRun],
+    federations: Federations,
+    audience: Audience | None = None,
+    engine: Engine | None = None,
+) -> Row:
+    """The runs of a comparison in its folder, on the federation of each seed."""
     for cell in todo:
-        check(cell.config, federation)
+        check(cell, federations[cell.config.seed])
     begin(config, top, todo)
-    write_federation(top, federation)
-    with Player(config, federation, audience) as player:
+    keep_federations(top, todo, federations)
+    with Player(config, federations, audience, engine) as player:
         player.play(todo)
     trouble = {f["method"] for f in player.failed}
     done = [cell for cell in todo if cell.label not in trouble]
     if not done:
         raise RoundError(player.all_failed("method"))
-    return conclude(config, top, done, federation, player.failed)
+    return conclude(config, top, done, federations, player.failed)
+
+
+def keep_federations(top: Path, todo: Sequence[PlannedRun], federations: Federations) -> None:
+    """Who has which labels, for those who look later: once, or beside each run where seeds have federations of their
+    own."""
+    if len(set(federations.values())) == 1:
+        write_federation(top, next(iter(federations.values())))
+        return
+    (top / FILE).unlink(missing_ok=True)
+    for cell in todo:
+        write_federation(cell.folder, federations[cell.config.seed])
 
 
 def _common_only(config: Config) -> bool:
@@ -85,7 +109,7 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
             ]
         )
     for cell in {cell.label: cell for cell in todo}.values():
-        method = method_of(cell.config, federation)
+        method = cell.method(federation)
         if method.global_model(method.init_server(Seed(0))) is None:
             raise ConfigError(
                 [
@@ -95,11 +119,11 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
             )
 
 
-def check(config: Config, federation: Federation | Stream) -> None:
+def check(cell: PlannedRun, federation: Federation | Stream) -> None:
     """Refuse what cannot work, or cannot be compared, before the first run."""
-    if getattr(method_of(config, federation), "reconstructs", False):
+    if getattr(cell.method(federation), "reconstructs", False):
         raise InputError(
-            f"{config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and look at "
+            f"{cell.label} does not classify, so it has no accuracy to compare. Run it by itself and look at "
             "'fedquilt continual RUN'."
         )
 
@@ -147,16 +171,17 @@ def conclude(
     config: Config,
     top: Path,
     done: Sequence[PlannedRun],
-    federation: Federation | Stream,
+    federations: Federations,
     failed: Sequence[Mapping[str, JSON]] = (),
 ) -> Row:
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
 
     views = [RunView(c.folder, c.label, c.config.seed) for c in done]
-    constant, common = constants(federation), federation.majority().global_test
+    constant = {seed: constants(federation) for seed, federation in federations.items()}
+    common = mean_of([federation.majority().global_test for federation in federations.values()])
     summary: Row = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
-    summary |= {"clients": len(federation.ids), "failed": list(failed)}
+    summary |= {"clients": max(len(federation.ids) for federation in federations.values()), "failed": list(failed)}
     summary["missing"] = [f"{v.folder.name}: {line}" for v in views for line in v.missing]
     _draw(views, summary, {c.label: c.config.method for c in done}, top)
     write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"], common).encode())

@@ -238,7 +238,8 @@ def series_of(found: Gathered, points: Callable[[RunView], Row | None]) -> list[
 
 def level_of(found: Gathered) -> dict[str, float]:
     """The accuracy of the majority class, where it is known."""
-    return {"accuracy": float(np.mean(list(found.constant.values())))} if found.constant else {}
+    means = [float(np.mean(list(known.values()))) for known in found.constant.values() if known]
+    return {"accuracy": float(np.mean(means))} if means else {}
 
 
 def _lines(found: Gathered, series: list[Row]) -> Block:
