@@ -16,6 +16,7 @@ from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
 from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
 from fedquilt.config.settings import Kinded as Kinded
+from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
@@ -162,7 +163,11 @@ _SINGLE = (
     ("shift", "stream", "shift"),
 )
 _LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
-_APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
+_APART = {  # settings of their own
+    "method": ("label",),
+    "stream": ("shift",),
+    "codec": ("field", "chain", "error_feedback", "exchange"),
+}
 
 
 def _codecs(section: str, asked: JSON) -> list[tuple[str, str, JSON]]:

@@ -31,11 +31,12 @@ MODELS = 12  # and so many copies of its model
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of several: a label, its settings, its folder."""
+    """One run of several: its label, its settings, its folder, and what people read for its method."""
 
     label: str
     config: Config
     folder: Path
+    display: str
 
 
 class Audience(Protocol):
@@ -100,7 +101,9 @@ class Player:
                 with self.audience.playing(cell) as listener:
                     reason = self._trouble(cell, self._here(), listener)
                 found += [] if reason is None else [(cell, reason)]
-        self.failed += [{"method": c.label, "seed": c.config.seed, "reason": reason} for c, reason in found]
+        self.failed += [
+            {"method": c.label, "display": c.display, "seed": c.config.seed, "reason": reason} for c, reason in found
+        ]
 
     def _here(self) -> Engine:
         """The engine for one run after another."""
@@ -144,7 +147,7 @@ class Player:
 
     def all_failed(self, what: str) -> str:
         """In words."""
-        return f"Every {what} failed. " + "; ".join(f"{f['method']}: {f['reason']}" for f in self.failed[:3])
+        return f"Every {what} failed. " + "; ".join(f"{f['display']}: {f['reason']}" for f in self.failed[:3])
 
     def __enter__(self) -> Player:
         return self
