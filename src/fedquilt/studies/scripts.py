@@ -143,7 +143,7 @@ def sweep(
 def _planned(label: str, method: Method, config: Config, seed: int, folder: Path, held: object | None) -> PlannedRun:
     kind = config.method.model_copy(update={"kind": kind_of(method)})
     settings = config.model_copy(update={"seed": seed, "method": kind})
-    return PlannedRun(label, settings, folder, given=Given(method, kept=held is None))
+    return PlannedRun(label, settings, folder, label, given=Given(method, kept=held is None))
 
 
 @contextmanager

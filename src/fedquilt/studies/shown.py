@@ -17,7 +17,7 @@ from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
-from fedquilt.results.tables import score_columns
+from fedquilt.results.tables import names, score_columns
 from fedquilt.terminal import broken, show_table
 
 _percent = metric(PRIMARY).written
@@ -86,11 +86,12 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
     rows = sorted(summary["rows"], key=lambda row: not row["frame"])
     scores = [c for c in score_columns() if any(row.get(c.key) is not None for row in rows)]
     won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
+    shown = names(summary)
     least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
     lines = [("majority class", *(_percent(least.get(c.key), None) for c in scores), "", "")]
     lines += [
         (
-            str(row.get("display", row["method"])),
+            row["display"],
             *(c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in scores),
             f"{row['megabytes_up'] + row['megabytes_down']:.1f}",
             f"{row['seconds']:.1f}",
@@ -104,7 +105,7 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
         ("method", *(c.label for c in scores), "MB", "sec"),
         tuple(lines),
         frozenset(i for i, row in enumerate(rows, 1) if row["method"] in best),
-        f"Highest: {won['method']}. {apart(won)}" if won["versus"] else "",
+        f"Highest: {shown[won['method']]}. {apart(won, shown)}" if won["versus"] else "",
         frozenset(i for i, c in enumerate(scores, 1) if c.metric.minor),
     )
 
