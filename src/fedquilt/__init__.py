@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from fedquilt.runs.callbacks import Callback as Callback
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
+    from fedquilt.studies.results import Results as Results
+    from fedquilt.studies.scripts import compare as compare
+    from fedquilt.studies.scripts import sweep as sweep
     from fedquilt.testing.methods import check as check
 
 _WHERE = {
@@ -71,6 +74,8 @@ _WHERE = {
     "pieces.robust.cohort": ("CohortChecks", "Attackers"),
     "runs.callbacks": ("Callback",),
     "runs.runner": ("Snapshot", "run"),
+    "studies.results": ("Results",),
+    "studies.scripts": ("compare", "sweep"),
     "testing.methods": ("check",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
@@ -96,6 +101,7 @@ __all__ = [
     "OnBase",
     "Parts",
     "Reply",
+    "Results",
     "Seed",
     "Snapshot",
     "Train",
@@ -104,6 +110,7 @@ __all__ = [
     "at_random",
     "check",
     "client_update",
+    "compare",
     "evaluate_newcomers",
     "everyone",
     "everything_but",
@@ -113,7 +120,9 @@ __all__ = [
     "pack",
     "predict",
     "record",
+    "report",
     "run",
+    "sweep",
     "under",
     "unpack",
 ]
@@ -123,6 +132,8 @@ install()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "report":  # a module, which can be called
+        return importlib.import_module("fedquilt.report")
     if name not in _MODULE:
         return moved(f"fedquilt:{name}")
     return getattr(importlib.import_module(f"fedquilt.{_MODULE[name]}"), name)
