@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from fedquilt.data.build import Extras, Given, Pair
 from fedquilt.data.checks import as_seed, client_id, few
 from fedquilt.data.lazy.datasets import columns_of
 from fedquilt.data.npz import Arrays, arrays_of, load
+from fedquilt.data.origin import remembered
 from fedquilt.data.partitions.labels import Partition
+from fedquilt.data.reading import Reading
 from fedquilt.data.rows import ClientRows
 from fedquilt.data.sources.sources import read
 from fedquilt.data.tabular import Standardise, standardised
@@ -53,6 +55,7 @@ class Federation:
         unlabelled: Training rows of ``ids`` whose labels nobody may see, or None; see
             :func:`fedquilt.data.without_labels`.
         preparation: What was done to the columns of a table, or None.
+        reading: What the numbers stand for, where they were made of names or texts.
 
     Example:
         >>> import numpy as np
@@ -76,6 +79,8 @@ class Federation:
     unlabelled: ClientRows | None = None
     server_columns: Columns | None = None
     preparation: PerColumn | None = None
+    reading: Reading | None = None
+    origin: Row | None = field(default=None, init=False)  # what ``replace`` gives is of another origin
     examined, exam = renamed("examined", "evaluated"), renamed("exam", "evaluation")
 
     @classmethod
@@ -207,6 +212,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_source(cls, source: str | Arrays, *args: Any, natural: bool = False, **options: Any) -> Federation:
         """From a named data set (see :func:`fedquilt.data.available`); then as ``from_arrays``.
 
@@ -220,9 +226,11 @@ class Federation:
             {"user": arrays.user, "user_test": arrays.user_test} if natural else {}
         )
         given |= {"table": arrays.table} | ({"standardise": None} if arrays.ready else {})
-        return cls.from_arrays(*arrays.pair, *args, **{**given, **options})
+        made = cls.from_arrays(*arrays.pair, *args, **{**given, **options})
+        return made if arrays.reading is None else replace(made, reading=arrays.reading)
 
     @classmethod
+    @remembered
     def from_npz(cls, path: str | Path, *args: Any, user: str | None = None, **options: Any) -> Federation:
         """From an .npz with x and y, or x_train, y_train, x_test, y_test (the global test); then as ``from_arrays``.
 
@@ -232,6 +240,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_folder(
         cls, path: str | Path, *args: Any, size: int = 64, lazy: bool | None = None, **options: Any
     ) -> Federation:
@@ -249,6 +258,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=arrays.user is not None and not divided, **options)
 
     @classmethod
+    @remembered
     def from_csv(
         cls,
         path: str | Path,
@@ -271,6 +281,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_parquet(
         cls,
         path: str | Path,
@@ -287,6 +298,7 @@ class Federation:
         return cls.from_source(arrays, *args, natural=user is not None, **options)
 
     @classmethod
+    @remembered
     def from_hf(
         cls,
         dataset: object,
@@ -320,6 +332,7 @@ class Federation:
         return cls.from_clients(clients, *args, **{"global_test": wide, "classes": classes, **options})
 
     @classmethod
+    @remembered
     def from_pfllib(cls, folder: str | Path, valid: float = 0.1, seed: int | Seed = 0, **options: Any) -> Federation:
         """From a division that PFLlib wrote (dataset/NAME); its pickles are read without running anything.
 

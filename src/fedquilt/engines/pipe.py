@@ -23,6 +23,11 @@ from fedquilt.records.record import Frame, pack, record, unpack
 Array = npt.NDArray[np.uint8]
 Index = dict[str, Any]  # of each: its place, its shape, an empty one of its type; or how its rows are read
 
+POSIX = hasattr(socket, "send_fds")
+UNIX_ONLY = (
+    "The engine 'workers' needs Linux or macOS: its processes speak over Unix sockets, which this system does not "
+    "have. Use engine.kind = 'local' or 'lanes', or work in Linux inside Windows (WSL)."
+)
 _ALIGN = 64
 _MOST = 2**20  # parts of a message
 _HUGE = 2**40  # bytes that no message has

@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import os
 import selectors
-import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.kept_memory import keep_memory
 from fedquilt.engines.lanes import WIDTHS, best_width, by_size, checked_width, refuse, trains, windows
-from fedquilt.engines.pipe import SharedTensors
+from fedquilt.engines.pipe import POSIX, UNIX_ONLY, SharedTensors
 from fedquilt.engines.process import Worker
 from fedquilt.engines.worker import READY, Begin, Done, JobFailed, Work, begin_of, several, together
 from fedquilt.errors import ExchangeError, FedquiltError, FrameError, InputError, WorkerError
@@ -101,7 +100,8 @@ _WINDOW = (
     64  # replies that may wait for an earlier client; bounds memory, and long client updates start first within it
 )
 _shared: WeakKeyDictionary[Source, SharedTensors] = WeakKeyDictionary()
-os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.clear)  # a child lets go of its parent's files
 
 
 class Workers:
@@ -126,8 +126,8 @@ class Workers:
         count = processes if processes is not None else cores()
         if count < 1:
             raise InputError(f"The workers engine needs at least 1 process, got {processes}.")
-        if not hasattr(socket, "send_fds"):
-            raise InputError("The workers engine needs a Unix system (Linux or macOS). Use engine='local' here.")
+        if not POSIX:
+            raise InputError(UNIX_ONLY)
         refuse_in_worker()
         self.devices = list(devices or [])
         self.count = count

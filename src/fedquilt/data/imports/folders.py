@@ -12,6 +12,7 @@ import numpy as np
 from fedquilt.core.plain import Array
 from fedquilt.data.lazy.images import decoded_on_disk
 from fedquilt.data.npz import Arrays, unlabelled
+from fedquilt.data.reading import Reading
 from fedquilt.data.sources.cache import CACHE
 from fedquilt.data.sources.formats.folders import class_files, has_images, images_in, loaded, subfolders
 from fedquilt.data.sources.formats.pictures import check_size
@@ -74,18 +75,20 @@ def _classes(path: Path, tops: list[Path], flat: list[str], read: Read) -> Array
     if len(flat) < len(tops):
         odd = next(top.name for top in tops if top.name not in flat)
         raise InputError(f"{path}: {flat[0]} holds images, {odd} does not. Lay images out as {_LAYOUTS}.")
-    return Arrays(*read(class_files(path, flat), path), classes=len(flat), name=str(path))
+    reading = Reading(tuple(flat))
+    return Arrays(*read(class_files(path, flat), path), classes=len(flat), name=str(path), reading=reading)
 
 
 def _parts(path: Path, names: list[str], read: Read) -> Arrays:
     train = [pair for part in _TRAIN for pair in class_files(path / part, names)]
     test = class_files(path / _TEST, names)
     x_test, y_test = read(test, path) if test else (None, None)
-    return Arrays(*read(train, path), x_test=x_test, y_test=y_test, classes=len(names), name=str(path))
+    x, y = read(train, path)
+    return Arrays(x, y, x_test, y_test, classes=len(names), name=str(path), reading=Reading(tuple(names)))
 
 
 def _clients(path: Path, tops: list[Path], names: list[str], read: Read) -> Arrays:
     own = [(top.name, class_files(top, names)) for top in tops]
     x, y = read([pair for _, pairs in own for pair in pairs], path)
     user = np.repeat([name for name, _ in own], [len(pairs) for _, pairs in own])
-    return Arrays(x, y, user=user, classes=len(names), name=str(path))
+    return Arrays(x, y, user=user, classes=len(names), name=str(path), reading=Reading(tuple(names)))

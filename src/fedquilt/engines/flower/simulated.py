@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedquilt import own_code
 from fedquilt.core.describe import build, find
 from fedquilt.core.lazy import LazyColumn, built, told
 from fedquilt.core.seed import Seed
@@ -73,6 +74,7 @@ class Actor:
             _kept.clear()
             _kept.update(where=where, tensors=tensors_of(ray.get(self.data), message.index))
         if _kept.get("begin") != begin:
+            own_code.unpacked(message.code)
             source = find(message.source).from_shared(_kept["tensors"], message.layout, build(message.prepare))
             side = ClientSide(build(message.method), source, Seed(message.seed), build(message.score))
             _kept.update(begin=begin, side=side)
