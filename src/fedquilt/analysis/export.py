@@ -19,6 +19,7 @@ from fedquilt.analysis.run_models import RunModel, RunModels
 from fedquilt.core.net import logits_of
 from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
+from fedquilt.own_code import short
 from fedquilt.rounds.client import one_thread
 from fedquilt.runs.preparation import kept_in
 from fedquilt.storage.files import write_atomic
@@ -96,8 +97,8 @@ def facts_of(run: RunModels, found: RunModel) -> Row:
     inputs, kept = run.inputs, kept_in(run.folder)
     return {
         "run": run.folder.resolve().name,
-        "method": run.config.method.kind,
-        "model": run.config.model.kind,
+        "method": run.method_name,
+        "model": short(run.config.model.kind),
         "of": found.name,
         "round": found.round,
         "input": {"shape": list(inputs.shape), "dtype": inputs.dtype},

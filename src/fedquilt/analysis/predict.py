@@ -100,7 +100,7 @@ def predict(folder: str | Path, data: Any, model: str = "global") -> Answers:
     found = run.model(model)
     if getattr(run.learned.method, "reconstructs", False):
         raise InputError(
-            f"{run.config.method.kind} learns features, no classes. They are made by "
+            f"{run.method_name} learns features, no classes. They are made by "
             f"load_model({str(folder)!r}).embed(images)."
         )
     rows = reader_of(run.folder, run.config, run.inputs).read(data)

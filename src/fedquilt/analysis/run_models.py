@@ -25,6 +25,7 @@ from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Divided, Site
 from fedquilt.errors import InputError, SnapshotError, StorageError, did_you_mean
+from fedquilt.own_code import short
 from fedquilt.pieces.clustering.result import members
 from fedquilt.records.record import unpack
 from fedquilt.results.clusters import clusters_of
@@ -93,6 +94,11 @@ class RunModels:
         return cls(place, config, inputs, learned, found.progress.get("best_round"), run.slots)
 
     @property
+    def method_name(self) -> str:
+        """What its method is called."""
+        return short(self.config.method.kind)
+
+    @property
     def unfinished(self) -> str:
         """How far the run has come, in words; '' if it is over."""
         if (self.folder / "result.json").is_file():
@@ -138,7 +144,7 @@ class RunModels:
     def _global(self) -> Params:
         found = self.learned.method.global_model(self.learned.state)
         if found is None:
-            raise InputError(f"{self.config.method.kind} has no global model. There are: {self.names()}.")
+            raise InputError(f"{self.method_name} has no global model. There are: {self.names()}.")
         return found
 
     def _best(self) -> Params:
@@ -167,7 +173,7 @@ class RunModels:
         """The model that the members of a cluster have in common."""
         found = clusters_of(self.learned.state)
         if found is None:
-            raise InputError(f"This run of {self.config.method.kind} has no clusters. There are: {self.names()}.")
+            raise InputError(f"This run of {self.method_name} has no clusters. There are: {self.names()}.")
         groups = {str(k): group for k, group in enumerate(members(found)) if group}
         if str(which) not in groups:
             raise InputError(f"There is no cluster {which}. There are: {self.names()}.")
@@ -205,7 +211,7 @@ class RunModels:
 
     def _note(self, found: RunModel) -> str:
         """Says so, if the method answers otherwise than the network alone."""
-        method, name = self.learned.method, self.config.method.kind
+        method, name = self.learned.method, self.method_name
         if found.net is None:
             return f"a model of {name} is no single network"
         if getattr(method, "reconstructs", False):

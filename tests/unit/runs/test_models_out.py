@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import fedquilt
 from fedquilt.analysis import export
 from fedquilt.analysis.run_models import RunModels
-from fedquilt.config.config import Config
+from fedquilt.config.config import Config, parse
 from fedquilt.config.data import federation_of
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
@@ -336,6 +336,50 @@ def test_folders_of_earlier_versions_tell_it_by_their_recipe(runs: Path, tmp_pat
     (folder / FILE).write_text(json.dumps(told))
     with pytest.raises(InputError, match="'os:system' is not among the trusted"):
         fedquilt.predict(folder, rows())
+
+
+OWN = """
+import torch
+from torch import nn
+
+
+class Mine(nn.Module):
+    def __init__(self, features, classes, width=4, counts=False):
+        super().__init__()
+        self.counts, self.inner, self.norm = counts, nn.Linear(features, width), nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        rows = len(x) if self.counts else x.shape[0]
+        return self.head(self.norm(self.inner(x.reshape(rows, -1))))
+"""
+
+
+def test_a_network_of_ones_own_leaves_by_the_runs_copy_of_its_file(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    model = {"kind": f"{own}:Mine", "width": 3}
+    folder = played(tmp_path / "run", rounds=1, model=parse({"model": model}).model.model_dump())
+    own.unlink()
+    made = fedquilt.export_model(folder, tmp_path / "a.safetensors")
+    space: dict[str, Any] = {}
+    exec(OWN, space)
+    mine = space["Mine"](features=64, classes=10, width=3)
+    mine.load_state_dict(load_file(made.path), strict=True)
+    with torch.inference_mode():
+        scores = mine.eval()(rows())
+        assert torch.equal(scores, fedquilt.load_model(folder)(rows()))
+    assert torch.allclose(fedquilt.predict(folder, rows()).probabilities, scores.softmax(1))
+    assert made.facts["model"] == "Mine"
+
+
+def test_a_network_that_counts_its_rows_is_told_how_to_leave_as_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "own.py").write_text(OWN)
+    model = parse({"model": {"kind": f"{tmp_path}/own.py:Mine", "counts": True}}).model.model_dump()
+    folder = played(tmp_path / "run", rounds=1, model=model)
+    with pytest.raises(InputError, match=r"fixes the number of rows: write x\.shape\[0\] there, not len\(x\)"):
+        fedquilt.export_model(folder, tmp_path / "a.onnx")
 
 
 # The command
