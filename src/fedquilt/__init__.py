@@ -40,12 +40,17 @@ if TYPE_CHECKING:
     from fedquilt.methods import LocalOnly as LocalOnly
     from fedquilt.methods.fedavg import FedAvg as FedAvg
     from fedquilt.methods.on_base import OnBase as OnBase
+    from fedquilt.pieces.robust.cohort import Attackers as Attackers
+    from fedquilt.pieces.robust.cohort import CohortChecks as CohortChecks
     from fedquilt.records.record import pack as pack
     from fedquilt.records.record import record as record
     from fedquilt.records.record import unpack as unpack
     from fedquilt.runs.callbacks import Callback as Callback
     from fedquilt.runs.runner import Snapshot as Snapshot
     from fedquilt.runs.runner import run as run
+    from fedquilt.studies.results import Results as Results
+    from fedquilt.studies.scripts import compare as compare
+    from fedquilt.studies.scripts import sweep as sweep
     from fedquilt.testing.methods import check as check
 
 _WHERE = {
@@ -66,16 +71,21 @@ _WHERE = {
     "methods.fedavg": ("FedAvg",),
     "methods.on_base": ("OnBase",),
     "records.record": ("pack", "record", "unpack"),
+    "pieces.robust.cohort": ("CohortChecks", "Attackers"),
     "runs.callbacks": ("Callback",),
     "runs.runner": ("Snapshot", "run"),
+    "studies.results": ("Results",),
+    "studies.scripts": ("compare", "sweep"),
     "testing.methods": ("check",),
 }
 _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
 __version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
+    "Attackers",
     "Callback",
     "Centralised",
+    "CohortChecks",
     "Context",
     "Exchange",
     "FedAvg",
@@ -91,6 +101,7 @@ __all__ = [
     "OnBase",
     "Parts",
     "Reply",
+    "Results",
     "Seed",
     "Snapshot",
     "Train",
@@ -99,6 +110,7 @@ __all__ = [
     "at_random",
     "check",
     "client_update",
+    "compare",
     "evaluate_newcomers",
     "everyone",
     "everything_but",
@@ -108,7 +120,9 @@ __all__ = [
     "pack",
     "predict",
     "record",
+    "report",
     "run",
+    "sweep",
     "under",
     "unpack",
 ]
@@ -118,6 +132,8 @@ install()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "report":  # a module, which can be called
+        return importlib.import_module("fedquilt.report")
     if name not in _MODULE:
         return moved(f"fedquilt:{name}")
     return getattr(importlib.import_module(f"fedquilt.{_MODULE[name]}"), name)

@@ -143,13 +143,13 @@ def _write(arrays: Arrays, folder: Path) -> None:
         whole = np.ascontiguousarray(array.transpose(0, 3, 1, 2) if field in facts["turned"] else array)
         np.save(folder / f"{field}.npy", whole, allow_pickle=False)
         facts["bytes"][field] = (folder / f"{field}.npy").stat().st_size
-    (folder / "facts.json").write_text(json.dumps(facts))
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
 def _load(folder: Path) -> Arrays | None:
     """What is kept here, mapped; None if it is not there or not whole."""
     try:
-        facts = json.loads((folder / "facts.json").read_text())
+        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
         arrays: dict[str, Any] = {
             field: _mapped(folder / f"{field}.npy", size) for field, size in facts["bytes"].items()
         }
