@@ -20,6 +20,7 @@ from fedquilt.analysis.newcomers import LearnedRun, download_of
 from fedquilt.config.config import Config
 from fedquilt.config.data import federation_of
 from fedquilt.core.deployed import deployed_model, first_state
+from fedquilt.core.exchange import Method
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
@@ -80,8 +81,8 @@ class RunModels:
     slots: FolderSlots
 
     @classmethod
-    def of(cls, folder: str | Path) -> RunModels:
-        """From the folder of a run."""
+    def of(cls, folder: str | Path, method: Method | None = None) -> RunModels:
+        """From the folder of a run; of one that a script began, perhaps with its own method."""
         place = Path(folder)
         config = config_in(place)
         inputs = inputs_in(place, partial(federation_of, config))
@@ -90,7 +91,9 @@ class RunModels:
         if found is None:
             raise SnapshotError(_nothing_yet(run))
         run.slots.now = dict(entries_of(found.slots))
-        learned = LearnedRun(method_of(config, cast(Divided, inputs)), found.state, found.done, Seed(config.seed))
+        if method is None:
+            method = config.script.used_method() if config.script else method_of(config, cast(Divided, inputs))
+        learned = LearnedRun(method, found.state, found.done, Seed(config.seed))
         return cls(place, config, inputs, learned, found.progress.get("best_round"), run.slots)
 
     @property
@@ -238,18 +241,19 @@ def text_of(client: ClientId) -> str:
     return str(client) if isinstance(client, int | str) else json.dumps(client)
 
 
-def load_model(folder: str | Path, model: str = "global") -> nn.Module:
+def load_model(folder: str | Path, model: str = "global", *, method: Method | None = None) -> nn.Module:
     """A model of a run as a PyTorch module with its weights, in evaluation mode.
 
     Args:
         folder: Of the run; of one that is not over, its newest snapshot counts.
         model: 'global', 'best' (the global one of the best round), 'cluster:2' or 'client:7'.
+        method: That of the run, where a script began it with a network or method of its own.
 
     Example:
         >>> load_model("runs/quick-1a2b3c4d", "client:7")(torch.zeros(1, 1, 8, 8)).shape  # doctest: +SKIP
         torch.Size([1, 10])
     """
-    run = RunModels.of(folder)
+    run = RunModels.of(folder, method)
     found = run.model(model)
     for note in filter(None, (found.note, run.unfinished)):
         warnings.warn(note, stacklevel=2)

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import nn
 
 import fedquilt
 from fedquilt.analysis import export
@@ -26,7 +27,7 @@ from fedquilt.core.table import Batch
 from fedquilt.data.imports import of_csv
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError, SnapshotError
-from fedquilt.models import make
+from fedquilt.models import MLP, make
 from fedquilt.runs.build import run_of
 from fedquilt.runs.inputs import FILE
 from fedquilt.storage.logs import CLIENTS, read
@@ -380,6 +381,37 @@ def test_a_network_that_counts_its_rows_is_told_how_to_leave_as_onnx(tmp_path: P
     folder = played(tmp_path / "run", rounds=1, model=model)
     with pytest.raises(InputError, match=r"fixes the number of rows: write x\.shape\[0\] there, not len\(x\)"):
         fedquilt.export_model(folder, tmp_path / "a.onnx")
+
+
+class Tiny(nn.Sequential):
+    """A network that only this file has."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+
+def test_models_of_a_run_that_a_script_began(tmp_path: Path) -> None:
+    """Its data are arrays and nowhere else; a network of the library needs no more than the folder, one of the
+    script's own needs its method."""
+    draw = Seed(0).numpy()
+    x, y = draw.normal(size=(60, 1, 8, 8)).astype(np.float32), draw.integers(10, size=60)
+    data = fedquilt.Federation.from_arrays(x, y, clients=3)
+    for name, net in (("library", fedquilt.Net.of(MLP, features=64, classes=10)), ("own", fedquilt.Net(Tiny))):
+        method, folder = fedquilt.FedAvg(net), tmp_path / name
+        for snapshot in fedquilt.run(method, data, rounds=1, engine="local", folder=folder):
+            wanted = snapshot.global_model()
+        given = {} if name == "library" else {"method": method}
+        loaded = fedquilt.load_model(folder, **given)
+        assert all(torch.equal(t, wanted[n]) for n, t in loaded.state_dict().items())
+        assert torch.equal(
+            fedquilt.predict(folder, x, "client:1", **given).classes, loaded(torch.from_numpy(x)).argmax(1)
+        )
+        made = fedquilt.export_model(folder, tmp_path / f"{name}.safetensors", **given)
+        assert made.facts["model"] == type(loaded).__name__
+    with pytest.raises(
+        InputError, match=r"only it can make its method: .*Give the method: load_model\(folder, method="
+    ):
+        fedquilt.load_model(tmp_path / "own")
 
 
 # The command
