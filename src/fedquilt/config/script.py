@@ -67,6 +67,17 @@ class Script(BaseModel):
         found: Method = self._made(self.method)
         return found
 
+    def used_method(self) -> Method:
+        """The method for what it has learned, where nothing is trained or scored: that needs none of the rest."""
+        if not self.method:
+            why = next((w for w in self.own if w.startswith("its method")), "its method is not written down")
+            raise InputError(
+                f"A script began this run, and only it can make {why}. Give the method: load_model(folder, "
+                "method=method), and so for predict and export_model."
+            )
+        found: Method = self._built(self.method)
+        return found
+
     def made_federation(self) -> Federation:
         """The federation, made again; refused if its rows are others now."""
         found: Federation = self._made(self.federation)
@@ -75,13 +86,16 @@ class Script(BaseModel):
         return found
 
     def _made(self, description: Row) -> Any:
-        from fedquilt.core.describe import READING, build
-
         if self.own:
             raise InputError(
-                "A script began this run, and only that script can go on with it or use its models: "
+                "A script began this run, and only that script can go on with it: "
                 f"{'; '.join(self.own)}. There, the same call with the same folder=... goes on where the run stopped."
             )
+        return self._built(description)
+
+    def _built(self, description: Row) -> Any:
+        from fedquilt.core.describe import READING, build
+
         return build(_read(description), (*ROOMS, *READING))
 
 
