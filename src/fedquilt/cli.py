@@ -79,7 +79,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "More runs": (running.sweep, running.newcomers),
     "Look at data": (catalogues.datasets, catalogues.partitions, looking.partition),
     "Look at runs": (looking.clusters, looking.assign, looking.traffic, looking.clock, looking.csv, looking.audit),
-    "Models": (catalogues.models, models.predict, models.merge, models.pretrain_mae),
+    "Models": (catalogues.models, models.predict, models.export_model, models.merge, models.pretrain_mae),
     "Long tails and streams": (models.realign, models.tails, models.continual),
     "Real federations": (federations.keys, federations.states, federations.export),
     "This machine, and what there is": (catalogues.codecs, catalogues.doctor, catalogues.bench),

@@ -184,7 +184,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     from fedquilt.studies.listening import play_to
 
     federation, new = federations_of(config)
-    found, notes = None if fresh else result_for(folder, federation), list[str]()
+    found, notes = None if fresh else result_for(folder, federation, config.rounds), list[str]()
     played = found is None
     if found is None:
         engine = engine_of(config)

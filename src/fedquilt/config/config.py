@@ -19,6 +19,7 @@ from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
 from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
 from fedquilt.config.settings import Kinded as Kinded
+from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
@@ -114,8 +115,11 @@ def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     except ValidationError as error:
         problems += explain_all(error.errors())
         config = None
-    problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
-    if config is not None and not problems:
+    if raw.get("script") is None:
+        problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
+    else:
+        problems += [f"{name}: a script gave the objects of this run; change it there" for name in _in_objects(raw)]
+    if config is not None and config.script is None and not problems:
         try:
             defaults_of(config.method.kind)
         except InputError as error:
@@ -198,9 +202,15 @@ _SINGLE = (
     ("shift", "data", "shift"),
     ("stream", "stream"),
     ("shift", "stream", "shift"),
+    ("attack", "attack"),
 )
 _LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
-_APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
+_APART = {  # settings of their own
+    "method": ("label",),
+    "stream": ("shift",),
+    "codec": ("field", "chain", "error_feedback", "exchange"),
+    "attack": ("clients",),
+}
 
 
 def _codecs(section: str, asked: JSON) -> list[tuple[str, str, JSON]]:
@@ -254,10 +264,27 @@ def _inner(raw: Mapping[str, JSON], *keys: str) -> JSON:
 
 
 def dump(config: Config) -> str:
-    """The resolved settings as TOML."""
+    """The resolved settings as TOML; of a run that a script began, those that its objects leave."""
     lines: list[str] = []
-    _write_table(config.model_dump(mode="json", exclude_none=True), "", lines)
+    told = config.model_dump(mode="json", exclude_none=True)
+    if config.script is not None:
+        for name in _IN_OBJECTS:
+            section, _, leaf = name.partition(".")
+            (told[section] if leaf else told).pop(leaf or section, None)
+    _write_table(told, "", lines)
     return "\n".join(lines) + "\n"
+
+
+_IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``method.kind`` is what people call it
+    *("data", "stream", "model", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
+    *("compare", "sweep", "flower"),
+)
+
+
+def _in_objects(raw: Mapping[str, JSON]) -> list[str]:
+    """Settings that would say again, and perhaps otherwise, what the objects of a script say."""
+    odd = [f"method.{name}" for name in raw.get("method") or {} if name != "kind"]
+    return [name for name in _IN_OBJECTS if _inner(raw, *name.split(".")) is not None] + odd
 
 
 def _write_table(table: Mapping[str, JSON], path: str, lines: list[str]) -> None:

@@ -74,8 +74,16 @@ def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
         return None, [f"{path}: {error}"]
     if entry.ready:
         return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
+    inner: Row = {}
+    if "then" in options and "then" in inspect.signature(entry.load()).parameters:
+        then, problems = _aggregator(options.pop("then"), f"{path}.then")
+        inner = {"then": then}
+        if not problems and not hasattr(then, "merge"):
+            problems = [f"{path}.then: only robust aggregators go behind {kind!r}, such as 'coordinate_median'"]
+        if problems:
+            return None, problems
     made, problems = check_options("aggregate", kind, options, path)
-    return (None, problems) if problems else (entry.load()(**made), [])
+    return (None, problems) if problems else (entry.load()(**made, **inner), [])
 
 
 def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:

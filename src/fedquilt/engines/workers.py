@@ -137,6 +137,7 @@ class Workers:
         self._begin: Begin | None = None
         self._data: SharedTensors | None = None
         self._source: Source | None = None
+        self._heirs_of: SharedTensors | None = None  # the data that were there when the last run began
         self._method: type = type(None)
         self._here: ClientSide | None = None
         self._given = 0  # how many jobs, in all runs
@@ -164,7 +165,7 @@ class Workers:
         if self._data is None:
             self._data = _shared[source] = SharedTensors(share())
         begin = begin_of(method, source, seed, score, self._data.index)
-        uses_script = any(f"{q}__main__:" in repr((begin.method, type(source))) for q in "'\"")
+        uses_script = any(f"{q}__main__:" in repr((begin.method, type(source), begin.index)) for q in "'\"")
         main = _main_file() if uses_script else None
         if uses_script and main is None:
             raise InputError(
@@ -172,7 +173,10 @@ class Workers:
                 "module or a script, or use engine='local'."
             )
         self._begin = replace(begin, main=main, path=list(sys.path))
+        if self._data.inherited and self._heirs_of is not self._data:
+            self.close()
         self._assemble()
+        self._heirs_of = self._data
         for worker in self._workers:
             worker.begin(self._begin, self._data.descriptor)
         for worker in self._workers:

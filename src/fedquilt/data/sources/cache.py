@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 
 from fedquilt.core.plain import Array, Row
 from fedquilt.data.npz import Arrays
+from fedquilt.data.reading import Reading
 from fedquilt.data.sources.catalogue import Reader
 from fedquilt.errors import InputError
 
@@ -134,6 +136,7 @@ def _write(arrays: Arrays, folder: Path) -> None:
     """A file for each array, and the facts."""
     held = {field: array for field, array in _arrays(arrays).items() if array is not None}
     facts: Row = {fact: getattr(arrays, fact) for fact in _FACTS}
+    facts["reading"] = None if arrays.reading is None else asdict(arrays.reading)
     facts["turned"] = [field for field, array in held.items() if _channels_last(array)]
     facts["bytes"] = {}
     for field, array in held.items():
@@ -152,7 +155,8 @@ def _load(folder: Path) -> Arrays | None:
         }
         for field in facts["turned"]:
             arrays[field] = arrays[field].transpose(0, 2, 3, 1)
-        return Arrays(**arrays, **{fact: facts[fact] for fact in _FACTS})
+        reading = None if facts.get("reading") is None else Reading.of(facts["reading"])
+        return Arrays(**arrays, **{fact: facts[fact] for fact in _FACTS}, reading=reading)
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None
 
