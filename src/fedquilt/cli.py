@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +17,12 @@ from fedquilt.commands.options import STOPPED
 from fedquilt.errors import FedquiltError
 
 
-def _plainly(error: Exception, words: str) -> None:
+def _plainly(error: Any, setting: str) -> None:
     """A wrong command line in better words: settings are no options, and a suggestion is made once."""
-    told = str(getattr(error, "message", ""))
-    if type(error).__name__ == "NoSuchOption" and words:
-        told += f" Settings are written KEY=VALUE: {words}=VALUE."
-    error.message = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", told)  # type: ignore[attr-defined]
+    if type(error).__name__ == "NoSuchOption" and setting:
+        error.message += f" Settings are written KEY=VALUE: {setting}=VALUE."
+    if "Did you mean" in str(getattr(error, "message", "")):
+        error.possibilities = None  # of which click would make the same suggestion
 
 
 class _Commands(TyperGroup):
