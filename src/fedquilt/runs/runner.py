@@ -18,6 +18,7 @@ from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.engines import make_engine as make_engine
 from fedquilt.runs.given import Given, settings_of
 from fedquilt.runs.play import Run as Run
+from fedquilt.runs.progress import progress_of
 from fedquilt.runs.snapshot import Snapshot as Snapshot
 from fedquilt.storage.federation_file import write_federation
 
@@ -47,6 +48,7 @@ def run(
     max_growth: float = GROWTH,
     energy: bool = True,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Iterator[Snapshot]:
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -78,6 +80,8 @@ def run(
         max_growth: How many times its past norm a part of the server's state may have after a round. One that leaves
             its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
         callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.
+        progress: None shows a bar in a terminal and in a notebook, and nothing where nobody watches; True also writes
+            a line now and then into a pipe; False shows nothing.
 
     Example:
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
@@ -110,11 +114,15 @@ def run(
         made = run_of(config, used, place, federation, given=Given(method, score, callbacks))
         if place is not None:
             write_federation(place, federation)
-        for snapshot in made:
-            for note in made.notes:
-                warnings.warn(note, stacklevel=2)
-            made.notes.clear()
-            yield snapshot
+        with progress_of(progress) as shown:
+            bar = shown.bar(config.name, rounds)
+            made.journal.hear = bar.step
+            for snapshot in made:
+                for note in made.notes:
+                    warnings.warn(note, stacklevel=2)
+                made.notes.clear()
+                bar.round(snapshot.round, snapshot.metrics, made.progress)
+                yield snapshot
     finally:
         if isinstance(engine, str):
             used.close()

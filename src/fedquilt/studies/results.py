@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -11,9 +13,9 @@ from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
 from fedquilt.report.gather import Gathered
 from fedquilt.results.ranking import ranking
+from fedquilt.results.shown import Shown, comparison_shown, sweep_shown
 from fedquilt.results.tables import by_label, scored
 from fedquilt.results.views import RunView, read_json
-from fedquilt.studies.shown import Shown, comparison_shown, sweep_shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,9 +43,10 @@ class Results:
         method          accuracy  ...
     """
 
-    def __init__(self, folder: str | Path, held: object | None = None) -> None:
+    def __init__(self, folder: str | Path, passing: bool = False) -> None:
         self.folder = Path(folder)
-        self._held = held  # a temporary folder, which goes with this object
+        if passing:  # a temporary folder, which goes with this object
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._found = Gathered.of(self.folder)
 
     @classmethod
