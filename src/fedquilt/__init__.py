@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fedquilt.moved import install, moved
 
 if TYPE_CHECKING:
+    from fedquilt.analysis.export import export_model as export_model
     from fedquilt.analysis.newcomers import evaluate_newcomers as evaluate_newcomers
+    from fedquilt.analysis.predict import predict as predict
+    from fedquilt.analysis.run_models import load_model as load_model
     from fedquilt.core.exchange import Context as Context
     from fedquilt.core.exchange import Exchange as Exchange
     from fedquilt.core.exchange import Method as Method
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from fedquilt.methods import LocalOnly as LocalOnly
     from fedquilt.methods.fedavg import FedAvg as FedAvg
     from fedquilt.methods.on_base import OnBase as OnBase
+    from fedquilt.pieces.robust.cohort import Attackers as Attackers
+    from fedquilt.pieces.robust.cohort import CohortChecks as CohortChecks
     from fedquilt.records.record import pack as pack
     from fedquilt.records.record import record as record
     from fedquilt.records.record import unpack as unpack
@@ -49,7 +54,10 @@ if TYPE_CHECKING:
     from fedquilt.testing.methods import check as check
 
 _WHERE = {
+    "analysis.export": ("export_model",),
     "analysis.newcomers": ("evaluate_newcomers",),
+    "analysis.predict": ("predict",),
+    "analysis.run_models": ("load_model",),
     "core.exchange": ("Exchange", "Method", "Reply", "Context", "at_random", "everyone", "fraction"),
     "core.net": ("Net",),
     "core.objective": ("Objective",),
@@ -63,6 +71,7 @@ _WHERE = {
     "methods.fedavg": ("FedAvg",),
     "methods.on_base": ("OnBase",),
     "records.record": ("pack", "record", "unpack"),
+    "pieces.robust.cohort": ("CohortChecks", "Attackers"),
     "runs.callbacks": ("Callback",),
     "runs.runner": ("Snapshot", "run"),
     "studies.results": ("Results",),
@@ -73,8 +82,10 @@ _MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
 __version__ = "0.2.0"  # pyproject.toml reads it here
 __all__ = [
+    "Attackers",
     "Callback",
     "Centralised",
+    "CohortChecks",
     "Context",
     "Exchange",
     "FedAvg",
@@ -103,8 +114,11 @@ __all__ = [
     "evaluate_newcomers",
     "everyone",
     "everything_but",
+    "export_model",
     "fraction",
+    "load_model",
     "pack",
+    "predict",
     "record",
     "report",
     "run",

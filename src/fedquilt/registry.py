@@ -1,7 +1,8 @@
 """What can be had by name, here and from installed packages: a table for each kind of thing.
 
-A package brings its own by entry points, in the group 'fedquilt.<kind>s'. Nothing here imports torch: objects are found
-only when they are needed.
+A package brings its own by entry points, in the group 'fedquilt.<kind>s'; what is in a file of the user's, or in a
+package without entry points, is named by a reference (:mod:`fedquilt.own_code`). Nothing here imports torch: objects
+are found only when they are needed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
+from fedquilt import own_code
 from fedquilt.errors import InputError, did_you_mean
 
 log = logging.getLogger("fedquilt")
@@ -32,9 +34,12 @@ class RegistryEntry:
     fixed: tuple[str, ...] = ()  # common options that this choice does not take
     ready: bool = False  # the object is the choice itself, not what makes it
     package: str = ""  # what brings it, if not this library
+    own: bool = False  # the user's own, named by a reference
 
     def load(self) -> Any:
         """The object itself."""
+        if self.own:
+            return own_code.load(self.where)
         module, _, path = self.where.partition(":")
         try:
             value: Any = importlib.import_module(module)
@@ -520,6 +525,37 @@ AGGREGATORS = _table(
     RegistryEntry(
         "task_arithmetic", "fedquilt.pieces.merging.aggregators:task_arithmetic", "a scaled sum", "Ilharco et al. 2023"
     ),
+    *(
+        RegistryEntry(name, f"fedquilt.pieces.robust:{name}", about, reference)
+        for name, about, reference in (
+            ("clip_norm", "long changes are shortened, then the mean or another rule", "Sun et al. 2019"),
+            ("centred_clip", "the mean of what lies near the mean, again and again", "Karimireddy et al. 2021"),
+            ("geometric_median", "the point nearest to all changes: RFA", "Pillutla et al. 2022"),
+            ("coordinate_median", "the weighted median of each number", "Yin et al. 2018"),
+            ("trimmed_mean", "the mean of each number without its lowest and highest", "Yin et al. 2018"),
+            ("meamed", "the mean of each number's values nearest to their median", "Xie et al. 2018"),
+            ("krum", "the one change nearest to its neighbours", "Blanchard et al. 2017"),
+            ("multi_krum", "the mean of the changes nearest to their neighbours", "Blanchard et al. 2017"),
+            ("bulyan", "changes chosen by Krum, then number by number", "El Mhamdi et al. 2018"),
+            ("nearest_mixing", "each change a mean of its neighbours, then another rule", "Allouah et al. 2023"),
+            ("bucketing", "changes averaged in random buckets, then another rule", "Karimireddy et al. 2022"),
+            ("arc", "the longest changes are shortened, then another rule", "Allouah et al. 2024"),
+        )
+    ),
+)
+ATTACKS = _table(
+    *(
+        RegistryEntry(name, f"fedquilt.pieces.robust.attacks:{name}", about, reference)
+        for name, about, reference in (
+            ("sign_flip", "-factor times what was learned", ""),
+            ("scaling", "factor times what was learned", ""),
+            ("gaussian", "noise, factor times as long as what was learned", ""),
+            ("alie", "the honest mean, moved by a few deviations", "Baruch et al. 2019"),
+            ("ipm", "-factor times the honest mean", "Xie et al. 2020"),
+            ("min_max", "as far against the mean as honest changes are apart", "Shejwalkar and Houmansadr 2021"),
+            ("mimic", "all send what one honest client sent", "Karimireddy et al. 2022"),
+        )
+    )
 )
 CODECS = _table(
     RegistryEntry("hgc", "fedquilt.pieces.codecs:hgc", "signs, and the norm of each row", "CEHGLS, mended"),
@@ -586,6 +622,7 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "shift": SHIFTS,
     "transform": TRANSFORMS,
     "stream": STREAMS,
+    "attack": ATTACKS,
     "codec": CODECS,
     "tracker": TRACKERS,
     "model": MODELS,
@@ -620,7 +657,9 @@ def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, RegistryEntry]
 
 
 def lookup(table: str, name: str) -> RegistryEntry:
-    """The entry of a name; an unknown one is an error that says what was perhaps meant."""
+    """The entry of a name or reference; an unknown name is an error that says what was perhaps meant."""
+    if ":" in name or name.endswith(".py"):
+        return RegistryEntry(name, own_code.where(name), f"from {name.rpartition(':')[0]}", own=True)
     known = entries(table)
     if name in known:
         return known[name]

@@ -6,12 +6,15 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from fedquilt.config.options import check_options as check_options
 from fedquilt.config.options import explain_all
+from fedquilt.config.recipes import find
 from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
 from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
@@ -22,27 +25,23 @@ from fedquilt.config.settings import named
 from fedquilt.config.training import defaults_of
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
+from fedquilt.own_code import looking_in, pinned
+from fedquilt.registry import lookup
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file, apply ``key=value`` overrides, and check everything."""
-    file = Path(path)
+    """Read a TOML file, or a recipe of the package by its name, apply ``key=value`` overrides, and check everything."""
+    file, where = find(path), str(path)
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(
-            f"There is no file '{file}'. Give the path of a recipe, for example recipes/demo.toml."
-        ) from error
-    except IsADirectoryError as error:
-        raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
     except OSError as error:
-        raise InputError(f"'{file}' cannot be read: {error.strerror}.") from error
+        raise InputError(f"'{where}' cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits, ...
-        raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
+        raise ConfigError([f"not valid TOML: {error}"], where) from error
     if _depth(raw) > _DEEPEST:
-        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], str(file))
+        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], where)
     settings, problems = apply(raw, overrides)
-    return parse(settings, str(file), problems)
+    return parse(settings, where, problems, file.parent)
 
 
 _DEEPEST = 20
@@ -84,10 +83,16 @@ def _value(text: str) -> JSON:
         return text
 
 
-def parse(raw: Mapping[str, JSON], where: str = "configuration", known: Sequence[str] = ()) -> Config:
-    """Check settings; raises one error that lists every problem, after those already known."""
-    problems = list(known)
-    raw = _with_kinds(raw)
+def parse(
+    raw: Mapping[str, JSON], where: str = "configuration", known: Sequence[str] = (), folder: Path | None = None
+) -> Config:
+    """Check settings; raises one error that lists every problem, after those already known. Files of one's own code are
+    looked for in the folder first."""
+    with looking_in(folder):
+        return _parsed(_with_code(_with_kinds(raw)), where, list(known))
+
+
+def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -105,6 +110,23 @@ def parse(raw: Mapping[str, JSON], where: str = "configuration", known: Sequence
     if problems or config is None:
         raise ConfigError(problems, where)
     return config
+
+
+_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "transforms", "trackers", "methods"}
+# beside those of _KINDS and _SINGLE, the settings in which something is named
+
+
+def _with_code(value: Any, name: str = "") -> Any:
+    """The settings, with the hash of its files in every reference to code of one's own; what cannot be found is told
+    where it is looked up."""
+    if isinstance(value, Mapping):
+        return {inner: _with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
+    if isinstance(value, list):
+        return [_with_code(v, name) for v in value]
+    if isinstance(value, str) and name in {*_NAMES, *(keys[-1] for keys in (*_KINDS, *_SINGLE))}:
+        with suppress(InputError):
+            return pinned(value)
+    return value
 
 
 _KINDS = {
@@ -163,9 +185,14 @@ _SINGLE = (
     ("shift", "data", "shift"),
     ("stream", "stream"),
     ("shift", "stream", "shift"),
+    ("attack", "attack"),
 )
 _LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
-_APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
+_APART = {  # settings of their own
+    "stream": ("shift",),
+    "codec": ("field", "chain", "error_feedback", "exchange"),
+    "attack": ("clients",),
+}
 
 
 def _codecs(section: str, asked: JSON) -> list[tuple[str, str, JSON]]:
@@ -197,13 +224,16 @@ def _check_model(asked: JSON) -> list[str]:
     given = named(asked)
     if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
         return []
-    from fedquilt.models.registry import find
+    from fedquilt.models.registry import COMMON, ModelEntry, find
 
     kind = given["kind"]
     try:
-        takes = find(kind).known
+        takes, entry = find(kind).known, lookup("model", kind)
     except InputError as error:
         return [f"model.kind: {error}"]
+    if entry.own and not isinstance(entry.load(), ModelEntry):
+        options = {k: v for k, v in given.items() if k not in ("kind", *COMMON)}
+        return check_options("model", kind, options, "model")[1]
     odd = [name for name in given if name != "kind" and name not in takes]
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
 
@@ -229,7 +259,7 @@ def dump(config: Config) -> str:
 
 _IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``method.kind`` is what people call it
     *("data", "stream", "model", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
-    *("compare", "sweep", "flower"),
+    *("checks", "attack", "compare", "sweep", "flower"),
 )
 
 

@@ -31,7 +31,7 @@ from fedquilt.data import (
     with_local_tests,
     without_labels,
 )
-from fedquilt.data.checks import pair_columns
+from fedquilt.data.pairs import pair_columns
 from fedquilt.data.tabular import fit, scope_of
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.registry import lookup

@@ -305,6 +305,24 @@ class Comparison(_Section):
     frame: bool = False
 
 
+class AttackChoice(Kinded):
+    """What attackers send, in a simulation, and who they are: a share of the clients, or a list of them."""
+
+    clients: Annotated[float, Field(gt=0, lt=1)] | list[int | str] = 0.2
+
+
+class Checks(_Section):
+    """Which replies are left out because they stand out from their cohort: options of
+    :class:`fedquilt.CohortChecks`."""
+
+    false_alarms: Annotated[float, Field(ge=0.001, le=0.5)] = 0.01
+    length: bool = True
+    direction: bool = True
+    most_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    strikes: Positive | None = 3
+    suspended: Positive = 10
+
+
 # These cannot change the numbers.
 OTHERWISE = {"engine", "snapshot", "meters", "output", "compare", "flower", "network", "sweep", "script"}
 
@@ -318,6 +336,8 @@ _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left 
     ("data", "common_valid", None),
     ("data", "categories", None),
     ("data", "standardise", "federation"),
+    ("", "attack", None),
+    ("", "checks", None),
     ("", "codec", None),
     ("", "download_codec", None),
 )
@@ -337,6 +357,8 @@ class Config(_Section):
     codec: Codecs = []
     download_codec: Codecs = []
     cohort: Participation = Participation()
+    checks: Checks | None = None
+    attack: Annotated[AttackChoice, BeforeValidator(named)] | None = None
     engine: EngineChoice = EngineChoice()
     flower: Federated = Federated()
     network: Network | None = None

@@ -103,7 +103,7 @@ def run_key(folder: Path) -> str:
     place = folder / "flower.key"
     if not place.exists():
         write_atomic(place, secrets.token_hex(16).encode())
-    return place.read_text()
+    return place.read_text(encoding="utf-8")
 
 
 def _told(folder: Path, text: str) -> None:

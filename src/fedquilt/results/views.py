@@ -16,6 +16,7 @@ from fedquilt.core.plain import JSON, Row
 from fedquilt.core.table import ClientId
 from fedquilt.errors import InputError
 from fedquilt.metrics.table import PRIMARY, metrics
+from fedquilt.own_code import short
 from fedquilt.results.statistics.targets import joules_by_round
 from fedquilt.storage.logs import CLIENTS, ROUNDS, fault, gaps, in_words, read, row_in, spans, vouched_in
 from fedquilt.storage.mending import missing_of, told
@@ -91,7 +92,7 @@ class RunView:
     @cached_property
     def kind(self) -> str:
         """The kind of its method."""
-        return str(self.config.get("method", {}).get("kind", self.label))
+        return short(str(self.config.get("method", {}).get("kind", self.label)))
 
     @cached_property
     def result(self) -> Row:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
-
-from torch import Tensor
 
 from fedquilt.config.codecs import check_codecs, with_codecs
 from fedquilt.config.config import Config, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
 from fedquilt.config.data import made
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
-from fedquilt.core.net import Net
+from fedquilt.core.net import Net, logits_of
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided
 from fedquilt.core.train import constant
 from fedquilt.errors import ConfigError, InputError
+from fedquilt.methods.fedavg import FedAvg
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
+from fedquilt.own_code import own_errors, short
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import lookup
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.energy import OFF
@@ -29,6 +31,7 @@ from fedquilt.runs.given import Given
 from fedquilt.runs.play import Run
 from fedquilt.runs.preparation import agreed, tell_whole_numbers
 from fedquilt.runs.trackers import RunInfo, Trackers
+from fedquilt.storage.code import write_code
 from fedquilt.storage.files import write_atomic
 from fedquilt.storage.finished import result_of
 from fedquilt.storage.folder import RunFolder
@@ -37,7 +40,8 @@ from fedquilt.storage.folder import RunFolder
 def method_of(config: Config, federation: Divided) -> Method:
     """The method, with its network for this federation's data."""
     if config.script is not None:
-        return config.script.made_method()
+        found: Method = config.script.made("method")
+        return found
     shape = row_shape(federation)
     net = net_called(config.model.kind, shape, federation.classes or 2, **config.model.options)
     train = config.train
@@ -48,24 +52,53 @@ def method_of(config: Config, federation: Divided) -> Method:
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)
-    method: Method = lookup("method", config.method.kind).load()(
-        objective=net,
-        optimizer=made("optimizer", train.optimizer, "train.optimizer"),
-        schedule=constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
-        epochs=train.epochs,
-        steps=train.steps,
-        batch_size=train.batch_size,
-        clip=train.clip,
-        cohort=_cohort(config),
+    settings = {
+        "objective": net,
+        "optimizer": made("optimizer", train.optimizer, "train.optimizer"),
+        "schedule": constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
+        "epochs": train.epochs,
+        "steps": train.steps,
+        "batch_size": train.batch_size,
+        "clip": train.clip,
+        "cohort": _cohort(config),
         **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
-        **given,
-    )
+    }
+    method = _made(config, settings, given)
     if federation.classes is None and not getattr(method, "reconstructs", False):
         raise InputError(
             f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
             "learns without: podfcssv, fedmae, mae_alone, mae_pooled."
         )
     return with_codecs(method, config)
+
+
+def _made(config: Config, settings: Row, given: Row) -> Method:
+    """The method from its maker; one of the user's own is given what it takes, or FedAvg as its ``base``."""
+    entry = lookup("method", config.method.kind)
+    maker = entry.load()
+    method: Method
+    if not entry.own:
+        method = maker(**settings, **given)
+        return method
+    name, takes = short(config.method.kind), inspect.signature(maker).parameters
+    if "base" in takes and "objective" not in takes:
+        common = {n: given.pop(n) for n in ("aggregate", "shared_start") if n in given}
+        settings = {"base": FedAvg(**settings, **common)}
+    elif not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        lost = [f"train.{n}" for n in settings if n not in takes and n in config.train.model_fields_set]
+        lost += ["cohort"] if "cohort" not in takes and config.cohort != type(config.cohort)() else []
+        if lost or "objective" not in takes:
+            missing = ", ".join(lost) or "the network"
+            raise InputError(
+                f"{name} has no place for {missing}. A method takes objective (the network) and what it should get of "
+                "[train] and [cohort] by name, **settings for all of it, or base, which is FedAvg with all of it."
+            )
+        settings = {n: value for n, value in settings.items() if n in takes}
+    with own_errors(f"The method {name}"):
+        method = maker(**settings, **given)
+    if not hasattr(method, "exchanges"):
+        raise InputError(f"{name} gave a {type(method).__name__}, which is no method: it has no exchanges().")
+    return method
 
 
 def row_shape(federation: Divided) -> tuple[int, ...]:
@@ -106,15 +139,15 @@ def run_of(
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
     method = method_of(config, data) if given is None else given.method
     tell_whole_numbers(method, data)
-    if not engine.keeps_states:
+    if not engine.keeps_states and given is None:
         check_fits(method, data, getattr(method, "batch_size", config.train.batch_size))
         check_codecs(method, data, Seed(config.seed))
     if fresh and folder is not None and folder.exists():
         RunFolder(folder).remove()
     if folder is not None:
-        config = config if given is None else given.told(config, data)
-        told = f"# fedquilt run {folder.name}/config.toml\n{dump(from_anywhere(config))}"
-        write_atomic(folder / "config.toml", told.encode())
+        config = from_anywhere(config) if given is None else given.told(config, data)
+        write_code(folder, config.model_dump(exclude={"script"}))
+        write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
         method,
         data,
@@ -132,6 +165,8 @@ def run_of(
         stages=config.output.stages,
         min_replies=config.cohort.min_replies,
         max_growth=config.cohort.max_growth,
+        checks=_checks(config) if given is None else given.checks,
+        attackers=_attackers(config, engine) if given is None else given.attackers,
         network=config.network,
         callbacks=(*trackers_of(config, folder), *(() if given is None else given.callbacks)),
         meter=meter if config.meters.energy else Meter(why=OFF),
@@ -145,6 +180,26 @@ def from_anywhere(config: Config) -> Config:
         place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": place})
     return config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
+
+
+def _checks(config: Config) -> CohortChecks | None:
+    if config.script is not None:
+        found: CohortChecks | None = config.script.made("checks")
+        return found
+    return None if config.checks is None else CohortChecks(**config.checks.model_dump())
+
+
+def _attackers(config: Config, engine: Engine) -> Attackers | None:
+    """Who lies, in a simulation."""
+    if config.script is not None:
+        found: Attackers | None = config.script.made("attackers")
+        return found
+    if config.attack is None:
+        return None
+    if engine.keeps_states:
+        raise InputError("attack: real clients are not made to lie. Leave the section out, or simulate.")
+    clients = config.attack.clients
+    return Attackers(made("attack", config.attack, "attack"), clients if isinstance(clients, float) else tuple(clients))
 
 
 def trackers_of(config: Config, folder: Path | None) -> tuple[Trackers, ...]:
@@ -172,14 +227,20 @@ def check_fits(method: Method, data: Divided, batch_size: int) -> None:
 def _check_first_step(method: Method, data: Divided) -> None:
     """One forward pass on one row, so that a model that does not fit the data is refused before anything starts."""
     net: Net | None = getattr(method, "net", None)
-    if net is None:
-        return
-    first = data.site(data.ids[0], 0).train
-    out = net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
-    outputs = out.shape[1] if isinstance(out, Tensor) and out.dim() == 2 else 0
-    if data.classes is not None and 1 < outputs < data.classes and not getattr(method, "reconstructs", False):
+    if net is not None:
+        first = data.site(data.ids[0], 0).train
+        with own_errors("The model cannot take a row of these data. It"):
+            out = net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+        if data.classes is not None and not getattr(method, "reconstructs", False):
+            _check_scores(tuple(logits_of(out).shape), data.classes)
+
+
+def _check_scores(shape: tuple[int, ...], classes: int) -> None:
+    """A network of the user's own has a last layer of its own."""
+    if len(shape) != 2 or shape[0] != 1 or shape[1] < classes:
         raise InputError(
-            f"The network has {outputs} outputs, and the data have {data.classes} classes. Give it as many."
+            f"The data have {classes} classes, and of one row the model makes scores of the shape {shape} instead of "
+            f"(1, {classes}). Its last layer needs as many outputs; an argument 'classes' of a model gets their number."
         )
 
 

@@ -15,6 +15,7 @@ from fedquilt.core.exchange import Method
 from fedquilt.core.table import Divided
 from fedquilt.errors import ConfigError, did_you_mean
 from fedquilt.metrics.classify import classify
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import entries
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.engine import Engine
@@ -31,13 +32,16 @@ class Given:
     method: Method
     score: Score | None = classify
     callbacks: Sequence[Callback] = ()
+    checks: CohortChecks | None = None
+    attackers: Attackers | None = None
     kept: bool = True
 
     def told(self, config: Config, data: Divided) -> Config:
         """The settings, with these objects as far as they can be written down."""
         own = [] if self.score is classify else ["its score: it is the script's own"]
         own += ["its callbacks: they are the script's own"] if self.callbacks else []
-        script = Script.of(self.method, data, own, self.kept)
+        beside = {"checks": self.checks, "attackers": self.attackers}
+        script = Script.of(self.method, data, beside, own, self.kept)
         method = config.method.model_copy(update={"kind": kind_of(self.method)})
         return config.model_copy(update={"script": script, "method": method})
 
@@ -49,7 +53,7 @@ def kind_of(method: Method) -> str:
 
 
 class RunOptions(TypedDict, total=False):
-    """Arguments of :func:`fedquilt.run` that settings of recipes have too."""
+    """Arguments of :func:`fedquilt.run` that a comparison gives to each of its runs."""
 
     evaluate_every: int
     evaluate_clients: int | None
@@ -66,8 +70,11 @@ class RunOptions(TypedDict, total=False):
     min_replies: float
     max_growth: float
     energy: bool
+    checks: CohortChecks | None
+    attackers: Attackers | None
 
 
+OBJECTS = ("checks", "attackers")  # which have no setting of a simple value
 _SETTINGS = {  # which setting of a recipe an argument is
     "evaluate_every": "evaluate.every",
     "evaluate_clients": "evaluate.clients",
@@ -96,7 +103,8 @@ _SETTINGS = {  # which setting of a recipe an argument is
 def settings_of(engine: str | Engine, folder: Path | None, **arguments: Any) -> Config:
     """The settings that arguments stand for; every problem with them is told, by the argument's name."""
     raw: dict[str, Any] = {"snapshot": {"seconds": 0.0}, "name": _name(folder)}
-    unknown = [f"{n}: unknown argument{did_you_mean(n, _SETTINGS)}" for n in arguments if n not in _SETTINGS]
+    known = [*_SETTINGS, *OBJECTS]
+    unknown = [f"{n}: unknown argument{did_you_mean(n, known)}" for n in arguments if n not in known]
     chosen = {"engine": engine} if isinstance(engine, str) else {}
     for name, value in {**chosen, **arguments}.items():
         if name not in _SETTINGS or value is None:

@@ -10,6 +10,7 @@ from fedquilt.config.links import Network
 from fedquilt.core.exchange import Method
 from fedquilt.core.table import Divided
 from fedquilt.metrics.classify import classify
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.engine import Engine
 from fedquilt.rounds.scale import GROWTH
@@ -46,6 +47,8 @@ def run(
     exact: bool = True,
     min_replies: float = 0.5,
     max_growth: float = GROWTH,
+    checks: CohortChecks | None = None,
+    attackers: Attackers | None = None,
     energy: bool = True,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -79,6 +82,8 @@ def run(
             share (a float up to 1.0).
         max_growth: How many times its past norm a part of the server's state may have after a round. One that leaves
             its scale makes the round void: states stay as they were. Three such rounds in a row stop the run.
+        checks: Leave out replies that stand out from their cohort, see :class:`fedquilt.CohortChecks`.
+        attackers: Clients that lie, in a simulation, see :class:`fedquilt.Attackers`.
         callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.
         progress: None shows a bar in a terminal and in a notebook, and nothing where nobody watches; True also writes
             a line now and then into a pipe; False shows nothing.
@@ -111,7 +116,7 @@ def run(
     )
     used = make_engine(engine, processes, devices, exact=exact)
     try:
-        made = run_of(config, used, place, federation, given=Given(method, score, callbacks))
+        made = run_of(config, used, place, federation, given=Given(method, score, callbacks, checks, attackers))
         if place is not None:
             write_federation(place, federation)
         with progress_of(progress) as shown:

@@ -11,6 +11,7 @@ from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
+from fedquilt.own_code import short
 from fedquilt.results.statistics.spread import client_means
 from fedquilt.results.tables import FRAME, as_csv, by_label, mean_of, scored, summary_of
 from fedquilt.results.views import CELLS, RunView
@@ -42,11 +43,11 @@ def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
 
 def _labels(choices: Sequence[Kinded]) -> list[str]:
     """A short name per method; options are added where two have the same kind."""
-    kinds = [c.kind for c in choices]
+    kinds = [short(c.kind) for c in choices]
     labels = []
-    for choice in choices:
+    for kind, choice in zip(kinds, choices, strict=True):
         options = ",".join(f"{k}={v}" for k, v in choice.options.items())
-        labels.append(choice.kind if kinds.count(choice.kind) == 1 or not options else f"{choice.kind},{options}")
+        labels.append(kind if kinds.count(kind) == 1 or not options else f"{kind},{options}")
     return [label if labels.count(label) == 1 else f"{label}#{i}" for i, label in enumerate(labels)]
 
 

@@ -76,7 +76,7 @@ def compare(
         config = settings_of(engine, top, **arguments)
         federations = _federations(federation, config.compare.seeds)
         todo = [
-            _planned(label, method, config, seed, top / f"{file_name(label)}-seed{seed}", kept)
+            _planned(label, config, seed, top / f"{file_name(label)}-seed{seed}", _given(method, options, kept))
             for seed in config.compare.seeds
             for label, method in methods.items()
         ]
@@ -136,8 +136,7 @@ def sweep(
 
         def settings(values: Mapping[str, JSON]) -> tuple[Config, Given]:
             method = make(**values)
-            named = config.method.model_copy(update={"kind": kind_of(method)})
-            return config.model_copy(update={"method": named}), Given(method, kept=kept)
+            return _called(config, method), _given(method, options, kept)
 
         def fresh(cells: Sequence[PlannedRun]) -> None:
             _raise(_other_runs(cells, federations))
@@ -148,10 +147,17 @@ def sweep(
         return Results(top, passing=not kept)
 
 
-def _planned(label: str, method: Method, config: Config, seed: int, folder: Path, kept: bool) -> PlannedRun:
-    kind = config.method.model_copy(update={"kind": kind_of(method)})
-    settings = config.model_copy(update={"seed": seed, "method": kind})
-    return PlannedRun(label, settings, folder, given=Given(method, kept=kept))
+def _planned(label: str, config: Config, seed: int, folder: Path, given: Given) -> PlannedRun:
+    return PlannedRun(label, _called(config, given.method).model_copy(update={"seed": seed}), folder, given=given)
+
+
+def _called(config: Config, method: Method) -> Config:
+    """The settings, with what people call a method."""
+    return config.model_copy(update={"method": config.method.model_copy(update={"kind": kind_of(method)})})
+
+
+def _given(method: Method, options: RunOptions, kept: bool) -> Given:
+    return Given(method, checks=options.get("checks"), attackers=options.get("attackers"), kept=kept)
 
 
 @contextmanager
