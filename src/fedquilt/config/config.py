@@ -19,6 +19,7 @@ from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
 from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
 from fedquilt.config.settings import Kinded as Kinded
+from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
@@ -189,6 +190,7 @@ _SINGLE = (
 )
 _LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
 _APART = {  # settings of their own
+    "method": ("label",),
     "stream": ("shift",),
     "codec": ("field", "chain", "error_feedback", "exchange"),
     "attack": ("clients",),

@@ -130,6 +130,15 @@ class Data(_Section):
         return filled
 
 
+class MethodChoice(Kinded):
+    """A method by name; ``label`` is what people read in tables and pictures, in the place of its own name."""
+
+    label: Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f\x7f]+$")] | None = None
+
+
+Method = Annotated[MethodChoice, BeforeValidator(named)]
+
+
 class StreamChoice(Kinded):
     """How data change from round to round; ``shift`` is what happens in a drift."""
 
@@ -291,14 +300,22 @@ class Output(_Section):
     withhold_test: bool = False
 
 
+def _labels_differ(methods: list[MethodChoice]) -> list[MethodChoice]:
+    """What people give methods as labels tells them apart."""
+    labels = [m.label for m in methods if m.label is not None]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise ValueError(f"two methods have the label {twice!r}; give each one of its own")
+    return methods
+
+
 class Comparison(_Section):
     """Methods and seeds of ``fedquilt compare``, the accuracy that costs are counted to, and whether local-only and
     centralised training are run too, as the frame of the table."""
 
-    methods: Annotated[list[Choice], Field(min_length=1)] = [
-        Kinded(kind="fedavg"),
-        Kinded(kind="fedprox"),
-        Kinded(kind="local_only"),
+    methods: Annotated[list[Method], Field(min_length=1), AfterValidator(_labels_differ)] = [
+        MethodChoice(kind="fedavg"),
+        MethodChoice(kind="fedprox"),
+        MethodChoice(kind="local_only"),
     ]
     seeds: Annotated[list[Number], Field(min_length=1), AfterValidator(different)] = [0, 1, 2]
     target: Annotated[float, Field(gt=0, le=1)] = 0.8
@@ -352,7 +369,7 @@ class Config(_Section):
     data: Data = Data()
     stream: StreamChoice | None = None
     model: Choice = Kinded(kind="mlp")
-    method: Choice = Kinded(kind="fedavg")
+    method: Method = MethodChoice(kind="fedavg")
     train: Training = Training()
     codec: Codecs = []
     download_codec: Codecs = []
@@ -378,7 +395,7 @@ class Config(_Section):
             self.__dict__["train"] = resolved(self.train, self.method.kind)
         return self
 
-    def with_method(self, method: Kinded) -> Config:
+    def with_method(self, method: MethodChoice) -> Config:
         """The same for another method, with that method's own training wherever the recipe is silent."""
         return self.model_copy(update={"method": method, "train": resolved(self.train, method.kind)})
 
@@ -387,6 +404,7 @@ class Config(_Section):
         if self.script is not None:
             return self.script.identity(self.seed, repr(self.evaluate), self.stop.patience, self.stop.min_delta)
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
+        del asked["method"]["label"]  # it is called so, and is the same
         if isinstance(self.cohort.min_replies, float):
             asked["cohort"]["min_replies"] = 1  # as before there were shares: it stops runs and changes no number
         for section, name, usual in _USUAL:

@@ -43,13 +43,13 @@ class Gathered:
 
     @cached_property
     def methods(self) -> dict[str, list[RunView]]:
-        """All runs by method."""
-        return by_label(self.views)
+        """All runs by method, under the name that people read."""
+        return _by_name(self.views)
 
     @cached_property
     def begun(self) -> dict[str, list[RunView]]:
         """Runs that have played a round, by method; those may have curves."""
-        return by_label([view for view in self.views if view.rounds])
+        return _by_name([view for view in self.views if view.rounds])
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -58,7 +58,7 @@ class Gathered:
 
     def named(self, view: RunView) -> Row:
         """A run's method with its place, and its seed: where a line of a table begins."""
-        return {"method": view.label, "place": self.places[view.label], "seed": view.seed}
+        return {"method": view.display, "place": self.places[view.display], "seed": view.seed}
 
     @cached_property
     def federation(self) -> Row:
@@ -113,3 +113,7 @@ class Gathered:
     def comparison(self) -> bool:
         """Whether there is more than one run."""
         return len(self.views) > 1
+
+
+def _by_name(views: Sequence[RunView]) -> dict[str, list[RunView]]:
+    return {group[0].display: group for group in by_label(views).values()}

@@ -17,7 +17,7 @@ from fedquilt.core.plain import JSON, Row
 from fedquilt.metrics.table import PRIMARY, metric
 from fedquilt.results.ranking import best_first
 from fedquilt.results.statistics.beside import apart
-from fedquilt.results.tables import score_columns
+from fedquilt.results.tables import names, score_columns
 from fedquilt.terminal import broken, show_table
 
 _percent = metric(PRIMARY).written
@@ -90,7 +90,7 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
     lines = [("majority class", *(_percent(least.get(c.key), None) for c in scores), "", "")]
     lines += [
         (
-            str(row.get("display", row["method"])),
+            row["display"],
             *(c.metric.written(row.get(c.key), row.get(c.key + c.half)) for c in scores),
             f"{row['megabytes_up'] + row['megabytes_down']:.1f}",
             f"{row['seconds']:.1f}",
@@ -98,13 +98,13 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
         for row in rows
     ]
     best = {won["method"], *won["tied"]} if won["versus"] else set()
-    seeds = len(summary["seeds"])
+    seeds, called = len(summary["seeds"]), names(summary)
     return Shown(
         f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %",
         ("method", *(c.label for c in scores), "MB", "sec"),
         tuple(lines),
         frozenset(i for i, row in enumerate(rows, 1) if row["method"] in best),
-        f"Highest: {won['method']}. {apart(won)}" if won["versus"] else "",
+        f"Highest: {called[won['method']]}. {apart(won, called)}" if won["versus"] else "",
         frozenset(i for i, c in enumerate(scores, 1) if c.metric.minor),
     )
 

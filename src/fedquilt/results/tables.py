@@ -77,7 +77,7 @@ def _rows(
     constants = versus({"": [constant[seed] for seed in seeds], **scores}) if known else {}
     return [
         row(label, [view.result for view in group])
-        | {"kind": group[0].kind, "frame": group[0].kind in FRAME}
+        | {"display": group[0].display, "kind": group[0].kind, "frame": group[0].kind in FRAME}
         | beside([scored(view, clients) for view in group], scores[label], target, [view.joules for view in group])
         | clusters_found([view.rows(LOG) for view in group])
         | {f"versus_first_{name}": value for name, value in pairs.get(label, _FIRST).items()}
@@ -184,6 +184,11 @@ def score_columns() -> list[ScoreColumn]:
     return found
 
 
+def names(summary: Mapping[str, JSON]) -> dict[str, str]:
+    """What people read for each method of a table."""
+    return {row["method"]: row["display"] for row in summary["rows"]}
+
+
 OWN = {  # what methods tell of themselves, if they do
     "stitch_keep": "K_t, the share of changes asked for",
     "stitch_density": "the share really sent",
@@ -247,7 +252,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 def as_csv(rows: Sequence[Mapping[str, JSON]], majority: float, common: float | None = None) -> str:
     """The rows below that of the majority class; columns that no method has are left out."""
     text = io.StringIO()
-    names = [n for n in rows[0] if n != "digests" and any(row.get(n) is not None for row in rows)]
+    names = [n for n in rows[0] if n not in ("digests", "display") and any(row.get(n) is not None for row in rows)]
     writer = csv.DictWriter(text, names, extrasaction="ignore")
     writer.writeheader()
     writer.writerow({"method": "majority class", "accuracy": majority, "common_accuracy": common})

@@ -111,7 +111,7 @@ class Bar:
 
 
 def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
-    """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores.
+    """The last scores, what was sent so far, and how many replies were dropped; nothing before the first scores.
 
     Where test scores are withheld, or clients have no test samples, the accuracy is the next one there is, by name.
     """
@@ -126,7 +126,7 @@ def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
     if totals:
         shown.append(f"{(totals['bytes_up'] + totals['bytes_down']) / MEGABYTE:.1f} MB")
         if totals["quarantined"]:
-            shown.append(f"{totals['quarantined']} left out")
+            shown.append(f"{totals['quarantined']} dropped")
     return ", ".join(shown)
 
 
@@ -201,8 +201,8 @@ class Planned(Protocol):
     """One run of several."""
 
     @property
-    def label(self) -> str:
-        """What it is called."""
+    def display(self) -> str:
+        """What people read for its method."""
         ...
 
     @property
@@ -227,7 +227,7 @@ class ProgressLines:
     @contextmanager
     def playing(self, cell: Planned) -> Iterator[Bar]:
         """One of them is played."""
-        bar = self._owner.bar(f"{cell.label} seed {cell.config.seed}", self._rounds, self._moved)
+        bar = self._owner.bar(f"{cell.display} seed {cell.config.seed}", self._rounds, self._moved)
         self._playing.append(bar)
         try:
             yield bar

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedquilt.config.config import Config, Kinded
+from fedquilt.config.config import Config, MethodChoice
+from fedquilt.config.shown import shown_apart
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
@@ -27,8 +28,9 @@ def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
     choices = list(config.compare.methods)
     if config.compare.frame:
         able = FRAME[1:] if _common_only(config) else FRAME  # alone, clients have no model for a common test set
-        choices += [Kinded(kind=kind) for kind in able if kind not in {c.kind for c in choices}]
+        choices += [MethodChoice(kind=kind) for kind in able if kind not in {c.kind for c in choices}]
     labels = _labels(choices)
+    display = dict(zip(labels, shown_apart(choices), strict=True))
     seeds = config.compare.seeds
     runs = {
         (label, seed): config.with_method(choice).model_copy(update={"seed": seed})
@@ -37,11 +39,11 @@ def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
     }
     identity = hashlib.sha256("".join(c.identity() for c in runs.values()).encode()).hexdigest()[:8]
     top = Path(config.output.folder) / f"compare-{config.name}-{identity}"
-    found = [PlannedRun(label, c, top / f"{label}-seed{seed}") for (label, seed), c in runs.items()]
+    found = [PlannedRun(label, c, top / f"{label}-seed{seed}", display[label]) for (label, seed), c in runs.items()]
     return top, found
 
 
-def _labels(choices: Sequence[Kinded]) -> list[str]:
+def _labels(choices: Sequence[MethodChoice]) -> list[str]:
     """A short name per method; options are added where two have the same kind."""
     kinds = [short(c.kind) for c in choices]
     labels = []
@@ -116,7 +118,8 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
             raise ConfigError(
                 [
                     f"data.test: got 0.0, so methods are compared by their global model on the common test set, and "
-                    f"{cell.label} has none: what its clients use is their own; leave it out, or give them test samples"
+                    f"{cell.display} has none: what its clients use is their own; leave it out, or give them test "
+                    "samples"
                 ]
             )
 
@@ -132,7 +135,7 @@ def check(cell: PlannedRun, federation: Federation | Stream) -> None:
 
 def begin(config: Config, top: Path, todo: Sequence[PlannedRun]) -> None:
     """What there will be, so that whoever looks early knows what is missing."""
-    planned = [{"label": c.label, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
+    planned = [{"label": c.label, "display": c.display, "seed": c.config.seed, "folder": c.folder.name} for c in todo]
     content = {"name": config.name, "target": config.compare.target, "rounds": config.rounds, "cells": planned}
     write_atomic(top / CELLS, to_json(content, indent=1).encode())
 
@@ -142,7 +145,9 @@ def _has_scores(view: RunView) -> bool:
     return bool(view.scored.rounds) and any(row.get("test_accuracy") is not None for row in view.rounds)
 
 
-def _draw_stitches(kinds: Mapping[str, Kinded], histories: Mapping[str, Sequence[Sequence[Row]]], top: Path) -> None:
+def _draw_stitches(
+    kinds: Mapping[str, MethodChoice], histories: Mapping[str, Sequence[Sequence[Row]]], top: Path
+) -> None:
     """What a method that stitches models together sent, round by round."""
     stitches = next((k for k in kinds.values() if k.kind == "localize_stitch"), None)
     if stitches is not None:
@@ -154,7 +159,7 @@ def _draw_stitches(kinds: Mapping[str, Kinded], histories: Mapping[str, Sequence
         rounds_plot(histories, [kinds[label].kind for label in labels], title, top / "rounds")
 
 
-def _draw(views: Sequence[RunView], summary: Row, kinds: Mapping[str, Kinded], top: Path) -> None:
+def _draw(views: Sequence[RunView], summary: Row, kinds: Mapping[str, MethodChoice], top: Path) -> None:
     """The pictures of methods all of whose runs have scores."""
     from fedquilt.results.comparison_plots import draw_all
     from fedquilt.results.plots import curves
@@ -180,7 +185,7 @@ def conclude(
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
 
-    views = [RunView(c.folder, c.label, c.config.seed) for c in done]
+    views = [RunView(c.folder, c.label, c.config.seed, c.display) for c in done]
     constant = {seed: constants(federation) for seed, federation in federations.items()}
     common = mean_of([federation.majority().global_test for federation in federations.values()])
     summary: Row = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}

@@ -33,11 +33,13 @@ MODELS = 12  # and so many copies of its model
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of several: a label, its settings, its folder; and its objects, where a script gave them."""
+    """One run of several: its label, its settings, its folder, what people read for its method; and its objects, where
+    a script gave them."""
 
     label: str
     config: Config
     folder: Path
+    display: str
     given: Given | None = None
 
     def method(self, federation: Federation | Stream) -> Method:
@@ -114,7 +116,9 @@ class Player:
                 with self.audience.playing(cell) as listener:
                     reason = self._trouble(cell, self._here(), listener)
                 found += [] if reason is None else [(cell, reason)]
-        self.failed += [{"method": c.label, "seed": c.config.seed, "reason": reason} for c, reason in found]
+        self.failed += [
+            {"method": c.label, "display": c.display, "seed": c.config.seed, "reason": reason} for c, reason in found
+        ]
 
     def _here(self) -> Engine:
         """The engine for one run after another."""
@@ -159,7 +163,7 @@ class Player:
 
     def all_failed(self, what: str) -> str:
         """In words."""
-        return f"Every {what} failed. " + "; ".join(f"{f['method']}: {f['reason']}" for f in self.failed[:3])
+        return f"Every {what} failed. " + "; ".join(f"{f['display']}: {f['reason']}" for f in self.failed[:3])
 
     def __enter__(self) -> Player:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
+from collections.abc import Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
 from fedquilt.report.gather import Gathered
+from fedquilt.results.latex import latex_table
 from fedquilt.results.ranking import ranking
 from fedquilt.results.shown import Shown, comparison_shown, sweep_shown
 from fedquilt.results.tables import by_label, scored
@@ -140,6 +142,24 @@ class Results:
             for i, client in enumerate(view.scored.clients)
             for j, round in enumerate(view.scored.rounds)
         ]
+
+    def to_latex(
+        self, columns: Sequence[str] | None = None, caption: str | None = None, label: str = "tab:comparison"
+    ) -> str:
+        """The table of a comparison for a paper; it needs ``\\usepackage{booktabs}``. The best and all that cannot be told
+        apart from it are bold.
+
+        Args:
+            columns: Keys of scores (``accuracy``, ``worst10``, ...), ``megabytes`` or ``seconds``; by default all
+                scores that there are, and megabytes.
+            caption: In LaTeX; by default it says what the numbers are.
+            label: What ``\\ref`` calls the table.
+        """
+        if self.is_sweep:
+            raise InputError(
+                "A sweep chooses a point and has no table for a paper: compare its best point with others."
+            )
+        return latex_table(self.summary, columns, caption, label)
 
     def plot(self) -> Figure:
         """A figure, outside pyplot: accuracy by round and by megabytes, mean over seeds with the range between them; of

@@ -148,7 +148,7 @@ def sweep(
 
 
 def _planned(label: str, config: Config, seed: int, folder: Path, given: Given) -> PlannedRun:
-    return PlannedRun(label, _called(config, given.method).model_copy(update={"seed": seed}), folder, given=given)
+    return PlannedRun(label, _called(config, given.method).model_copy(update={"seed": seed}), folder, label, given)
 
 
 def _called(config: Config, method: Method) -> Config:

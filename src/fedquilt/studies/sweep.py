@@ -49,6 +49,7 @@ class Point:
                 self.label,
                 self.config.model_copy(update={"seed": seed, "output": output}),
                 top / f"point{self.number:03d}-seed{seed}",
+                self.label,
                 given=self.given,
             )
             for seed in self.config.sweep.seeds

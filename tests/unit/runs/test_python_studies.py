@@ -207,7 +207,7 @@ def test_wrong_arguments_are_told_all_at_once() -> None:
 def test_methods_that_do_not_fit_the_data_are_told_before_anything_is_played(tmp_path: Path) -> None:
     few, wide = Net.of(MLP, features=64, classes=7), Net.of(MLP, features=30, classes=10)
     said = refused(lambda: compared(tmp_path / "c", {"few": FedAvg(few), "wide": FedAvg(wide), **PAIR}))
-    assert "'few' does not fit the data: The network has 7 outputs, and the data have 10 classes" in said
+    assert "'few' does not fit the data: The data have 10 classes, and of one row the model makes" in said
     assert "'wide' does not fit the data" in said
     assert not (tmp_path / "c").exists()
     bare = Federation.from_source("digits", clients=4, test=0.0)
@@ -258,6 +258,9 @@ def test_results_are_frames_and_pictures_and_text(tmp_path: Path) -> None:
     text = str(results)
     assert [line.split()[0] for line in text.splitlines()[4:6]] == ["FedAvg", "FedProx"]
     assert "4 of 4 runs finished" in text
+    latex = results.to_latex(columns=["accuracy", "megabytes"], caption="Digits", label="tab:digits")
+    assert "\\caption{Digits}" in latex
+    assert latex.count("\\textbf{FedProx}") == 1
     best = results.best()
     assert best["accuracy"] == max(row["accuracy"] for row in results.rows)
 
