@@ -146,7 +146,7 @@ class Results:
     def to_latex(
         self, columns: Sequence[str] | None = None, caption: str | None = None, label: str = "tab:comparison"
     ) -> str:
-        """The table of a comparison for a paper; it needs ``\\usepackage{booktabs}``. The best and all that cannot be told
+        """The table of a comparison for a paper, with ``\\usepackage{booktabs}``; the best and all that cannot be told
         apart from it are bold.
 
         Args:
