@@ -86,7 +86,10 @@ class Results:
         if found is None:
             states = "; ".join(f"{view.label}, seed {view.seed}: {view.state}" for view in self.runs[:3])
             raise InputError(f"No method of '{self.folder}' is finished and scored ({states}).")
-        return {**found, **read_json(self.folder / "summary.json")} if not self.is_sweep else found
+        if self.is_sweep:
+            return found
+        kept = read_json(self.folder / "summary.json")
+        return {**kept, **found, "clients": kept.get("clients", found["clients"])}
 
     @cached_property
     def rows(self) -> list[Row]:

@@ -35,6 +35,13 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedquilt.studies.compare._draw", lambda *_: None)
 
 
+@pytest.fixture
+def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are their pages written."""
+    monkeypatch.setattr("fedquilt.report.write_report", lambda *_: None)
+    monkeypatch.setattr("fedquilt.results.comparison_plots.draw", lambda *_: None)
+
+
 def compared(folder: Path | None = None, methods: Any = PAIR, data: Any = DATA, **options: Any) -> Results:
     return fedquilt.compare(
         methods, data, **{"rounds": 2, "seeds": [0, 1], "folder": folder, "engine": "local", **options}
@@ -51,6 +58,7 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
 # The same numbers
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_python_and_the_command_find_the_same_digests_and_numbers(tmp_path: Path) -> None:
     settings = ['compare.methods=["fedavg", {kind="fedprox", mu=0.5}, "local_only"]', "compare.seeds=[0,1]", "rounds=2"]
     config = load(small(tmp_path), settings)
@@ -65,6 +73,7 @@ def test_python_and_the_command_find_the_same_digests_and_numbers(tmp_path: Path
     same(Results.load(theirs["folder"]).rows, theirs["rows"])  # the command's own folder, read from Python
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_a_sweep_finds_what_the_command_finds(tmp_path: Path) -> None:
     config = load(small(tmp_path), ["rounds=2", "sweep.space.train.optimizer.lr=[0.01, 0.1]", "sweep.seeds=[0, 1]"])
     theirs = sweep_by_recipe(config)
@@ -102,6 +111,7 @@ def test_a_federation_may_depend_on_the_seed(tmp_path: Path) -> None:
 # Folders
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_a_folder_goes_on_and_takes_more_methods_seeds_and_rounds(tmp_path: Path) -> None:
     compared(tmp_path / "c", {"FedAvg": PAIR["FedAvg"]}, seeds=[0])
     kept = tmp_path / "c/FedAvg-seed0/result.json"
@@ -214,6 +224,7 @@ def test_methods_that_do_not_fit_the_data_are_told_before_anything_is_played(tmp
     assert "nobody has test samples" in refused(lambda: compared(data=bare))
 
 
+@pytest.mark.usefixtures("no_reports")
 def test_folders_of_others_are_refused(tmp_path: Path) -> None:
     compared(tmp_path / "c", seeds=[0])
     other = {"FedAvg": FedAvg(network(), epochs=2)}
