@@ -38,10 +38,10 @@ class Shown:
     Example:
         >>> print(Shown("Two", ("method", "accuracy"), (("FedAvg", "91.0"), ("Ditto", "95.5")), frozenset({1})))
         Two
-        method  accuracy
-        ────────────────
-        FedAvg      91.0
-        Ditto       95.5
+        method   accuracy
+        ─────────────────
+        FedAvg       91.0
+        Ditto        95.5
     """
 
     title: str
