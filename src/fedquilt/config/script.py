@@ -33,7 +33,7 @@ class Script(BaseModel):
     Args:
         kind: The hash of its method; '' where nothing is kept that has to be told from other runs.
         data: The fingerprint of its federation.
-        own: What only the script can make, each with the reason, in words.
+        own: What only the script can make, and why.
         method, federation, checks, attackers: Descriptions; empty where there is none, or only the script can make it.
         others: What else tells a run from another one.
     """
@@ -41,7 +41,7 @@ class Script(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: str = ""
     data: str = ""
-    own: list[str] = []
+    own: dict[str, str] = {}
     method: Row = {}
     federation: Row = {}
     checks: Row = {}
@@ -50,7 +50,12 @@ class Script(BaseModel):
 
     @classmethod
     def of(
-        cls, method: Method, federation: Divided, beside: Mapping[str, object], own: list[str], kept: bool = True
+        cls,
+        method: Method,
+        federation: Divided,
+        beside: Mapping[str, object],
+        own: Mapping[str, str],
+        kept: bool = True,
     ) -> Script:
         """What can be written down of these objects and those ``beside`` them; ``own`` is what never can. A run that is
         ``kept``, to go on later, must have a method that can be told from others."""
@@ -59,12 +64,12 @@ class Script(BaseModel):
         given = {name: value for name, value in beside.items() if value is not None}
         told = {name: _written(partial(describe, value)) for name, value in {"method": method, **given}.items()}
         told["federation"] = _written(partial(_origin, federation))
-        lacking = [f"its {name}: {why}" for name, why in told.items() if isinstance(why, str)]
+        lacking = {name: why for name, why in told.items() if isinstance(why, str)}
         known: Row = {name: what for name, what in told.items() if not isinstance(what, str)}
         return cls(
             kind=_kind(method) if kept else "",
             data=federation.fingerprint(),
-            own=[*lacking, *own],
+            own={**lacking, **own},
             others=[repr(value) for value in given.values()],
             **known,
         )
@@ -81,16 +86,21 @@ class Script(BaseModel):
         return found
 
     def made(self, name: str) -> Any:
-        """One of the objects, made again; None for one that there is not. Refused if something is the script's own."""
+        """One of the objects, made again; None for one that there is not. Refused if only the script can make it."""
         from fedquilt.core.describe import READING, build
 
-        if self.own:
-            raise InputError(
-                "A script began this run, and only that script can go on with it or use its models: "
-                f"{'; '.join(self.own)}. There, the same call with the same folder=... goes on where the run stopped."
-            )
+        self.refuse(name)
         description = getattr(self, name)
         return build(_read(description), (*ROOMS, *READING)) if description else None
+
+    def refuse(self, *names: str) -> None:
+        """Raise if one of these, or without names anything of the run, is the script's own."""
+        lacking = [f"its {name}: {why}" for name, why in self.own.items() if name in names or not names]
+        if lacking:
+            raise InputError(
+                f"A script began this run, and only that script has {'; '.join(lacking)}. There, the same call with "
+                "the same folder=... goes on where the run stopped, and its snapshots have the models."
+            )
 
 
 def _kind(method: Method) -> str:
@@ -128,10 +138,12 @@ def _written(described: Callable[[], Any]) -> Row | str:
 
     try:
         found = described()
+        plain = dict(_plain(found))
         check_names(found, (*ROOMS, *READING))
-        return dict(_plain(found))
+        return plain
     except InputError as error:
-        return str(error).removesuffix(".")
+        what, foreign, _ = str(error).partition(" is not among the trusted packages")
+        return f"{what} is not of this library" if foreign else what.removesuffix(".")
 
 
 def _plain(value: Any) -> JSON:

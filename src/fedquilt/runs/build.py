@@ -135,6 +135,8 @@ def run_of(
 
     What is ``given`` is not made from the settings; with it, a run needs no folder.
     """
+    if given is None and config.script is not None:
+        config.script.refuse()
     data = federation if federation is not None else federation_of(config)
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
     method = method_of(config, data) if given is None else given.method

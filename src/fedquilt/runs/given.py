@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from fedquilt.config.config import Config, parse
+from fedquilt.config.config import Config, Kinded, parse
 from fedquilt.config.links import Network
 from fedquilt.config.script import Script
 from fedquilt.core.exchange import Method
@@ -38,12 +38,20 @@ class Given:
 
     def told(self, config: Config, data: Divided) -> Config:
         """The settings, with these objects as far as they can be written down."""
-        own = [] if self.score is classify else ["its score: it is the script's own"]
-        own += ["its callbacks: they are the script's own"] if self.callbacks else []
+        own = {} if self.score is classify else {"score": "a function of its own"}
+        own |= {"callbacks": "objects of its own"} if self.callbacks else {}
         beside = {"checks": self.checks, "attackers": self.attackers}
         script = Script.of(self.method, data, beside, own, self.kept)
         method = config.method.model_copy(update={"kind": kind_of(self.method)})
-        return config.model_copy(update={"script": script, "method": method})
+        model = Kinded(kind=_model(self.method))
+        return config.model_copy(update={"script": script, "method": method, "model": model})
+
+
+def _model(method: Method) -> str:
+    """What the class of a method's network is called."""
+    build = getattr(getattr(method, "net", None), "build", None)
+    made = getattr(build, "func", build)  # of a partial function
+    return getattr(made, "__name__", type(made).__name__)
 
 
 def kind_of(method: Method) -> str:

@@ -148,10 +148,22 @@ def test_the_command_says_who_can_go_on_with_objects_of_ones_own(tmp_path: Path)
     assert command("report", tmp_path / "mine").code == 0
     said = command("resume", tmp_path / "mine")
     assert said.code == 2
-    assert "Own" in said.err
-    assert "its federation" in said.err
-    assert "its callbacks" in said.err
+    assert "its federation: it was not made from a file or a named data set alone" in said.err
     assert "the same call with the same folder=" in said.err
+    said = command("export-model", tmp_path / "mine", "--to", tmp_path / "model.safetensors")
+    assert said.code == 2
+    assert "test_python_studies:Own' is not of this library" in said.err
+
+
+def test_models_of_a_run_on_arrays_of_ones_own_leave_it(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(200, 64)), np.arange(200) % 10
+    data, place = Federation.from_arrays(x, y, clients=3), tmp_path / "mine"
+    for _ in fedquilt.run(PAIR["FedAvg"], data, rounds=1, folder=place, engine="local", callbacks=[Callback()]):
+        pass
+    assert command("export-model", place, "--to", tmp_path / "model.safetensors").code == 0
+    assert (tmp_path / "model.safetensors").stat().st_size > 1000
+    (place / "result.json").unlink()
+    assert "only that script has its federation" in command("resume", place).err
 
 
 class Own(MLP):
