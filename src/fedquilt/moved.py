@@ -38,7 +38,7 @@ runs > analysis: modes newcomers pretrain pretrain_card tails
 runs > config: codecs config data described links models options settings texts training
 runs > metrics: evaluation
 runs > results: clusters comparison_plots majority plots statistics tables traffic views
-runs > show: cluster_view datasets progress show
+runs > show: cluster_view datasets show
 runs > storage: federation_file files finished journal logs mending slots withheld
 runs > studies: compare listening player side_by_side
 runs.report > report: blocks gather page panels

@@ -410,6 +410,10 @@ class Federation:
 
     def fingerprint(self) -> str:
         """What data this is: sha256 over columns, rows, ids and ``prepare``; equal data give equal prints anywhere."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         return look.fingerprint(self)
 
     def prepared(self, prepare: PerColumn) -> Federation:
