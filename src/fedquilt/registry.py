@@ -597,6 +597,9 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "engine": ENGINES,
     "dataset": {},
     "metric": {},  # what the library itself has of these is in tables of their own
+    "loss": {},  # and of these it has none that have a name
+    "loop": {},
+    "callback": {},
 }
 
 
@@ -631,4 +634,6 @@ def lookup(table: str, name: str) -> RegistryEntry:
     known = entries(table)
     if name in known:
         return known[name]
+    if not known:
+        raise InputError(f"unknown {table} {name!r}; name one of your own, such as 'my.py:{name or 'name'}'")
     raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} (known: {', '.join(sorted(known))})")
