@@ -95,7 +95,7 @@ def parse(
     """Check settings; raises one error that lists every problem, after those already known. Files of one's own code are
     looked for in the folder first."""
     with looking_in(folder):
-        return _parsed(_with_code(_with_kinds(raw)), where, list(known))
+        return _parsed(with_code(_with_kinds(raw)), where, list(known))
 
 
 def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
@@ -120,13 +120,13 @@ _NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "source", "lo
 # the settings in which something is named, beside those of _KINDS, _SINGLE and _LISTS
 
 
-def _with_code(value: Any, name: str = "") -> Any:
+def with_code(value: Any, name: str = "") -> Any:
     """The settings, with the hash of its files in every reference to code of one's own; what cannot be found is told
     where it is looked up."""
     if isinstance(value, Mapping):
-        return {inner: _with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
+        return {inner: with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
     if isinstance(value, list):
-        return [_with_code(v, name) for v in value]
+        return [with_code(v, name) for v in value]
     if isinstance(value, str) and name in {*_NAMES, *(keys[-1] for keys in (*_KINDS, *_SINGLE, *_LISTS))}:
         with suppress(InputError):
             return pinned(value)
