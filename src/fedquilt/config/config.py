@@ -113,7 +113,7 @@ def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     return config
 
 
-_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "transforms", "trackers", "methods"}
+_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "transforms", "trackers", "methods", "source"}
 # beside those of _KINDS and _SINGLE, the settings in which something is named
 
 
