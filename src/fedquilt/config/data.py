@@ -91,7 +91,9 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
         return _shifted(data, _already_divided(data, classes))
     whole = given(data.source) if source is None and data.source and is_reference(data.source) else None
     if isinstance(whole, Federation):
-        _refuse_dividing(data, classes, f"{unpinned(str(data.source))} gives a federation,")
+        _refuse_dividing(
+            data, classes, f"{unpinned(str(data.source))} gives a federation, divided over clients already"
+        )
         return _shifted(data, whole)
     arrays = _arrays(data, source)
     _check_labels(data, arrays, classes)
@@ -140,7 +142,7 @@ def _shifted(data: Data, federation: Federation) -> Federation:
 
 def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
     """A PFLlib folder."""
-    _refuse_dividing(data, classes, f"{data.path} is divided over clients already, by PFLlib,")
+    _refuse_dividing(data, classes, f"{data.path} is divided over clients already, by PFLlib")
     return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
 
 
@@ -160,9 +162,9 @@ def _refuse_dividing(data: Data, classes: Sequence[int] | None, what: str) -> No
     other = [name for name in fixed if getattr(data, name)]
     if not data.by_user or other:
         wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
-        raise InputError(f"{what} so who has what is settled; {wrong}.")
+        raise InputError(f"{what}; {wrong}.")
     if classes is not None:
-        raise InputError(f"{what} so who has what is settled; use stream.each = false.")
+        raise InputError(f"{what}; use stream.each = false.")
 
 
 def for_pretraining(data: Data, valid: float) -> Federation:

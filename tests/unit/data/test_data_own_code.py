@@ -56,7 +56,7 @@ def test_a_recipe_names_a_function_that_gives_data(folder) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"source": "mine.py:hospitals"}, r"gives a federation, so .*by_user = true"),
+        ({"source": "mine.py:hospitals"}, r"gives a federation, divided .*by_user = true"),
         ({"source": "mine.py:hospitals", "by_user": True, "limit": 9}, r"data\.limit cannot be had there"),
         ({"source": "mine.py:broken"}, r"mine\.py:broken failed: ZeroDivisionError.*line 21"),
         ({"source": "mine.py:five"}, r"gave a int, but data\.source needs"),
