@@ -118,7 +118,7 @@ def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
 
 
 def join(
-    data: Annotated[str, typer.Option(help="A .npz, .csv, .parquet, a folder of images, or package.module:function.")],
+    data: Annotated[str, typer.Option(help="A .npz, .csv, .parquet, a folder of images, or file.py:function.")],
     superlink: Annotated[str | None, typer.Option(help="Where the server is.", metavar="HOST:PORT")] = None,
     label: Annotated[str | None, typer.Option(help="The label column of a table (label).")] = None,
     user: Annotated[str | None, typer.Option(help="The column whose values are the clients of this site.")] = None,
@@ -167,7 +167,7 @@ def join(
     place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
     own = is_function(data)
     given = {
-        "data": data if own else str(Path(data).absolute()),
+        "data": data if own and ".py:" not in data else str(Path(data).absolute()),
         "label": label,
         "user": user,
         "size": size,
