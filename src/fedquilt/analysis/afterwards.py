@@ -42,8 +42,7 @@ def config_in(folder: Path) -> Config:
     if not (folder / "config.toml").is_file():
         if folder.exists():
             raise InputError(f"'{folder}' is not the folder of a run: it has no config.toml.")
-        runs = (path.parent for path in folder.parent.glob("*/config.toml"))
-        meant = did_you_mean(str(folder), sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True))
+        meant = did_you_mean(str(folder), [str(path.parent) for path in folder.parent.glob("*/config.toml")])
         raise InputError(f"There is no folder '{folder}'{meant or '.'} 'fedquilt watch runs --once' lists runs.")
     return load(folder / "config.toml")
 
