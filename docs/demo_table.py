@@ -43,7 +43,7 @@ KEPT = (
 def main(folder: Path | None) -> None:
     """Play if there is nothing to take, then write."""
     from fedquilt.config.config import load
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.studies.compare import compare
 
     with tempfile.TemporaryDirectory() as place:

@@ -70,7 +70,7 @@ def serve(
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
     from fedquilt.deploy.serve import FederationServer
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.show import result_table
     from fedquilt.storage.finished import result_of
 

@@ -275,15 +275,15 @@ def dump(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-_IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``method.kind`` is what people call it
-    *("data", "stream", "model", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
-    *("compare", "sweep", "flower"),
+_IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``kind`` is what people call them
+    *("data", "stream", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
+    *("checks", "attack", "compare", "sweep", "flower"),
 )
 
 
 def _in_objects(raw: Mapping[str, JSON]) -> list[str]:
     """Settings that would say again, and perhaps otherwise, what the objects of a script say."""
-    odd = [f"method.{name}" for name in raw.get("method") or {} if name != "kind"]
+    odd = [f"{table}.{name}" for table in ("method", "model") for name in raw.get(table) or {} if name != "kind"]
     return [name for name in _IN_OBJECTS if _inner(raw, *name.split(".")) is not None] + odd
 
 

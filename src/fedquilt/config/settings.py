@@ -402,9 +402,7 @@ class Config(_Section):
     def identity(self) -> str:
         """A short hash of everything that can change the numbers, and of nothing else."""
         if self.script is not None:
-            checks = () if self.checks is None else (repr(self.checks),)
-            stop = self.stop
-            return self.script.identity(self.seed, repr(self.evaluate), stop.patience, stop.min_delta, *checks)
+            return self.script.identity(self.seed, repr(self.evaluate), self.stop.patience, self.stop.min_delta)
         asked = self.model_dump(mode="json", exclude=OTHERWISE)
         del asked["method"]["label"]  # it is called so, and is the same
         if isinstance(self.cohort.min_replies, float):

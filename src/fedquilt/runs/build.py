@@ -40,7 +40,8 @@ from fedquilt.storage.folder import RunFolder
 def method_of(config: Config, federation: Divided) -> Method:
     """The method, with its network for this federation's data."""
     if config.script is not None:
-        return config.script.made_method()
+        found: Method = config.script.made("method")
+        return found
     shape = row_shape(federation)
     net = net_called(config.model.kind, shape, federation.classes or 2, **config.model.options)
     train = config.train
@@ -134,20 +135,21 @@ def run_of(
 
     What is ``given`` is not made from the settings; with it, a run needs no folder.
     """
+    if given is None and config.script is not None:
+        config.script.refuse()
     data = federation if federation is not None else federation_of(config)
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
     method = method_of(config, data) if given is None else given.method
     tell_whole_numbers(method, data)
-    if not engine.keeps_states:
+    if not engine.keeps_states and given is None:
         check_fits(method, data, getattr(method, "batch_size", config.train.batch_size))
         check_codecs(method, data, Seed(config.seed))
     if fresh and folder is not None and folder.exists():
         RunFolder(folder).remove()
     if folder is not None:
-        config = config if given is None else given.told(config, data)
-        write_code(folder, config.model_dump())
-        told = f"# fedquilt run {folder.name}/config.toml\n{dump(from_anywhere(config))}"
-        write_atomic(folder / "config.toml", told.encode())
+        config = from_anywhere(config) if given is None else given.told(config, data)
+        write_code(folder, config.model_dump(exclude={"script"}))
+        write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
     return Run(
         method,
         data,
@@ -165,25 +167,13 @@ def run_of(
         stages=config.output.stages,
         min_replies=config.cohort.min_replies,
         max_growth=config.cohort.max_growth,
-        checks=None if config.checks is None else CohortChecks(**config.checks.model_dump()),
-        attackers=_attackers(config, engine, given),
+        checks=_checks(config) if given is None else given.checks,
+        attackers=_attackers(config, engine) if given is None else given.attackers,
         network=config.network,
         callbacks=(*trackers_of(config, folder), *(() if given is None else given.callbacks)),
         meter=meter if config.meters.energy else Meter(why=OFF),
         withhold_test=config.output.withhold_test,
     )
-
-
-def _attackers(config: Config, engine: Engine, given: Given | None) -> Attackers | None:
-    """Who lies, in a simulation."""
-    found = None if given is None else given.attackers
-    if config.attack is not None:
-        clients = config.attack.clients
-        attack = made("attack", config.attack, "attack")
-        found = Attackers(attack, clients if isinstance(clients, float) else tuple(clients))
-    if found is not None and engine.keeps_states:
-        raise InputError("attack: real clients are not made to lie. Leave the section out, or simulate.")
-    return found
 
 
 def from_anywhere(config: Config) -> Config:
@@ -192,6 +182,26 @@ def from_anywhere(config: Config) -> Config:
         place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
         config = config.model_copy(update={"data": place})
     return config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
+
+
+def _checks(config: Config) -> CohortChecks | None:
+    if config.script is not None:
+        found: CohortChecks | None = config.script.made("checks")
+        return found
+    return None if config.checks is None else CohortChecks(**config.checks.model_dump())
+
+
+def _attackers(config: Config, engine: Engine) -> Attackers | None:
+    """Who lies, in a simulation."""
+    if config.script is not None:
+        found: Attackers | None = config.script.made("attackers")
+        return found
+    if config.attack is None:
+        return None
+    if engine.keeps_states:
+        raise InputError("attack: real clients are not made to lie. Leave the section out, or simulate.")
+    clients = config.attack.clients
+    return Attackers(made("attack", config.attack, "attack"), clients if isinstance(clients, float) else tuple(clients))
 
 
 def trackers_of(config: Config, folder: Path | None) -> tuple[Trackers, ...]:

@@ -16,7 +16,7 @@ from fedquilt.metrics.energy import in_words
 from fedquilt.metrics.table import PRIMARY, ROWS_HALF, Metric, metric, metrics
 from fedquilt.results.clusters import clusters_in
 from fedquilt.results.statistics.targets import MEGABYTE
-from fedquilt.show.progress import span
+from fedquilt.runs.progress import span
 from fedquilt.storage.finished import in_messages, modes_line, validated
 from fedquilt.storage.mending import missing_of
 from fedquilt.storage.mending import told as lost_in_words
