@@ -10,7 +10,7 @@ from fedquilt.config.config import Config, Kinded
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
-from fedquilt.errors import ConfigError, InputError, RoundError
+from fedquilt.errors import ConfigError, RoundError
 from fedquilt.results.statistics.spread import client_means
 from fedquilt.results.tables import FRAME, as_csv, by_label, scored, summary_of
 from fedquilt.results.views import CELLS, RunView
@@ -18,6 +18,7 @@ from fedquilt.runs.build import federation_of, method_of
 from fedquilt.storage.federation_file import constants, write_federation
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.studies.player import Audience, PlannedRun, Player
+from fedquilt.studies.probed import probed, unlabelled
 
 
 def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
@@ -53,9 +54,9 @@ def compare(config: Config, audience: Audience | None = None) -> Row:
     """Run every cell that is not finished yet, then make the table and the picture."""
     top, todo = cells(config)
     federation = federation_of(config)
-    _check_tests(config, federation, todo)
-    for cell in todo:
-        check(cell.config, federation)
+    without_labels = unlabelled(todo, federation)
+    if not without_labels:
+        _check_tests(config, federation, todo)
     begin(config, top, todo)
     write_federation(top, federation)
     with Player(config, federation, audience) as player:
@@ -64,6 +65,8 @@ def compare(config: Config, audience: Audience | None = None) -> Row:
     done = [cell for cell in todo if cell.label not in trouble]
     if not done:
         raise RoundError(player.all_failed("method"))
+    if without_labels:
+        return probed(config, top, done, len(federation.ids), player.failed)
     return conclude(config, top, done, federation, player.failed)
 
 
@@ -92,15 +95,6 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
                     f"{cell.label} has none: what its clients use is their own; leave it out, or give them test samples"
                 ]
             )
-
-
-def check(config: Config, federation: Federation | Stream) -> None:
-    """Refuse what cannot work, or cannot be compared, before the first run."""
-    if getattr(method_of(config, federation), "reconstructs", False):
-        raise InputError(
-            f"{config.method.kind} does not classify, so it has no accuracy to compare. Run it by itself and look at "
-            "'fedquilt continual RUN'."
-        )
 
 
 def begin(config: Config, top: Path, todo: Sequence[PlannedRun]) -> None:

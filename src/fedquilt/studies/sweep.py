@@ -12,12 +12,13 @@ from fedquilt.config.config import Config, dump, parse
 from fedquilt.config.settings import OTHERWISE
 from fedquilt.config.space import Range
 from fedquilt.core.plain import JSON, Row
+from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.results.ranking import FILE, ranking
-from fedquilt.runs.build import federation_of
+from fedquilt.runs.build import federation_of, method_of
 from fedquilt.storage.federation_file import write_federation
 from fedquilt.storage.files import to_json, write_atomic
-from fedquilt.studies.compare import begin, check
+from fedquilt.studies.compare import begin
 from fedquilt.studies.player import Audience, PlannedRun, Player
 from fedquilt.studies.points import Asker, Values, asker
 
@@ -85,7 +86,7 @@ def sweep(config: Config, audience: Audience | None = None) -> Row:
     _check(config)
     search, top, federation = asker(config.sweep), folder_of(config), federation_of(config)
     for one in _corners(config):
-        check(one, federation)
+        _check_scores(one, federation)
     points: list[Point] = []
     done: list[tuple[Values, float | None]] = []
     known: dict[str, Point] = {}
@@ -117,6 +118,15 @@ def _asked(search: Asker, done: Sequence[tuple[Values, float | None]]) -> list[V
             break
         found.append(values)
     return found
+
+
+def _check_scores(config: Config, federation: Federation | Stream) -> None:
+    """Refuse what cannot work, or has no score to choose by, before the first run."""
+    if getattr(method_of(config, federation), "reconstructs", False):
+        raise InputError(
+            f"{config.method.kind} does not classify, so it has no accuracy to choose by. Run it by itself and look at "
+            "'fedquilt continual RUN', or compare settings with 'fedquilt compare'."
+        )
 
 
 def _check(config: Config) -> None:
