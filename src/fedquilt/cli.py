@@ -12,6 +12,7 @@ import typer
 
 from fedquilt import __version__
 from fedquilt.commands import catalogues, federations, looking, models, running
+from fedquilt.commands.demo import demo
 from fedquilt.commands.options import STOPPED
 from fedquilt.errors import FedquiltError
 
@@ -26,7 +27,7 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Runs": (running.run, running.resume, running.compare, running.sweep, running.newcomers),
+    "Runs": (demo, running.run, running.resume, running.compare, running.sweep, running.newcomers),
     "Looking": (
         looking.watch,
         looking.report,
