@@ -58,7 +58,7 @@ def newcomers_of(config: Config, folder: Path, part: Divided, new: Divided, epoc
 
 def _kept(path: Path) -> Row:
     try:
-        found: Row = json.loads(path.read_text())
+        found: Row = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found

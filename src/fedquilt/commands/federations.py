@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,6 +74,7 @@ def serve(
     from fedquilt.show.show import result_table
     from fedquilt.storage.finished import result_of
 
+    _here()
     _keys_or_plain(key_folder, insecure)
     config = load(recipe, [*with_energy(overrides, energy), *([] if nodes is None else [f"flower.nodes={nodes}"])])
     folder = (Path(config.output.folder) / config.folder_name).absolute()
@@ -97,6 +99,12 @@ def serve(
         typer.echo(json.dumps({"folder": str(folder), **result}))
     else:
         result_table(folder, result)
+
+
+def _here() -> None:
+    """Refuse a system whose processes cannot be started and ended as those of a federation are."""
+    if not hasattr(signal, "SIGKILL"):
+        raise InputError("A federation of several machines needs Linux or macOS here. On Windows, work in WSL.")
 
 
 def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
@@ -146,6 +154,7 @@ def join(
 
     Example: [bold]fedquilt join --superlink server:8000 --ca ca.crt --key oslo --data oslo.npz --name oslo[/bold]
     """
+    _here()
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.join import Membership
     from fedquilt.deploy.site import is_function, settings_of

@@ -97,13 +97,23 @@ def run(
     _run(config, Path(config.output.folder) / config.folder_name, as_json, fresh)
 
 
-def resume(folder: Folder, energy: Energy = None, as_json: AsJson = False) -> None:
+def resume(
+    folder: Folder,
+    energy: Energy = None,
+    as_json: AsJson = False,
+    saved_code: Annotated[
+        bool, typer.Option(help="Go on with the code of your own that was saved with the run, whatever it is now.")
+    ] = False,
+) -> None:
     """Go on with a run that was interrupted; the result is the same to the last bit.
 
     Example: [bold]fedquilt resume runs/quick-1a2b3c4d[/bold]
     """
     from fedquilt.analysis.afterwards import config_in
+    from fedquilt.storage.code import refuse_changed
 
+    if not saved_code:
+        refuse_changed(folder)
     config = config_in(folder)
     if energy is not None:
         config = config.model_copy(update={"meters": config.meters.model_copy(update={"energy": energy})})
@@ -174,7 +184,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     from fedquilt.studies.listening import play_to
 
     federation, new = federations_of(config)
-    found, notes = None if fresh else result_for(folder, federation), list[str]()
+    found, notes = None if fresh else result_for(folder, federation, config.rounds), list[str]()
     played = found is None
     if found is None:
         engine = engine_of(config)

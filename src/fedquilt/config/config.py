@@ -6,43 +6,43 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from fedquilt.config.options import check_options as check_options
 from fedquilt.config.options import explain_all
+from fedquilt.config.recipes import find
 from fedquilt.config.settings import Config as Config
 from fedquilt.config.settings import Data as Data
 from fedquilt.config.settings import EvaluationSettings as EvaluationSettings
 from fedquilt.config.settings import Kinded as Kinded
+from fedquilt.config.settings import MethodChoice as MethodChoice
 from fedquilt.config.settings import Snapshots as Snapshots
 from fedquilt.config.settings import Stop as Stop
 from fedquilt.config.settings import named
 from fedquilt.config.training import defaults_of
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import ConfigError, InputError, did_you_mean
+from fedquilt.own_code import looking_in, pinned
+from fedquilt.registry import lookup
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file, apply ``key=value`` overrides, and check everything."""
-    file = Path(path)
+    """Read a TOML file, or a recipe of the package by its name, apply ``key=value`` overrides, and check everything."""
+    file, where = find(path), str(path)
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(
-            f"There is no file '{file}'. Give the path of a recipe, for example recipes/demo.toml."
-        ) from error
-    except IsADirectoryError as error:
-        raise InputError(f"'{file}' is a folder; give the path of a .toml file.") from error
     except OSError as error:
-        raise InputError(f"'{file}' cannot be read: {error.strerror}.") from error
+        raise InputError(f"'{where}' cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits, ...
-        raise ConfigError([f"not valid TOML: {error}"], str(file)) from error
+        raise ConfigError([f"not valid TOML: {error}"], where) from error
     if _depth(raw) > _DEEPEST:
-        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], str(file))
+        raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], where)
     settings, problems = apply(raw, overrides)
-    return parse(settings, str(file), problems)
+    return parse(settings, where, problems, file.parent)
 
 
 _DEEPEST = 20
@@ -84,17 +84,26 @@ def _value(text: str) -> JSON:
         return text
 
 
-def parse(raw: Mapping[str, JSON], where: str = "configuration", known: Sequence[str] = ()) -> Config:
-    """Check settings; raises one error that lists every problem, after those already known."""
-    problems = list(known)
-    raw = _with_kinds(raw)
+def parse(
+    raw: Mapping[str, JSON], where: str = "configuration", known: Sequence[str] = (), folder: Path | None = None
+) -> Config:
+    """Check settings; raises one error that lists every problem, after those already known. Files of one's own code are
+    looked for in the folder first."""
+    with looking_in(folder):
+        return _parsed(_with_code(_with_kinds(raw)), where, list(known))
+
+
+def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
         problems += explain_all(error.errors())
         config = None
-    problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
-    if config is not None and not problems:
+    if raw.get("script") is None:
+        problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
+    else:
+        problems += [f"{name}: a script gave the objects of this run; change it there" for name in _in_objects(raw)]
+    if config is not None and config.script is None and not problems:
         try:
             defaults_of(config.method.kind)
         except InputError as error:
@@ -102,6 +111,23 @@ def parse(raw: Mapping[str, JSON], where: str = "configuration", known: Sequence
     if problems or config is None:
         raise ConfigError(problems, where)
     return config
+
+
+_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "transforms", "trackers", "methods"}
+# beside those of _KINDS and _SINGLE, the settings in which something is named
+
+
+def _with_code(value: Any, name: str = "") -> Any:
+    """The settings, with the hash of its files in every reference to code of one's own; what cannot be found is told
+    where it is looked up."""
+    if isinstance(value, Mapping):
+        return {inner: _with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
+    if isinstance(value, list):
+        return [_with_code(v, name) for v in value]
+    if isinstance(value, str) and name in {*_NAMES, *(keys[-1] for keys in (*_KINDS, *_SINGLE))}:
+        with suppress(InputError):
+            return pinned(value)
+    return value
 
 
 _KINDS = {
@@ -160,9 +186,15 @@ _SINGLE = (
     ("shift", "data", "shift"),
     ("stream", "stream"),
     ("shift", "stream", "shift"),
+    ("attack", "attack"),
 )
 _LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
-_APART = {"stream": ("shift",), "codec": ("field", "chain", "error_feedback", "exchange")}  # settings of their own
+_APART = {  # settings of their own
+    "method": ("label",),
+    "stream": ("shift",),
+    "codec": ("field", "chain", "error_feedback", "exchange"),
+    "attack": ("clients",),
+}
 
 
 def _codecs(section: str, asked: JSON) -> list[tuple[str, str, JSON]]:
@@ -194,13 +226,16 @@ def _check_model(asked: JSON) -> list[str]:
     given = named(asked)
     if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
         return []
-    from fedquilt.models.registry import find
+    from fedquilt.models.registry import COMMON, ModelEntry, find
 
     kind = given["kind"]
     try:
-        takes = find(kind).known
+        takes, entry = find(kind).known, lookup("model", kind)
     except InputError as error:
         return [f"model.kind: {error}"]
+    if entry.own and not isinstance(entry.load(), ModelEntry):
+        options = {k: v for k, v in given.items() if k not in ("kind", *COMMON)}
+        return check_options("model", kind, options, "model")[1]
     odd = [name for name in given if name != "kind" and name not in takes]
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
 
@@ -213,10 +248,27 @@ def _inner(raw: Mapping[str, JSON], *keys: str) -> JSON:
 
 
 def dump(config: Config) -> str:
-    """The resolved settings as TOML."""
+    """The resolved settings as TOML; of a run that a script began, those that its objects leave."""
     lines: list[str] = []
-    _write_table(config.model_dump(mode="json", exclude_none=True), "", lines)
+    told = config.model_dump(mode="json", exclude_none=True)
+    if config.script is not None:
+        for name in _IN_OBJECTS:
+            section, _, leaf = name.partition(".")
+            (told[section] if leaf else told).pop(leaf or section, None)
+    _write_table(told, "", lines)
     return "\n".join(lines) + "\n"
+
+
+_IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``method.kind`` is what people call it
+    *("data", "stream", "model", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
+    *("compare", "sweep", "flower"),
+)
+
+
+def _in_objects(raw: Mapping[str, JSON]) -> list[str]:
+    """Settings that would say again, and perhaps otherwise, what the objects of a script say."""
+    odd = [f"method.{name}" for name in raw.get("method") or {} if name != "kind"]
+    return [name for name in _IN_OBJECTS if _inner(raw, *name.split(".")) is not None] + odd
 
 
 def _write_table(table: Mapping[str, JSON], path: str, lines: list[str]) -> None:

@@ -31,7 +31,7 @@ from fedquilt.data import (
     with_local_tests,
     without_labels,
 )
-from fedquilt.data.checks import pair_columns
+from fedquilt.data.pairs import pair_columns
 from fedquilt.data.tabular import fit, scope_of
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.registry import lookup
@@ -67,6 +67,8 @@ def federation_of(config: Config) -> Federation | Stream:
 
 def federations_of(config: Config) -> tuple[Federation | Stream, Federation | Stream | None]:
     """The clients that take part, and the newcomers that never do (None without any)."""
+    if config.script is not None:
+        return config.script.made_federation(), None
     data = config.data
     if config.stream is not None and data.common_valid:
         raise InputError("data.common_valid: a stream has no validation samples at the server; leave it out.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from pydantic_core import ErrorDetails
 from fedquilt.config.settings import Config
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError, did_you_mean
+from fedquilt.own_code import unpinned
 from fedquilt.registry import RegistryEntry, lookup
 
 
@@ -35,6 +37,8 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     given = {name: getattr(made, name) for name in made.model_fields_set}
     if table == "method":
         return _with_aggregator(given, path)
+    if table == "model":  # which is made when the shape of the data is known
+        return given, []
     try:
         lookup(table, kind).load()(**given)  # pieces check their own ranges when they are made
     except (InputError, ValueError, TypeError) as error:
@@ -55,7 +59,7 @@ def _wrong(error: ErrorDetails, kind: str, takes: type[BaseModel], path: str) ->
     if error["type"] != "extra_forbidden":
         return f"{path}.{explain(error)}"
     leaf = str(error["loc"][0]) if error["loc"] else ""
-    return f"{path}.{leaf}: unknown key for {kind!r}{_meant(leaf, takes.model_fields)}"
+    return f"{path}.{leaf}: unknown key for {unpinned(kind)!r}{_meant(leaf, takes.model_fields)}"
 
 
 def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
@@ -70,8 +74,16 @@ def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
         return None, [f"{path}: {error}"]
     if entry.ready:
         return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
+    inner: Row = {}
+    if "then" in options and "then" in inspect.signature(entry.load()).parameters:
+        then, problems = _aggregator(options.pop("then"), f"{path}.then")
+        inner = {"then": then}
+        if not problems and not hasattr(then, "merge"):
+            problems = [f"{path}.then: only robust aggregators go behind {kind!r}, such as 'coordinate_median'"]
+        if problems:
+            return None, problems
     made, problems = check_options("aggregate", kind, options, path)
-    return (None, problems) if problems else (entry.load()(**made), [])
+    return (None, problems) if problems else (entry.load()(**made, **inner), [])
 
 
 def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:
@@ -79,36 +91,61 @@ def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:
     return _schema(table, kind).model_fields
 
 
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float, str, list, tuple, dict)
 
 
 def _schema(table: str, kind: str) -> type[BaseModel]:
     """A model of the plain options that a choice takes, from its signature."""
     entry = lookup(table, kind)
-    return _schema_of(table, entry, entry.load())
+    maker = entry.load()
+    if not callable(maker):
+        raise InputError(f"{kind!r} is a {type(maker).__name__}; a {table} is made by a class or a function.")
+    return _schema_of(table, entry, maker)
 
 
 @cache
 def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
-    hints = typing.get_type_hints(maker, include_extras=True)  # of a class: its fields, each in its own module's words
+    hints = _hints(maker)
     taken: dict[str, Any] = {}
     parameters = inspect.signature(maker).parameters
     for name, parameter in parameters.items():
         kind_of = _named(hints.get(name, parameter.annotation))
-        if (table == "method" and name in COMMON) or not _is_plain(kind_of):
+        if (kind_of is inspect.Parameter.empty or isinstance(kind_of, str)) and parameter.kind not in _MANY:
+            kind_of = object if name in _OBJECTS else Any  # somebody's own, without types
+        if name in GIVEN.get(table, ()) or not (kind_of is Any or _is_plain(kind_of)):
             continue
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         taken[name] = (kind_of, default)
     shared = taken.pop("shared_start", None)
-    if table == "method" and "aggregate" not in entry.fixed:
+    many = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if table == "method" and "aggregate" not in entry.fixed and _hands_down(entry, parameters):
         taken["aggregate"] = (str | dict[str, Any], "mean")
-    if table == "method" and (shared or any(p.kind is p.VAR_KEYWORD for p in parameters.values())):
+    if table == "method" and (shared or many):
         taken["shared_start"] = (bool, False)  # FedAvg's, or what a function hands down to it
     settings = ConfigDict(extra="forbid", allow_inf_nan=False)
     return create_model(f"{entry.name} options", __config__=settings, **taken)
 
 
 COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
+GIVEN = {"method": COMMON, "model": ("shape", "features", "channels", "size", "length", "classes")}
+# arguments that come from elsewhere than the options of a choice
+_OBJECTS = ("objective", "base", "client_update")  # those of methods
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _hints(maker: Any) -> dict[str, Any]:
+    """The types of what it takes; of a dataclass its fields, each in its own module's words."""
+    plain = isinstance(maker, type) and not dataclasses.is_dataclass(maker)
+    try:
+        return typing.get_type_hints(maker.__init__ if plain else maker, include_extras=True)
+    except NameError:  # types that are imported for checkers only
+        return {}
+
+
+def _hands_down(entry: RegistryEntry, parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a method takes FedAvg's aggregator: all of the library's and of packages do, or say that they do not."""
+    many = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return not entry.own or many or bool(parameters.keys() & {"aggregate", "base"})
 
 
 def _named(hint: object) -> Any:

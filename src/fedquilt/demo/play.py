@@ -55,14 +55,7 @@ def scenes(names: Sequence[str]) -> list[Scene]:
 
 def config_of(scene: Scene, folder: Path, overrides: Sequence[str] = ()) -> Config:
     """The settings of a scene; its runs go below ``folder``."""
-    return load(_file(scene), [f"output.folder={folder}", *overrides])
-
-
-def _file(scene: Scene) -> Path:
-    """Its recipe: inside the package when it is installed, at the top of a checkout."""
-    inside = Path(__file__).parents[1] / "recipes"
-    top = inside if inside.is_dir() else Path(__file__).parents[3] / "recipes"
-    return top / f"{scene.recipe}.toml"
+    return load(scene.recipe, [f"output.folder={folder}", *overrides])
 
 
 def play(scene: Scene, config: Config, audience: Callable[[int, int], Audience] | None = None) -> Shown:

@@ -25,19 +25,6 @@ from fedquilt.results.views import RunView, read_json, views_in
 from fedquilt.storage.federation_file import FILE
 from fedquilt.storage.slots import client_id
 
-NAMES = {
-    "fedavg": "FedAvg",
-    "local_only": "training alone",
-    "hcfl": "HCFL",
-    "ifca": "IFCA",
-    "fedper": "FedPer",
-    "hgls": "HGLS",
-    "fedloge": "FedLoGe",
-    "localize_stitch": "Localize-and-Stitch",
-    "fedmae": "FedAvg",
-    "mae_alone": "training alone",
-    "podfcssv": "PODFCSSV",
-}
 BASELINES = ("FedAvg", "training alone")
 
 
@@ -56,12 +43,12 @@ class Played:
     def runs(self) -> dict[str, list[RunView]]:
         """The finished runs of each method."""
         finished = [view for view in views_in(self.folder) if view.result]
-        return {NAMES.get(group[0].kind, label): group for label, group in by_label(finished).items()}
+        return {group[0].display: group for group in by_label(finished).values()}
 
     @cached_property
     def rows(self) -> dict[str, Row]:
         """The lines of its table."""
-        return {NAMES.get(row["kind"], row["method"]): row for row in self.summary["rows"]}
+        return {row["display"]: row for row in self.summary["rows"]}
 
     @cached_property
     def scores(self) -> dict[str, Accuracies]:

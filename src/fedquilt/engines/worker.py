@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from fedquilt import own_code
 from fedquilt.core.describe import build, describe, find
 from fedquilt.core.exchange import Method
 from fedquilt.core.seed import Seed
@@ -45,21 +46,24 @@ class Begin:
     main: str | None
     path: list[str]
     device: str | None
+    code: list[list[Any]]  # of the user's own that all this names
 
 
 def begin_of(method: Method, source: Any, seed: Seed, score: Score | None, index: object) -> Begin:
     """What processes are told that build a run of importable things; ``index`` says where the data are."""
+    method_, prepare, score_ = describe(method), describe(source.prepare, "prepare"), describe(score, "score")
     return Begin(
-        method=describe(method),
+        method=method_,
         source=f"{type(source).__module__}:{type(source).__qualname__}",
-        prepare=describe(source.prepare, "prepare"),
+        prepare=prepare,
         layout=source.layout(),
         index=index,
-        score=describe(score, "score"),
+        score=score_,
         seed=seed.value,
         main=None,
         path=[],
         device=None,
+        code=own_code.packed(own_code.used(method_, prepare, score_)),
     )
 
 
@@ -166,6 +170,7 @@ def _begin(message: Begin, descriptor: int) -> ClientSide:
     sys.path[:] = [p for p in message.path if p not in sys.path] + sys.path
     if message.main is not None and getattr(sys.modules["__main__"], "__file__", None) != message.main:
         _adopt_main(message.main)
+    own_code.unpacked(message.code)
     tensors = mapped(descriptor, message.index)
     source = find(message.source).from_shared(tensors, message.layout, build(message.prepare))
     device = None if message.device is None else torch.device(message.device)
@@ -193,7 +198,7 @@ def answer(side: ClientSide, job: WorkerJob, down: bytes | None, whole: bytes | 
             return JobFailed(job.number, error.stage, error.reason, traceback.format_exc(), False, client)
         except Exception as error:
             told, client = isinstance(error, FedquiltError), getattr(part, "client", None)
-            text = str(error) if told else f"{type(error).__name__}: {error}"
+            text = str(error) if told else own_code.told(error)
             return JobFailed(job.number, "evaluation", text, traceback.format_exc(), told, client)
     return Done(job.number, tuple(results) if isinstance(what, Several) else results[0], time.perf_counter() - began)
 

@@ -29,6 +29,7 @@ from fedquilt.models.vit import ViT, ViTCehgls
 from fedquilt.models.weights.files import fingerprint
 from fedquilt.models.weights.start import with_weights
 from fedquilt.moved import moved
+from fedquilt.own_code import own_errors, place, short
 from fedquilt.registry import entries, lookup
 
 Shape = tuple[int, ...]
@@ -51,6 +52,7 @@ class ModelEntry:
         needs: Options that must be given; such a model has no size of its own.
         composed: Makes the builder of the arguments and options, where ``build`` alone does not; without classes.
         described: What else describes options, by its arguments and docstring.
+        asks: Whether it takes ``classes``; a network of the user's own may have it of its own.
     """
 
     build: Callable[..., nn.Module]
@@ -63,6 +65,7 @@ class ModelEntry:
     needs: tuple[str, ...] = ()
     composed: Callable[..., partial[nn.Module]] | None = None
     described: tuple[Callable[..., Any], ...] = ()
+    asks: tuple[str, ...] = ("classes",)
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -215,19 +218,26 @@ def make(
     if entry.composed is not None:
         builder = entry.composed(**sizes, **given)
     else:
-        builder = partial(entry.build, **sizes, classes=classes, **given)
+        builder = partial(entry.build, **sizes, **({"classes": classes} if "classes" in entry.asks else {}), **given)
     if weights is not None:
         builder = with_weights(builder, weights)
+    with own_errors(f"The model {short(name)}, made with {_told(options)},"):
+        _try(name, builder, options)  # a wrong value speaks up here, not in the middle of a run
+    return builder
+
+
+def _try(name: str, builder: Callable[[], nn.Module], options: Mapping[str, Any]) -> None:
     try:
-        bare(builder)  # a wrong value speaks up here, not in the middle of a run
+        made: object = bare(builder)
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        if isinstance(error, FedquiltError):
+        if isinstance(error, FedquiltError) or place(error):
             raise
         told = next(iter(str(error).splitlines()), "")[:300]
         raise InputError(
             f"The model {name} cannot be made with {_told(options)}: {told} Give it other numbers."
         ) from error
-    return builder
+    if not isinstance(made, nn.Module):
+        raise InputError(f"{name} gave a {type(made).__name__}, which is no torch.nn.Module.")
 
 
 def _check_options(name: str, entry: ModelEntry, options: Mapping[str, object]) -> None:
@@ -274,10 +284,31 @@ def find(name: str) -> ModelEntry:
 def _entry(found: Any) -> ModelEntry:
     if isinstance(found, ModelEntry):
         return found
-    taken = inspect.signature(found).parameters
-    options = tuple(n for n in taken if n not in ("shape", "classes"))
+    if not callable(found):
+        raise InputError(f"A model is made by a class or a function, got a {type(found).__name__}: {found!r:.60}.")
+    bare_module = getattr(found, "__init__", None) is nn.Module.__init__  # takes anything, and refuses it
+    parameters = {} if bare_module else inspect.signature(found).parameters
+    taken = {n: p for n, p in parameters.items() if p.kind not in _MANY}
+    options = tuple(n for n in taken if n not in (*_OF_SHAPE, "classes"))
     needs = tuple(n for n in options if taken[n].default is inspect.Parameter.empty)
-    return ModelEntry(found, "what it says", _any_shape, _whole, options, needs=needs)
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    given = {*taken, "shape", "classes"} if anything else set(taken)
+    asked = tuple(n for n in (*_OF_SHAPE, "classes") if n in given)
+    return ModelEntry(found, "what it says", _any_shape, partial(_asked, asked), options, needs=needs, asks=asked)
+
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_OF_SHAPE: dict[str, Callable[[Shape], Any]] = {  # what a network may ask for, by the names of its arguments
+    "shape": tuple,
+    "features": math.prod,
+    "channels": lambda shape: shape[0],
+    "size": lambda shape: shape[-1],
+    "length": lambda shape: shape[-1],
+}
+
+
+def _asked(names: Sequence[str], shape: Shape) -> dict[str, Any]:
+    return {n: _OF_SHAPE[n](shape) for n in names if n in _OF_SHAPE}
 
 
 def entry_arguments(name: str, entry: ModelEntry, shape: Sequence[int]) -> dict[str, Any]:
@@ -321,9 +352,13 @@ def _counts(name: str) -> ModelSize:
 
 
 def bare(builder: Callable[[], nn.Module]) -> nn.Module:
-    """The module without memory for its tensors, and without drawing random numbers."""
-    with torch.device("meta"):
-        return builder()
+    """The module without memory for its tensors, and without drawing random numbers, where its code can do that."""
+    try:
+        with torch.device("meta"):
+            return builder()
+    except (NotImplementedError, RuntimeError):  # it looks at values
+        with torch.random.fork_rng(devices=()):
+            return builder()
 
 
 def _pinned(options: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Site, Source, Table
 from fedquilt.core.train import ClientResult, InTurn, Job, Train, Trained
 from fedquilt.errors import ExchangeError, FedquiltError, FrameError, StageError
+from fedquilt.own_code import told
 from fedquilt.records.record import Frame, equal, pack, pack_into, record, same, tensors_in, unpack
 from fedquilt.rounds.beside import Beside
 
@@ -283,7 +284,7 @@ class ClientSide:
         except FedquiltError:
             raise
         except Exception as error:
-            name, reason = type(self.method).__name__, f"{type(error).__name__}: {error}"
+            name, reason = type(self.method).__name__, told(error)
             raise ExchangeError(name, "evaluation", "personal_model", evaluation.client, -1, reason) from error
         self._last = None if selected or self._rowless(evaluation.client) else (evaluation.down, slot, model)
         return model
@@ -321,7 +322,7 @@ class ClientSide:
 
     def _failed(self, task: Task, stage: str, error: BaseException) -> ExchangeError:
         name = type(self.method).__name__
-        return ExchangeError(name, task.exchange, stage, task.client, task.round, f"{type(error).__name__}: {error}")
+        return ExchangeError(name, task.exchange, stage, task.client, task.round, told(error))
 
 
 def _given(frame: bytes | None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,20 +11,27 @@ from fedquilt.config.config import Config, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
 from fedquilt.config.data import made
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
-from fedquilt.core.net import Net
+from fedquilt.core.net import Net, logits_of
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided
 from fedquilt.core.train import constant
 from fedquilt.errors import ConfigError, InputError
+from fedquilt.methods.fedavg import FedAvg
+from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
+from fedquilt.own_code import own_errors, short
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import lookup
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.energy import OFF
+from fedquilt.runs.engines import make_engine
+from fedquilt.runs.given import Given
+from fedquilt.runs.play import Run
 from fedquilt.runs.preparation import agreed, tell_whole_numbers
-from fedquilt.runs.runner import Run, make_engine
 from fedquilt.runs.trackers import RunInfo, Trackers
+from fedquilt.storage.code import write_code
 from fedquilt.storage.files import write_atomic
 from fedquilt.storage.finished import result_of
 from fedquilt.storage.folder import RunFolder
@@ -31,6 +39,8 @@ from fedquilt.storage.folder import RunFolder
 
 def method_of(config: Config, federation: Divided) -> Method:
     """The method, with its network for this federation's data."""
+    if config.script is not None:
+        return config.script.made_method()
     shape = row_shape(federation)
     net = net_called(config.model.kind, shape, federation.classes or 2, **config.model.options)
     train = config.train
@@ -41,24 +51,53 @@ def method_of(config: Config, federation: Divided) -> Method:
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)
-    method: Method = lookup("method", config.method.kind).load()(
-        objective=net,
-        optimizer=made("optimizer", train.optimizer, "train.optimizer"),
-        schedule=constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
-        epochs=train.epochs,
-        steps=train.steps,
-        batch_size=train.batch_size,
-        clip=train.clip,
-        cohort=_cohort(config),
+    settings = {
+        "objective": net,
+        "optimizer": made("optimizer", train.optimizer, "train.optimizer"),
+        "schedule": constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
+        "epochs": train.epochs,
+        "steps": train.steps,
+        "batch_size": train.batch_size,
+        "clip": train.clip,
+        "cohort": _cohort(config),
         **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
-        **given,
-    )
+    }
+    method = _made(config, settings, given)
     if federation.classes is None and not getattr(method, "reconstructs", False):
         raise InputError(
             f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
             "learns without: podfcssv, fedmae, mae_alone, mae_pooled."
         )
     return with_codecs(method, config)
+
+
+def _made(config: Config, settings: Row, given: Row) -> Method:
+    """The method from its maker; one of the user's own is given what it takes, or FedAvg as its ``base``."""
+    entry = lookup("method", config.method.kind)
+    maker = entry.load()
+    method: Method
+    if not entry.own:
+        method = maker(**settings, **given)
+        return method
+    name, takes = short(config.method.kind), inspect.signature(maker).parameters
+    if "base" in takes and "objective" not in takes:
+        common = {n: given.pop(n) for n in ("aggregate", "shared_start") if n in given}
+        settings = {"base": FedAvg(**settings, **common)}
+    elif not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        lost = [f"train.{n}" for n in settings if n not in takes and n in config.train.model_fields_set]
+        lost += ["cohort"] if "cohort" not in takes and config.cohort != type(config.cohort)() else []
+        if lost or "objective" not in takes:
+            missing = ", ".join(lost) or "the network"
+            raise InputError(
+                f"{name} has no place for {missing}. A method takes objective (the network) and what it should get of "
+                "[train] and [cohort] by name, **settings for all of it, or base, which is FedAvg with all of it."
+            )
+        settings = {n: value for n, value in settings.items() if n in takes}
+    with own_errors(f"The method {name}"):
+        method = maker(**settings, **given)
+    if not hasattr(method, "exchanges"):
+        raise InputError(f"{name} gave a {type(method).__name__}, which is no method: it has no exchanges().")
+    return method
 
 
 def row_shape(federation: Divided) -> tuple[int, ...]:
@@ -85,26 +124,30 @@ def engine_of(config: Config) -> Engine:
 def run_of(
     config: Config,
     engine: Engine,
-    folder: Path,
+    folder: Path | None,
     federation: Divided | None = None,
     fresh: bool = False,
     meter: Meter | None = None,
+    given: Given | None = None,
 ) -> Run:
-    """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``."""
+    """The run of these settings in this folder; everything is checked before the folder is made, or made ``fresh``.
+
+    What is ``given`` is not made from the settings; with it, a run needs no folder.
+    """
     data = federation if federation is not None else federation_of(config)
     data = agreed(data, engine, config.data.standardise, Seed(config.seed), None if fresh else folder)
-    method = method_of(config, data)
+    method = method_of(config, data) if given is None else given.method
     tell_whole_numbers(method, data)
     if not engine.keeps_states:
-        check_fits(method, data, config.train.batch_size)
+        check_fits(method, data, getattr(method, "batch_size", config.train.batch_size))
         check_codecs(method, data, Seed(config.seed))
-    if fresh and folder.exists():
+    if fresh and folder is not None and folder.exists():
         RunFolder(folder).remove()
-    if config.data.path is not None:  # the folder must be readable from anywhere
-        place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
-        config = config.model_copy(update={"data": place})
-    config = config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
-    write_atomic(folder / "config.toml", f"# fedquilt run {folder.name}/config.toml\n{dump(config)}".encode())
+    if folder is not None:
+        config = config if given is None else given.told(config, data)
+        write_code(folder, config.model_dump())
+        told = f"# fedquilt run {folder.name}/config.toml\n{dump(from_anywhere(config))}"
+        write_atomic(folder / "config.toml", told.encode())
     return Run(
         method,
         data,
@@ -114,23 +157,46 @@ def run_of(
         evaluation=config.evaluate,
         stop=config.stop,
         snapshots=config.snapshot,
-        folder=RunFolder(folder, states_elsewhere=engine.keeps_states),
-        identity=config.identity(),
+        folder=None if folder is None else RunFolder(folder, states_elsewhere=engine.keeps_states),
+        identity="" if folder is None else config.identity(),
+        score=classify if given is None else given.score,
         personal_models=config.output.personal_models,
         checkpoints=config.output.checkpoints,
         stages=config.output.stages,
         min_replies=config.cohort.min_replies,
         max_growth=config.cohort.max_growth,
+        checks=None if config.checks is None else CohortChecks(**config.checks.model_dump()),
+        attackers=_attackers(config, engine, given),
         network=config.network,
-        callbacks=trackers_of(config, folder),
+        callbacks=(*trackers_of(config, folder), *(() if given is None else given.callbacks)),
         meter=meter if config.meters.energy else Meter(why=OFF),
         withhold_test=config.output.withhold_test,
     )
 
 
-def trackers_of(config: Config, folder: Path) -> tuple[Trackers, ...]:
+def _attackers(config: Config, engine: Engine, given: Given | None) -> Attackers | None:
+    """Who lies, in a simulation."""
+    found = None if given is None else given.attackers
+    if config.attack is not None:
+        clients = config.attack.clients
+        attack = made("attack", config.attack, "attack")
+        found = Attackers(attack, clients if isinstance(clients, float) else tuple(clients))
+    if found is not None and engine.keeps_states:
+        raise InputError("attack: real clients are not made to lie. Leave the section out, or simulate.")
+    return found
+
+
+def from_anywhere(config: Config) -> Config:
+    """The settings with full paths, so that a folder they are in can be read from anywhere."""
+    if config.data.path is not None:
+        place = config.data.model_copy(update={"path": str(Path(config.data.path).resolve())})
+        config = config.model_copy(update={"data": place})
+    return config.model_copy(update={"model": config.model.model_copy(update=_full_paths(config))})
+
+
+def trackers_of(config: Config, folder: Path | None) -> tuple[Trackers, ...]:
     """The trackers that the settings ask for, as one callback."""
-    if not config.output.trackers:
+    if folder is None or not config.output.trackers:
         return ()
     kinds = [choice.kind for choice in config.output.trackers]
     made_ = {
@@ -155,7 +221,19 @@ def _check_first_step(method: Method, data: Divided) -> None:
     net: Net | None = getattr(method, "net", None)
     if net is not None:
         first = data.site(data.ids[0], 0).train
-        net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+        with own_errors("The model cannot take a row of these data. It"):
+            out = net(net.own(net.init(Seed(0))), first.rows(first.all_rows()[:1]))
+        if data.classes is not None and not getattr(method, "reconstructs", False):
+            _check_scores(tuple(logits_of(out).shape), data.classes)
+
+
+def _check_scores(shape: tuple[int, ...], classes: int) -> None:
+    """A network of the user's own has a last layer of its own."""
+    if len(shape) != 2 or shape[0] != 1 or shape[1] < classes:
+        raise InputError(
+            f"The data have {classes} classes, and of one row the model makes scores of the shape {shape} instead of "
+            f"(1, {classes}). Its last layer needs as many outputs; an argument 'classes' of a model gets their number."
+        )
 
 
 def _check_lone_rows(method: Method, data: Divided, batch_size: int) -> None:
@@ -179,9 +257,11 @@ def _check_lone_rows(method: Method, data: Divided, batch_size: int) -> None:
         ) from error
 
 
-def result_for(folder: Path, data: Divided) -> Row | None:
-    """The result of a finished run, refused if it was made with other data."""
+def result_for(folder: Path, data: Divided, rounds: int) -> Row | None:
+    """The result of a run that is finished, after so many rounds; refused if it was made with other data."""
     found = result_of(folder)
+    if found is not None and found.get("rounds", rounds) < rounds and not found.get("stopped_early"):
+        return None  # a script asks for more rounds than it did before
     if found is not None and found.get("data") != data.fingerprint():
         raise InputError(
             f"'{folder}' holds a finished run with these settings, but on other data. "

@@ -109,7 +109,7 @@ class Bar:
 
 
 def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
-    """The last scores, what was sent so far, and how many replies were left out; nothing before the first scores.
+    """The last scores, what was sent so far, and how many replies were dropped; nothing before the first scores.
 
     Where test scores are withheld, or clients have no test samples, the accuracy is the next one there is, by name.
     """
@@ -124,7 +124,7 @@ def _numbers(metrics: Mapping[str, JSON], totals: Mapping[str, JSON]) -> str:
     if totals:
         shown.append(f"{(totals['bytes_up'] + totals['bytes_down']) / MEGABYTE:.1f} MB")
         if totals["quarantined"]:
-            shown.append(f"{totals['quarantined']} left out")
+            shown.append(f"{totals['quarantined']} dropped")
     return ", ".join(shown)
 
 
@@ -226,7 +226,7 @@ class OneLine:
     @contextmanager
     def playing(self, cell: PlannedRun) -> Iterator[OneRun]:
         """One of them is played."""
-        run = OneRun(self, f"{cell.label} seed {cell.config.seed}")
+        run = OneRun(self, f"{cell.display} seed {cell.config.seed}")
         self._playing.append(run)
         try:
             yield run
@@ -287,7 +287,7 @@ class ProgressLines:
     @contextmanager
     def playing(self, cell: PlannedRun) -> Iterator[Bar]:
         """One of them is played."""
-        bar = self._owner.bar(f"{cell.label} seed {cell.config.seed}", self._rounds, self._moved)
+        bar = self._owner.bar(f"{cell.display} seed {cell.config.seed}", self._rounds, self._moved)
         self._playing.append(bar)
         try:
             yield bar

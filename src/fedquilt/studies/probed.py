@@ -11,38 +11,47 @@ import numpy as np
 
 from fedquilt.analysis.continual import FILE, NAMES, evaluate
 from fedquilt.config.config import Config
-from fedquilt.core.plain import Row
-from fedquilt.data import Federation, Stream
+from fedquilt.core.plain import JSON, Row
+from fedquilt.data import Stream
 from fedquilt.errors import InputError
 from fedquilt.results.statistics.beside import winner
 from fedquilt.results.statistics.intervals import interval
 from fedquilt.results.statistics.paired import Accuracies, versus
 from fedquilt.results.statistics.targets import MEGABYTE
 from fedquilt.results.views import read_json
-from fedquilt.runs.build import method_of
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.storage.finished import result_of
-from fedquilt.studies.player import PlannedRun
+from fedquilt.studies.player import Federations, PlannedRun
 
 POOLED = "mae_pooled"  # trains on all rows in one place: the upper frame
 
 
-def unlabelled(planned: Sequence[PlannedRun], federation: Federation | Stream) -> bool:
+def unlabelled(planned: Sequence[PlannedRun], federations: Federations) -> bool:
     """Whether these methods learn without labels, so that probes compare them. All must, or none."""
-    configs = {cell.label: cell.config for cell in planned}
-    able = {n: bool(getattr(method_of(config, federation), "reconstructs", False)) for n, config in configs.items()}
-    if len(set(able.values())) > 1:
-        found, others = (", ".join(label for label, one in able.items() if one is way) for way in (True, False))
+    able = {c.display: bool(getattr(c.method(federations[c.config.seed]), "reconstructs", False)) for c in planned}
+    found, others = (", ".join(name for name, one in able.items() if one is way) for way in (True, False))
+    if found and others:
         raise InputError(
             f"{found} {'does' if sum(able.values()) == 1 else 'do'} not classify, so there is no accuracy to compare "
             f"with {others}. Compare with fedmae, mae_alone and mae_pooled, which learn without labels too."
         )
-    if any(able.values()) and not isinstance(federation, Stream):
+    if found and any(cell.given is not None for cell in planned):
+        raise InputError(
+            f"{found}: methods that do not classify are compared from recipes only, with 'fedquilt compare'. Run each "
+            "by itself, with a folder, and probe it: fedquilt.analysis.continual.evaluate."
+        )
+    if found and not all(isinstance(federation, Stream) for federation in federations.values()):
         raise InputError("Methods that learn without labels are compared task by task. Give the recipe a [stream].")
-    return any(able.values())
+    return bool(found)
 
 
-def probed(config: Config, top: Path, done: Sequence[PlannedRun], clients: int, failed: Sequence[Row]) -> Row:
+def probed(
+    config: Config,
+    top: Path,
+    done: Sequence[PlannedRun],
+    federations: Federations,
+    failed: Sequence[Mapping[str, JSON]] = (),
+) -> Row:
     """The table and the report of finished runs, each probed as ``fedquilt continual`` does.
 
     Methods are compared by the average over tasks, after the last one, of a linear probe: among the classes of all
@@ -55,6 +64,7 @@ def probed(config: Config, top: Path, done: Sequence[PlannedRun], clients: int, 
         probes = read_json(cell.folder / FILE) or evaluate(cell.folder)
         found.setdefault(cell.label, []).append({**(result_of(cell.folder) or {}), "probes": probes["measures"]})
     kinds = {cell.label: cell.config.method.kind for cell in done}
+    displays = {cell.label: cell.display for cell in done}
     measures = list(next(iter(found.values()))[0]["probes"])
     measure = "probe_all" if "probe_all" in measures else "probe"
     scores: dict[str, Accuracies] = {
@@ -62,7 +72,7 @@ def probed(config: Config, top: Path, done: Sequence[PlannedRun], clients: int, 
     }
     pairs = versus(scores)
     rows = [
-        {"method": label, "kind": kinds[label], "frame": kinds[label] == POOLED}
+        {"method": label, "display": displays[label], "kind": kinds[label], "frame": kinds[label] == POOLED}
         | _row(runs, measures)
         | {f"versus_first_{name}": value for name, value in pairs.get(label, {}).items()}
         for label, runs in found.items()
@@ -71,7 +81,7 @@ def probed(config: Config, top: Path, done: Sequence[PlannedRun], clients: int, 
     summary: Row = {
         "folder": str(top),
         "seeds": list(dict.fromkeys(cell.config.seed for cell in done)),
-        "clients": clients,
+        "clients": max(len(federation.ids) for federation in federations.values()),
         "tasks": len(start[0]),
         "measure": f"{measure}_average",
         "probe": NAMES[measure],
@@ -101,7 +111,7 @@ def _row(runs: Sequence[Row], measures: Sequence[str]) -> Row:
     return {**row, **sent, "seconds": means["seconds"]}
 
 
-def _csv(rows: Sequence[Mapping[str, object]]) -> str:
+def _csv(rows: Sequence[Mapping[str, JSON]]) -> str:
     text = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(text, names)

@@ -10,7 +10,7 @@ import pytest
 
 from fedquilt.config.config import parse
 from fedquilt.demo.play import config_of
-from fedquilt.demo.scenes import NAMES, SCENES
+from fedquilt.demo.scenes import SCENES
 from fedquilt.studies.compare import cells
 from helpers.command import fedquilt
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_played_is_refused(tmp_path: Path) -> None:
 def test_a_recipe_has_what_its_scene_tells_of(name: str, tmp_path: Path) -> None:
     """Its system beside FedAvg and training alone, in three seeds; and it can be written down and read again."""
     config = config_of(SCENES[name], tmp_path)
-    methods = {NAMES[cell.config.method.kind] for cell in cells(config)[1]}
+    methods = {cell.display for cell in cells(config)[1]}
     assert {"FedAvg", "training alone", SCENES[name].system} <= methods
     assert len(config.compare.seeds) == 3
     assert parse(config.model_dump(mode="json", exclude_none=True)) == config

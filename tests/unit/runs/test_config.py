@@ -259,6 +259,7 @@ _SAME = [
     "engine.processes=3",
     'engine.devices=["cuda:0"]',
     "snapshot.every=7",
+    "method.label='FedProx, as in the paper'",
     "snapshot.seconds=0",
     "output.folder=elsewhere",
     "output.personal_models=true",

@@ -324,7 +324,7 @@ def test_an_interrupted_comparison_goes_on_to_the_same_numbers(tmp_path: Path) -
     whole = load(small(tmp_path / "whole", AUTO), [*changes[:2], "rounds=200", "engine.kind='local'"])
     one = cells(whole)[1][1]
     with Player(whole, player_federation(whole), NoAudience()) as alone:
-        alone.play([PlannedRun(one.label, one.config, one.folder)])
+        alone.play([PlannedRun(one.label, one.config, one.folder, one.display)])
     told = [json.loads((folder / "result.json").read_text())["digest"] for folder in (todo[1].folder, one.folder)]
     assert told[0] == told[1]
     assert top.name == cells(whole)[0].name  # how many at once is no part of what a comparison is
