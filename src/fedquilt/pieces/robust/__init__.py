@@ -4,7 +4,7 @@ Every rule counts clients by their samples where that is defined, and all the sa
 """
 
 from fedquilt.pieces.robust.before import arc, bucketing, nearest_mixing
-from fedquilt.pieces.robust.by_coordinate import bulyan, coordinate_median, meamed, trimmed_mean
+from fedquilt.pieces.robust.by_coordinate import bulyan, median, meamed, trimmed_mean
 from fedquilt.pieces.robust.by_reply import centred_clip, clip_norm, fltrust, geometric_median, krum, multi_krum
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "bulyan",
     "centred_clip",
     "clip_norm",
-    "coordinate_median",
+    "median",
     "fltrust",
     "geometric_median",
     "krum",
