@@ -216,6 +216,20 @@ class Progress:
             say(text)
 
 
+class Called(Protocol):
+    """One run of several, as far as a line tells of it."""
+
+    @property
+    def display(self) -> str:
+        """What people read for its method."""
+        ...
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+        ...
+
+
 class OneLine:
     """A line for all runs together, that goes when they are done."""
 
@@ -235,7 +249,7 @@ class OneLine:
         self.moved()
 
     @contextmanager
-    def playing(self, cell: PlannedRun) -> Iterator[OneRun]:
+    def playing(self, cell: Called) -> Iterator[OneRun]:
         """One of them is played."""
         run = OneRun(self, f"{cell.display} seed {cell.config.seed}")
         self._playing.append(run)
