@@ -661,6 +661,9 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "engine": ENGINES,
     "dataset": {},
     "metric": {},  # what the library itself has of these is in tables of their own
+    "loss": {},  # and of these it has none that have a name
+    "loop": {},
+    "callback": {},
 }
 
 
@@ -688,6 +691,9 @@ def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, RegistryEntry]
     return MappingProxyType(found)
 
 
+_LISTED = 20  # names that an error lists
+
+
 def lookup(table: str, name: str) -> RegistryEntry:
     """The entry of a name or reference; an unknown name is an error that says what was perhaps meant."""
     if ":" in name or name.endswith(".py"):
@@ -695,7 +701,10 @@ def lookup(table: str, name: str) -> RegistryEntry:
     known = entries(table)
     if name in known:
         return known[name]
-    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} (known: {', '.join(sorted(known))})")
+    if not known:
+        raise InputError(f"unknown {table} {name!r}; name one of your own, such as 'my.py:{name or 'name'}'")
+    all_of_them = f"known: {', '.join(sorted(known))}" if len(known) <= _LISTED else f"'fedquilt {table}s' lists them"
+    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} ({all_of_them})")
 
 
 def shown_as(table: str, name: str) -> str:

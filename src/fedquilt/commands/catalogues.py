@@ -24,7 +24,7 @@ def bench(
     Example: [bold]fedquilt bench --model lenet5 --seconds 3[/bold]
     """
     from fedquilt.analysis.bench import MODELS, advice, measured
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
 
     rows, models = [], model or MODELS
     with Progress(quiet=as_json) as progress:

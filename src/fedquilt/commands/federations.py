@@ -70,7 +70,7 @@ def serve(
     from fedquilt.deploy.flower_command import Address
     from fedquilt.deploy.keys import Keys
     from fedquilt.deploy.serve import FederationServer
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.show import result_table
     from fedquilt.storage.finished import result_of
 
@@ -130,6 +130,10 @@ def join(
     key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
     state: Annotated[Path | None, typer.Option(help="Where clients' states are kept.", metavar="DIR")] = None,
     trust: Annotated[list[str] | None, typer.Option(help="A package whose methods may run here.")] = None,
+    trust_code: Annotated[
+        list[str] | None,
+        typer.Option(help="The SHA-256 of a file of the recipe's own code that may run here.", metavar="SHA256"),
+    ] = None,
     test: Annotated[float, typer.Option(help="The part of the rows that models are scored on.")] = 0.2,
     valid: Annotated[float, typer.Option(help="The part that chooses rounds.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Which rows these are follows from it.")] = 0,
@@ -172,6 +176,7 @@ def join(
         "categories": category or [],
         "state": str(place),
         "trusted": trust or [],
+        "trusted_code": trust_code or [],
         "test": test,
         "valid": valid,
         "seed": seed,

@@ -37,14 +37,14 @@ def sweep(
     Example: [bold]fedquilt sweep recipes/quick.toml rounds=5 --set train.optimizer.lr=0.01,0.1[/bold]
     """
     from fedquilt.config.config import load
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.studies import sweep_table
     from fedquilt.studies.sweep import planned
     from fedquilt.studies.sweep import sweep as sweep_all
 
     if random is not None and optuna is not None:
         raise InputError("--random and --optuna exclude each other; leave one of them out.")
-    config = _varied(load(recipe, with_energy(overrides, energy)), str(recipe), tried or [], random, optuna)
+    config = _varied(load(recipe, with_energy(overrides, energy)), recipe, tried or [], random, optuna)
     with stops_on_sigterm(), Progress(quiet=as_json) as progress:
         summary = sweep_all(config, progress.parts(config.rounds, planned(config)))
     echo(summary) if as_json else sweep_table(summary)
@@ -52,20 +52,23 @@ def sweep(
         raise typer.Exit(3)
 
 
-def _varied(config: Config, recipe: str, tried: list[str], random: int | None, optuna: int | None) -> Config:
+def _varied(config: Config, recipe: Path, tried: list[str], random: int | None, optuna: int | None) -> Config:
     """The recipe with what the command line says of its sweep."""
+    from fedquilt.config.config import with_code
     from fedquilt.config.space import read_set
+    from fedquilt.own_code import looking_in
 
     changes: dict[str, object] = {}
     if random is not None or optuna is not None:
         changes = {"search": "optuna" if random is None else "random", "points": optuna if random is None else random}
     try:
-        given = dict(map(read_set, tried))
+        with looking_in(recipe.parent):
+            given = with_code(dict(map(read_set, tried)))
         plan = config.sweep.model_dump() | changes
         plan["space"] = {**plan["space"], **given}
         return config.model_copy(update={"sweep": type(config.sweep).model_validate(plan)})
     except ValueError as error:
-        raise ConfigError([_told(error)], recipe) from error
+        raise ConfigError([_told(error)], str(recipe)) from error
 
 
 def _told(error: ValueError) -> str:
@@ -129,7 +132,7 @@ def compare(recipe: Recipe, overrides: Overrides = None, as_json: AsJson = False
     Example: [bold]fedquilt compare recipes/demo.toml compare.seeds=[0,1][/bold]
     """
     from fedquilt.config.config import load
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.studies import comparison_table
     from fedquilt.studies.compare import cells
     from fedquilt.studies.compare import compare as compare_all
@@ -177,7 +180,7 @@ def _run(config: Config, folder: Path, as_json: bool, fresh: bool) -> None:
     from fedquilt.config.data import federations_of
     from fedquilt.report import write_report
     from fedquilt.runs.build import engine_of, result_for, run_of
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.show.show import newcomers_table, result_table
     from fedquilt.storage.federation_file import write_federation
     from fedquilt.storage.finished import result_of

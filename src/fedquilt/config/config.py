@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedquilt.config.metrics import use_metrics
 from fedquilt.config.options import check_options as check_options
 from fedquilt.config.options import explain_all
 from fedquilt.config.recipes import find
@@ -38,11 +39,19 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     except OSError as error:
         raise InputError(f"'{where}' cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits, ...
-        raise ConfigError([f"not valid TOML: {error}"], where) from error
+        raise ConfigError([f"not valid TOML: {error}{_line(file, error)}"], where) from error
     if _depth(raw) > _DEEPEST:
         raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], where)
     settings, problems = apply(raw, overrides)
     return parse(settings, where, problems, file.parent)
+
+
+def _line(file: Path, error: Exception) -> str:
+    """The line that an error is about, as it is in the file."""
+    number = re.search(r"at line (\d+)", str(error))
+    lines = file.read_text(encoding="utf-8").splitlines() if number else []
+    told = lines[int(number[1]) - 1].strip()[:100] if number and int(number[1]) <= len(lines) else ""
+    return f": {told}" if told else ""
 
 
 _DEEPEST = 20
@@ -64,7 +73,7 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            problems.append(f"override {text!r} is not of the form key=value")
+            problems.append(f"{text!r} changes no setting: write KEY=VALUE, for example rounds=5")
             continue
         *parents, leaf = key.strip().split(".")
         place = settings
@@ -74,7 +83,15 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
                 problems.append(f"override {text!r}: '{name}' is not a section")
                 place = {}
         place[leaf] = _value(value.strip())
+        if key.strip() in _TYPED_LISTS and not isinstance(place[leaf], list):
+            place[leaf] = [_value(part.strip()) for part in value.strip(" []").split(",")]
+        if key.strip() in _INSTEAD:
+            place.pop(_INSTEAD[key.strip()], None)
     return settings, problems
+
+
+_TYPED_LISTS = ("compare.methods", "compare.seeds")  # compare.methods=fedavg,ditto: shells take quotes away
+_INSTEAD = {"data.path": "source", "data.source": "path"}  # what the recipe has of these makes way for the other
 
 
 def _value(text: str) -> JSON:
@@ -90,17 +107,18 @@ def parse(
     """Check settings; raises one error that lists every problem, after those already known. Files of one's own code are
     looked for in the folder first."""
     with looking_in(folder):
-        return _parsed(_with_code(_with_kinds(raw)), where, list(known))
+        return _parsed(with_code(_with_kinds(raw)), where, list(known))
 
 
 def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
+    problems += use_metrics(_inner(raw, "metrics"))  # before anything asks for one by its id
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
         problems += explain_all(error.errors())
         config = None
     if raw.get("script") is None:
-        problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
+        problems += _check_choices(raw) + _check_model(_inner(raw, "model")) + _check_loop(_inner(raw, "train", "loop"))
     else:
         problems += [f"{name}: a script gave the objects of this run; change it there" for name in _in_objects(raw)]
     if config is not None and config.script is None and not problems:
@@ -113,18 +131,18 @@ def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     return config
 
 
-_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "transforms", "trackers", "methods"}
-# beside those of _KINDS and _SINGLE, the settings in which something is named
+_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "source", "loop", "metrics"}
+# the settings in which something is named, beside those of _KINDS, _SINGLE and _LISTS
 
 
-def _with_code(value: Any, name: str = "") -> Any:
+def with_code(value: Any, name: str = "") -> Any:
     """The settings, with the hash of its files in every reference to code of one's own; what cannot be found is told
     where it is looked up."""
     if isinstance(value, Mapping):
-        return {inner: _with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
+        return {inner: with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
     if isinstance(value, list):
-        return [_with_code(v, name) for v in value]
-    if isinstance(value, str) and name in {*_NAMES, *(keys[-1] for keys in (*_KINDS, *_SINGLE))}:
+        return [with_code(v, name) for v in value]
+    if isinstance(value, str) and name in {*_NAMES, *(keys[-1] for keys in (*_KINDS, *_SINGLE, *_LISTS))}:
         with suppress(InputError):
             return pinned(value)
     return value
@@ -187,8 +205,14 @@ _SINGLE = (
     ("stream", "stream"),
     ("shift", "stream", "shift"),
     ("attack", "attack"),
+    ("loss", "train", "loss"),
 )
-_LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
+_LISTS = (
+    ("transform", "data", "transforms"),
+    ("tracker", "output", "trackers"),
+    ("method", "compare", "methods"),
+    ("callback", "callbacks"),
+)
 _APART = {  # settings of their own
     "method": ("label",),
     "stream": ("shift",),
@@ -240,6 +264,19 @@ def _check_model(asked: JSON) -> list[str]:
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
 
 
+def _check_loop(asked: JSON) -> list[str]:
+    """Problems of a training loop of the user's own."""
+    if not isinstance(asked, str):
+        return []
+    from fedquilt.core.own_loop import check_loop
+
+    try:
+        check_loop(lookup("loop", asked).load())
+    except InputError as error:
+        return [f"train.loop: {error}"]
+    return []
+
+
 def _inner(raw: Mapping[str, JSON], *keys: str) -> JSON:
     inner: JSON = raw
     for key in keys:
@@ -259,15 +296,15 @@ def dump(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-_IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``method.kind`` is what people call it
-    *("data", "stream", "model", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
-    *("compare", "sweep", "flower"),
+_IN_OBJECTS = (  # what of a run is in its objects, where a script gave them; ``kind`` is what people call them
+    *("data", "stream", "train", "codec", "download_codec", "cohort.fraction", "cohort.count"),
+    *("checks", "attack", "compare", "sweep", "flower"),
 )
 
 
 def _in_objects(raw: Mapping[str, JSON]) -> list[str]:
     """Settings that would say again, and perhaps otherwise, what the objects of a script say."""
-    odd = [f"method.{name}" for name in raw.get("method") or {} if name != "kind"]
+    odd = [f"{table}.{name}" for table in ("method", "model") for name in raw.get(table) or {} if name != "kind"]
     return [name for name in _IN_OBJECTS if _inner(raw, *name.split(".")) is not None] + odd
 
 

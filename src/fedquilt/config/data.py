@@ -5,6 +5,7 @@ Rows set aside for pretraining, so that no client ever holds an image that the b
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedquilt.config.config import Config, Data, Kinded, check_options
+from fedquilt.config.options import piece
 from fedquilt.config.texts import asked, columns_of_text, source_of_texts
 from fedquilt.core.columns import PerColumn, blank_of
 from fedquilt.core.plain import Array
@@ -34,6 +36,7 @@ from fedquilt.data import (
 from fedquilt.data.pairs import pair_columns
 from fedquilt.data.tabular import fit, scope_of
 from fedquilt.errors import ConfigError, InputError
+from fedquilt.own_code import is_reference, own_errors, unpinned
 from fedquilt.registry import lookup
 
 
@@ -87,6 +90,9 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
     """A federation by these settings: of another data set, or of some classes only, if asked for."""
     if source is None and data.path is not None and imports.is_split(Path(data.path)):
         return _shifted(data, _already_divided(data, classes))
+    found = _made_already(data, source)
+    if found is not None:
+        return _shifted(data, found)
     arrays = _arrays(data, source)
     _check_labels(data, arrays, classes)
     if classes is not None:
@@ -130,6 +136,26 @@ def _shifted(data: Data, federation: Federation) -> Federation:
         return federation
     shifted: Federation = made("shift", data.shift, "data.shift")(federation, data.seed)
     return shifted
+
+
+def _made_already(data: Data, source: str | None) -> Federation | None:
+    """The federation that code of the user's own makes; None where it gives arrays, or the source is none such."""
+    name = source or data.source or ""
+    if not is_reference(name):
+        return None
+    maker = lookup("dataset", name).load()
+    hint = inspect.signature(maker).return_annotation if callable(maker) else None
+    if hint is not Federation and str(hint).rpartition(".")[2] != "Federation":
+        return None
+    with own_errors(f"The data {unpinned(name)!r}"):
+        federation = maker()
+    if not isinstance(federation, Federation):
+        raise InputError(f"{unpinned(name)} says that it gives a Federation, and gave a {type(federation).__name__}.")
+    fixed = ("limit", "long_tail", "pretraining", *_READING, "transforms", "common_test", "common_valid", "local_tests")
+    other = [n for n in (*fixed, "by_user") if getattr(data, n)]
+    if other:
+        raise InputError(f"{unpinned(name)} gives a federation that is divided already: leave data.{other[0]} out.")
+    return federation
 
 
 def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
@@ -330,4 +356,4 @@ def made(table: str, choice: Kinded, path: str) -> Any:
     given, problems = check_options(table, choice.kind, choice.options, path)
     if problems:
         raise ConfigError(problems)
-    return lookup(table, choice.kind).load()(**given)
+    return piece(table, lookup(table, choice.kind), given)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from fedquilt.config.settings import Config
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError, did_you_mean
-from fedquilt.own_code import unpinned
+from fedquilt.own_code import place, unpinned
 from fedquilt.registry import RegistryEntry, lookup
 
 
@@ -37,13 +37,26 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     given = {name: getattr(made, name) for name in made.model_fields_set}
     if table == "method":
         return _with_aggregator(given, path)
-    if table == "model":  # which is made when the shape of the data is known
+    if table in ("model", "loss"):  # which are made when they are needed
         return given, []
     try:
-        lookup(table, kind).load()(**given)  # pieces check their own ranges when they are made
+        piece(table, lookup(table, kind), given)  # pieces check their own ranges when they are made
     except (InputError, ValueError, TypeError) as error:
-        return {}, [f"{path}: {error}"]
+        return {}, [f"{path}: {error}{place(error)}"]
     return given, []
+
+
+def piece(table: str, entry: RegistryEntry, given: Mapping[str, JSON]) -> Any:
+    """The object of a choice. A class or function makes it; a function of the user's own is the thing itself, with the
+    options as further arguments, where what is wanted can be called."""
+    maker = entry.load()
+    if not _is_itself(table, entry, maker):
+        return maker(**given)
+    return partial(maker, **given) if given else maker
+
+
+def _is_itself(table: str, entry: RegistryEntry, maker: Any) -> bool:
+    return entry.own and table in CALLED and not isinstance(maker, type) and callable(maker)
 
 
 def _with_aggregator(given: Row, path: str) -> tuple[Row, list[str]]:
@@ -72,7 +85,7 @@ def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
         entry = lookup("aggregate", kind)
     except InputError as error:
         return None, [f"{path}: {error}"]
-    if entry.ready:
+    if entry.ready or (_is_itself("aggregate", entry, entry.load()) and not options):
         return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
     inner: Row = {}
     if "then" in options and "then" in inspect.signature(entry.load()).parameters:
@@ -83,7 +96,7 @@ def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
         if problems:
             return None, problems
     made, problems = check_options("aggregate", kind, options, path)
-    return (None, problems) if problems else (entry.load()(**made, **inner), [])
+    return (None, problems) if problems else (piece("aggregate", entry, {**made, **inner}), [])
 
 
 def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:
@@ -108,7 +121,10 @@ def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
     hints = _hints(maker)
     taken: dict[str, Any] = {}
     parameters = inspect.signature(maker).parameters
+    passed = list(parameters)[: _count(table, parameters)] if _is_itself(table, entry, maker) else []
     for name, parameter in parameters.items():
+        if name in passed:
+            continue
         kind_of = _named(hints.get(name, parameter.annotation))
         if (kind_of is inspect.Parameter.empty or isinstance(kind_of, str)) and parameter.kind not in _MANY:
             kind_of = object if name in _OBJECTS else Any  # somebody's own, without types
@@ -129,6 +145,27 @@ def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
 COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
 GIVEN = {"method": COMMON, "model": ("shape", "features", "channels", "size", "length", "classes")}
 # arguments that come from elsewhere than the options of a choice
+CALLED = {  # what can be called is called with
+    "aggregate": ("current", "replies", "context"),
+    "loss": ("scores", "labels"),
+    "metric": ("scores", "labels"),
+    "partition": ("labels", "clients", "seed"),
+    "schedule": ("round",),
+    "shift": ("federation", "seed"),
+    "transform": ("x",),
+}
+TERM = ("out", "params", "fixed", "batch")  # with which a loss can be called instead
+
+
+def is_term(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a loss is a term of an objective, by what it must be called with."""
+    return sum(p.default is p.empty for p in parameters.values()) == len(TERM)
+
+
+def _count(table: str, parameters: Mapping[str, inspect.Parameter]) -> int:
+    return len(TERM if table == "loss" and is_term(parameters) else CALLED[table])
+
+
 _OBJECTS = ("objective", "base", "client_update")  # those of methods
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -185,8 +222,8 @@ def explain_all(errors: Iterable[ErrorDetails]) -> list[str]:
 
 
 def _either(errors: Sequence[ErrorDetails]) -> str:
-    wanted = dict.fromkeys(e["msg"][0].lower() + e["msg"][1:].partition(",")[0] for e in errors)
-    return explain({**errors[0], "type": "", "msg": " or ".join(wanted).replace(" or input should be ", " or ")})
+    wanted = dict.fromkeys(_should(e).removeprefix("should be ") for e in errors)
+    return explain({**errors[0], "type": "", "msg": f"should be {' or '.join(wanted)}"})
 
 
 def explain(error: ErrorDetails) -> str:
@@ -198,17 +235,68 @@ def explain(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"{path}: missing"
     if error["type"] == "value_error":
-        value = "" if isinstance(error["input"], dict) else f", got {error['input']!r}"
-        return f"{path}: {error['ctx']['error']}{value}"
-    if error["type"] == "model_type":
-        return f"{path}: should be a section, got {error['input']!r}"
-    return f"{path}: {error['msg'][0].lower()}{error['msg'][1:]}, got {error['input']!r}"
+        told = str(error["ctx"]["error"])
+        shown = isinstance(error["input"], dict) or "got " in told or repr(error["input"]) in told
+        return f"{path}: {told}" if shown else f"{path}: {told}, got {error['input']!r}"
+    return f"{path}: {_should(error)}, got {error['input']!r}"
+
+
+_SHOULD = {  # pydantic's kinds of errors, in the words of recipes
+    "model_type": "should be a section",
+    "int_parsing": "should be a whole number",
+    "int_type": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "float_parsing": "should be a number",
+    "float_type": "should be a number",
+    "bool_parsing": "should be true or false",
+    "bool_type": "should be true or false",
+    "string_type": "should be text",
+    "list_type": "should be a list, like [1, 2]",
+    "greater_than_equal": "should be at least {ge:g}",
+    "greater_than": "should be more than {gt:g}",
+    "less_than_equal": "should be at most {le:g}",
+    "less_than": "should be less than {lt:g}",
+}
+
+
+def _should(error: ErrorDetails) -> str:
+    """What a value should be."""
+    if error["type"] in _SHOULD:
+        return _SHOULD[error["type"]].format(**error.get("ctx", {}))
+    told = error["msg"].removeprefix("Input ")
+    return told[0].lower() + told[1:]
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
     """What was perhaps meant, or else everything there is."""
-    names = list(known)
+    names, elsewhere = list(known), _places().get(name)
+    if elsewhere is not None:
+        return f"; did you mean {elsewhere!r}?"
     return did_you_mean(name, names) or (f"; known: {', '.join(names)}" if names else "; it has no options")
+
+
+@cache
+def _places() -> dict[str, str]:
+    """The whole names of settings whose last part tells which is meant: of lr, train.optimizer.lr."""
+    found: dict[str, list[str]] = {}
+    for name in (
+        *_settings(Config, ""),
+        "train.optimizer.lr",
+        "train.optimizer.momentum",
+        "data.partition.alpha",
+        "method.mu",
+    ):
+        found.setdefault(name.rpartition(".")[2], []).append(name)
+    return {leaf: names[0] for leaf, names in found.items() if len(names) == 1}
+
+
+def _settings(model: Any, path: str) -> Iterator[str]:
+    for name, info in model.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _settings(inner, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
 
 
 def _known(parents: Sequence[int | str]) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -32,57 +33,84 @@ class Script(BaseModel):
     Args:
         kind: The hash of its method; '' where nothing is kept that has to be told from other runs.
         data: The fingerprint of its federation.
-        own: What only the script can make, each with the reason, in words.
-        attackers: Malicious clients of a simulation, if there are any.
-        method, federation: Descriptions; empty where only the script can make it.
+        own: What only the script can make, and why.
+        method, federation, checks, attackers: Descriptions; empty where there is none, or only the script can make it.
+        others: What else tells a run from another one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kind: str = ""
     data: str = ""
-    own: list[str] = []
-    attackers: str = ""
+    own: dict[str, str] = {}
     method: Row = {}
     federation: Row = {}
+    checks: Row = {}
+    attackers: Row = {}
+    others: list[str] = []
 
     @classmethod
-    def of(cls, method: Method, federation: Divided, own: list[str], kept: bool = True, attackers: str = "") -> Script:
-        """What can be written down of these objects; ``own`` is what the script gave beside them. A run that is
+    def of(
+        cls,
+        method: Method,
+        federation: Divided,
+        beside: Mapping[str, object],
+        own: Mapping[str, str],
+        kept: bool = True,
+    ) -> Script:
+        """What can be written down of these objects and those ``beside`` them; ``own`` is what never can. A run that is
         ``kept``, to go on later, must have a method that can be told from others."""
         from fedquilt.core.describe import describe
 
-        told = {"method": _written(lambda: describe(method)), "federation": _written(lambda: _origin(federation))}
-        lacking = [f"its {name}: {why}" for name, why in told.items() if isinstance(why, str)]
+        given = {name: value for name, value in beside.items() if value is not None}
+        told = {name: _written(partial(describe, value)) for name, value in {"method": method, **given}.items()}
+        told["federation"] = _written(partial(_origin, federation))
+        lacking = {name: why for name, why in told.items() if isinstance(why, str)}
         known: Row = {name: what for name, what in told.items() if not isinstance(what, str)}
-        kind = _kind(method) if kept else ""
-        return cls(kind=kind, data=federation.fingerprint(), own=[*lacking, *own], attackers=attackers, **known)
+        return cls(
+            kind=_kind(method) if kept else "",
+            data=federation.fingerprint(),
+            own={**lacking, **own},
+            others=[repr(value) for value in given.values()],
+            **known,
+        )
 
     def identity(self, *settings: object) -> str:
         """What tells its snapshots from those of other runs."""
-        given = (*settings, self.attackers) if self.attackers else settings
-        return hashlib.sha256(repr((self.kind, *given)).encode()).hexdigest()[:8]
+        return hashlib.sha256(repr((self.kind, *settings, *self.others)).encode()).hexdigest()[:8]
 
-    def made_method(self) -> Method:
-        """The method, made again."""
-        found: Method = self._made(self.method)
+    def used_method(self) -> Method:
+        """The method for what it has learned, where nothing is trained or scored: that needs none of the rest."""
+        try:
+            found: Method = self.made("method")
+        except InputError as error:
+            raise InputError(
+                f"{error} Or give the method: load_model(folder, method=method), and so for predict and export_model."
+            ) from error
         return found
 
     def made_federation(self) -> Federation:
         """The federation, made again; refused if its rows are others now."""
-        found: Federation = self._made(self.federation)
+        found: Federation = self.made("federation")
         if found.fingerprint() != self.data:
             raise InputError("The data are not those the run began with: the files they were read from have changed.")
         return found
 
-    def _made(self, description: Row) -> Any:
+    def made(self, name: str) -> Any:
+        """One of the objects, made again; None for one that there is not. Refused if only the script can make it."""
         from fedquilt.core.describe import READING, build
 
-        if self.own:
+        self.refuse(name)
+        description = getattr(self, name)
+        return build(_read(description), (*ROOMS, *READING)) if description else None
+
+    def refuse(self, *names: str) -> None:
+        """Raise if one of these, or without names anything of the run, is the script's own."""
+        lacking = [f"its {name}: {why}" for name, why in self.own.items() if name in names or not names]
+        if lacking:
             raise InputError(
-                "A script began this run, and only that script can go on with it or use its models: "
-                f"{'; '.join(self.own)}. There, the same call with the same folder=... goes on where the run stopped."
+                f"A script began this run, and only that script has {'; '.join(lacking)}. There, the same call with "
+                "the same folder=... goes on where the run stopped, and its snapshots have the models."
             )
-        return build(_read(description), (*ROOMS, *READING))
 
 
 def _kind(method: Method) -> str:
@@ -120,10 +148,12 @@ def _written(described: Callable[[], Any]) -> Row | str:
 
     try:
         found = described()
+        plain = dict(_plain(found))
         check_names(found, (*ROOMS, *READING))
-        return dict(_plain(found))
+        return plain
     except InputError as error:
-        return str(error).removesuffix(".")
+        what, foreign, _ = str(error).partition(" is not among the trusted packages")
+        return f"{what} is not of this library" if foreign else what.removesuffix(".")
 
 
 def _plain(value: Any) -> JSON:

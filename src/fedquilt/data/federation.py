@@ -166,6 +166,7 @@ class Federation:
         seed. Of a DataLoader its data set is taken.
 
         Example:
+            >>> import torch
             >>> from torch.utils.data import TensorDataset
             >>> own = TensorDataset(torch.randn(50, 3, 8, 8), torch.arange(50) % 2)
             >>> Federation.from_datasets({"oslo": own, "bergen": {"train": own, "test": own}})
@@ -409,6 +410,10 @@ class Federation:
 
     def fingerprint(self) -> str:
         """What data this is: sha256 over columns, rows, ids and ``prepare``; equal data give equal prints anywhere."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         return look.fingerprint(self)
 
     def prepared(self, prepare: PerColumn) -> Federation:

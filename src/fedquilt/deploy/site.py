@@ -32,6 +32,7 @@ class SiteSettings(BaseModel):
         features, categories: The columns of a table to use, and those that are categories; the same at every site.
         state: The folder for clients' states; they survive a restart of the node there.
         trusted: Packages beside this library whose methods may be used here.
+        trusted_code: The SHA-256 of each file of a recipe's own code that may run here.
         test, valid, seed: How each client's samples are divided for training and scoring.
         mean, std: How bytes become numbers; the same at every site.
         classes: How many classes there are in the whole federation.
@@ -50,6 +51,7 @@ class SiteSettings(BaseModel):
     size: Annotated[int, Field(ge=1)] | None = None
     state: str
     trusted: list[str] = []
+    trusted_code: list[Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] = []
     test: Share = 0.2
     valid: Share = 0.1
     seed: Annotated[int, Field(ge=0)] = 0

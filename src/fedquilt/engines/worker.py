@@ -170,7 +170,7 @@ def _begin(message: Begin, descriptor: int) -> ClientSide:
     sys.path[:] = [p for p in message.path if p not in sys.path] + sys.path
     if message.main is not None and getattr(sys.modules["__main__"], "__file__", None) != message.main:
         _adopt_main(message.main)
-    own_code.unpacked(message.code)
+    own_code.let_in(own_code.unpacked(message.code))
     tensors = mapped(descriptor, message.index)
     source = find(message.source).from_shared(tensors, message.layout, build(message.prepare))
     device = None if message.device is None else torch.device(message.device)

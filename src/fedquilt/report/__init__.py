@@ -1,6 +1,6 @@
 """``report.html``: a run or a comparison as one page that needs nothing else.
 
-The module itself can be called: ``fedquilt.report(folder)`` is :func:`write_report`.
+The module itself can be called: ``fedquilt.report(folder, to)`` is :func:`write_report`.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from fedquilt.config.config import Config, parse
+from fedquilt.config.config import Config, Kinded, parse
 from fedquilt.config.links import Network
 from fedquilt.config.script import Script
 from fedquilt.core.exchange import Method
 from fedquilt.core.table import Divided
 from fedquilt.errors import ConfigError, did_you_mean
 from fedquilt.metrics.classify import classify
-from fedquilt.pieces.robust.cohort import Attackers
+from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import entries
 from fedquilt.rounds.client import Score
 from fedquilt.rounds.engine import Engine
@@ -32,17 +32,26 @@ class Given:
     method: Method
     score: Score | None = classify
     callbacks: Sequence[Callback] = ()
+    checks: CohortChecks | None = None
     attackers: Attackers | None = None
     kept: bool = True
 
     def told(self, config: Config, data: Divided) -> Config:
         """The settings, with these objects as far as they can be written down."""
-        own = [] if self.score is classify else ["its score: it is the script's own"]
-        own += ["its callbacks: they are the script's own"] if self.callbacks else []
-        own += ["its attackers: they are the script's own"] if self.attackers else []
-        script = Script.of(self.method, data, own, self.kept, "" if self.attackers is None else repr(self.attackers))
+        own = {} if self.score is classify else {"score": "a function of its own"}
+        own |= {"callbacks": "objects of its own"} if self.callbacks else {}
+        beside = {"checks": self.checks, "attackers": self.attackers}
+        script = Script.of(self.method, data, beside, own, self.kept)
         method = config.method.model_copy(update={"kind": kind_of(self.method)})
-        return config.model_copy(update={"script": script, "method": method})
+        model = Kinded(kind=_model(self.method))
+        return config.model_copy(update={"script": script, "method": method, "model": model})
+
+
+def _model(method: Method) -> str:
+    """What the class of a method's network is called."""
+    build = getattr(getattr(method, "net", None), "build", None)
+    made = getattr(build, "func", build)  # of a partial function
+    return getattr(made, "__name__", type(made).__name__)
 
 
 def kind_of(method: Method) -> str:
@@ -52,7 +61,7 @@ def kind_of(method: Method) -> str:
 
 
 class RunOptions(TypedDict, total=False):
-    """Arguments of :func:`fedquilt.run` that settings of recipes have too."""
+    """Arguments of :func:`fedquilt.run` that a comparison gives to each of its runs."""
 
     evaluate_every: int
     evaluate_clients: int | None
@@ -69,8 +78,11 @@ class RunOptions(TypedDict, total=False):
     min_replies: float
     max_growth: float
     energy: bool
+    checks: CohortChecks | None
+    attackers: Attackers | None
 
 
+OBJECTS = ("checks", "attackers")  # which have no setting of a simple value
 _SETTINGS = {  # which setting of a recipe an argument is
     "evaluate_every": "evaluate.every",
     "evaluate_clients": "evaluate.clients",
@@ -88,7 +100,6 @@ _SETTINGS = {  # which setting of a recipe an argument is
     "min_replies": "cohort.min_replies",
     "max_growth": "cohort.max_growth",
     "energy": "meters.energy",
-    "checks": "checks",
     "engine": "engine.kind",
     "rounds": "rounds",
     "seed": "seed",
@@ -100,7 +111,8 @@ _SETTINGS = {  # which setting of a recipe an argument is
 def settings_of(engine: str | Engine, folder: Path | None, **arguments: Any) -> Config:
     """The settings that arguments stand for; every problem with them is told, by the argument's name."""
     raw: dict[str, Any] = {"snapshot": {"seconds": 0.0}, "name": _name(folder)}
-    unknown = [f"{n}: unknown argument{did_you_mean(n, _SETTINGS)}" for n in arguments if n not in _SETTINGS]
+    known = [*_SETTINGS, *OBJECTS]
+    unknown = [f"{n}: unknown argument{did_you_mean(n, known)}" for n in arguments if n not in known]
     chosen = {"engine": engine} if isinstance(engine, str) else {}
     for name, value in {**chosen, **arguments}.items():
         if name not in _SETTINGS or value is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from fedquilt.config.links import Network
@@ -20,6 +19,7 @@ from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.engines import make_engine as make_engine
 from fedquilt.runs.given import Given, settings_of
 from fedquilt.runs.play import Run as Run
+from fedquilt.runs.progress import progress_of
 from fedquilt.runs.snapshot import Snapshot as Snapshot
 from fedquilt.storage.federation_file import write_federation
 
@@ -51,6 +51,7 @@ def run(
     attackers: Attackers | None = None,
     energy: bool = True,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Iterator[Snapshot]:
     """Run a method on a federation and yield a :class:`Snapshot` after every round.
 
@@ -84,6 +85,8 @@ def run(
         checks: Leave out replies that stand out from their cohort, see :class:`fedquilt.CohortChecks`.
         attackers: Clients that lie, in a simulation, see :class:`fedquilt.Attackers`.
         callbacks: Told of the run as it goes, see :class:`fedquilt.Callback`.
+        progress: None shows a bar in a terminal and in a notebook, and nothing where nobody watches; True also writes
+            a line now and then into a pipe; False shows nothing.
 
     Example:
         >>> for snapshot in run(method, federation, rounds=10):  # doctest: +SKIP
@@ -110,18 +113,21 @@ def run(
         min_replies=min_replies,
         max_growth=max_growth,
         energy=energy,
-        checks=None if checks is None else asdict(checks),
     )
     used = make_engine(engine, processes, devices, exact=exact)
     try:
-        made = run_of(config, used, place, federation, given=Given(method, score, callbacks, attackers))
+        made = run_of(config, used, place, federation, given=Given(method, score, callbacks, checks, attackers))
         if place is not None:
             write_federation(place, federation)
-        for snapshot in made:
-            for note in made.notes:
-                warnings.warn(note, stacklevel=2)
-            made.notes.clear()
-            yield snapshot
+        with progress_of(progress) as shown:
+            bar = shown.bar(config.name, rounds)
+            made.journal.hear = bar.step
+            for snapshot in made:
+                for note in made.notes:
+                    warnings.warn(note, stacklevel=2)
+                made.notes.clear()
+                bar.round(snapshot.round, snapshot.metrics, made.progress)
+                yield snapshot
     finally:
         if isinstance(engine, str):
             used.close()

@@ -32,11 +32,11 @@ def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
         choices += [MethodChoice(kind=kind) for kind in able if kind not in {c.kind for c in choices}]
     labels = _labels(choices)
     display = dict(zip(labels, shown_apart(choices), strict=True))
-    seeds = config.compare.seeds
+    made = dict(zip(labels, map(config.with_method, choices), strict=True))
     runs = {
-        (label, seed): config.with_method(choice).model_copy(update={"seed": seed})
-        for seed in seeds
-        for label, choice in zip(labels, choices, strict=True)
+        (label, seed): one.model_copy(update={"seed": seed})
+        for seed in config.compare.seeds
+        for label, one in made.items()
     }
     identity = hashlib.sha256("".join(c.identity() for c in runs.values()).encode()).hexdigest()[:8]
     top = Path(config.output.folder) / f"compare-{config.name}-{identity}"
@@ -69,9 +69,11 @@ def compared(
     federations: Federations,
     audience: Audience | None = None,
     engine: Engine | None = None,
+    drawn: bool = True,
 ) -> Row:
-    """The runs of a comparison in its folder, on the federation of each seed."""
-    finish = probed if unlabelled(todo, federations) else conclude
+    """The runs of a comparison in its folder, on the federation of each seed; with pictures and report, if they are to
+    be ``drawn``."""
+    without_labels = unlabelled(todo, federations)
     begin(config, top, todo)
     keep_federations(top, todo, federations)
     with Player(config, federations, audience, engine) as player:
@@ -80,7 +82,9 @@ def compared(
     done = [cell for cell in todo if cell.label not in trouble]
     if not done:
         raise RoundError(player.all_failed("method"))
-    return finish(config, top, done, federations, player.failed)
+    if without_labels:
+        return probed(config, top, done, federations, player.failed)
+    return conclude(config, top, done, federations, player.failed, drawn)
 
 
 def keep_federations(top: Path, todo: Sequence[PlannedRun], federations: Federations) -> None:
@@ -169,6 +173,7 @@ def conclude(
     done: Sequence[PlannedRun],
     federations: Federations,
     failed: Sequence[Mapping[str, JSON]] = (),
+    drawn: bool = True,
 ) -> Row:
     """The table, the pictures and the report of finished runs, and which did not finish."""
     from fedquilt.report import write_report
@@ -179,9 +184,11 @@ def conclude(
     summary: Row = {"folder": str(top), **summary_of(views, constant, config.compare.target, common)}
     summary |= {"clients": max(len(federation.ids) for federation in federations.values()), "failed": list(failed)}
     summary["missing"] = [f"{v.folder.name}: {line}" for v in views for line in v.missing]
-    _draw(views, summary, {c.label: c.config.method for c in done}, top)
+    if drawn:
+        _draw(views, summary, {c.label: c.config.method for c in done}, top)
     write_atomic(top / "table.csv", as_csv(summary["rows"], summary["majority_class"], common).encode())
     summary["report"] = str(top / "report.html")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
-    write_report(top)
+    if drawn:
+        write_report(top)
     return summary

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
+from collections.abc import Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -10,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
 from fedquilt.report.gather import Gathered
+from fedquilt.results.latex import latex_table
 from fedquilt.results.ranking import ranking
+from fedquilt.results.shown import Shown, comparison_shown, sweep_shown
 from fedquilt.results.tables import by_label, scored
 from fedquilt.results.views import RunView, read_json
-from fedquilt.studies.shown import Shown, comparison_shown, sweep_shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,9 +45,10 @@ class Results:
         method          accuracy  ...
     """
 
-    def __init__(self, folder: str | Path, held: object | None = None) -> None:
+    def __init__(self, folder: str | Path, passing: bool = False) -> None:
         self.folder = Path(folder)
-        self._held = held  # a temporary folder, which goes with this object
+        if passing:  # a temporary folder, which goes with this object
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._found = Gathered.of(self.folder)
 
     @classmethod
@@ -81,7 +86,10 @@ class Results:
         if found is None:
             states = "; ".join(f"{view.label}, seed {view.seed}: {view.state}" for view in self.runs[:3])
             raise InputError(f"No method of '{self.folder}' is finished and scored ({states}).")
-        return {**found, **read_json(self.folder / "summary.json")} if not self.is_sweep else found
+        if self.is_sweep:
+            return found
+        kept = read_json(self.folder / "summary.json")
+        return {**kept, **found, "clients": kept.get("clients", found["clients"])}
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -137,6 +145,24 @@ class Results:
             for i, client in enumerate(view.scored.clients)
             for j, round in enumerate(view.scored.rounds)
         ]
+
+    def to_latex(
+        self, columns: Sequence[str] | None = None, caption: str | None = None, label: str = "tab:comparison"
+    ) -> str:
+        """The table of a comparison for a paper, with ``\\usepackage{booktabs}``; the best and all that cannot be told
+        apart from it are bold.
+
+        Args:
+            columns: Keys of scores (``accuracy``, ``worst10``, ...), ``megabytes`` or ``seconds``; by default all
+                scores that there are, and megabytes.
+            caption: In LaTeX; by default it says what the numbers are.
+            label: What ``\\ref`` calls the table.
+        """
+        if self.is_sweep:
+            raise InputError(
+                "A sweep chooses a point and has no table for a paper: compare its best point with others."
+            )
+        return latex_table(self.summary, columns, caption, label)
 
     def plot(self) -> Figure:
         """A figure, outside pyplot: accuracy by round and by megabytes, mean over seeds with the range between them; of

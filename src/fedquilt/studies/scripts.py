@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,11 +22,12 @@ from fedquilt.results.views import CELLS, read_json
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.build import check_fits
 from fedquilt.runs.given import Given, RunOptions, kind_of, settings_of
+from fedquilt.runs.progress import progress_of
 from fedquilt.storage.files import file_name
 from fedquilt.studies.compare import compared
 from fedquilt.studies.player import Federations, PlannedRun
 from fedquilt.studies.results import Results
-from fedquilt.studies.sweep import ends, swept
+from fedquilt.studies.sweep import ends, planned, swept
 
 Data = Federation | Stream
 PARTS = ("init_server", "init_client", "exchanges", "plan")  # what every method has
@@ -41,6 +43,7 @@ def compare(
     engine: str | Engine = "auto",
     at_once: int | None = None,
     target: float = 0.8,
+    progress: bool | None = None,
     **options: Unpack[RunOptions],
 ) -> Results:
     """Compare methods over several seeds, as ``fedquilt compare`` does: the same runs, tests and intervals.
@@ -56,6 +59,7 @@ def compare(
         engine: As for :func:`fedquilt.run`.
         at_once: How many runs are played side by side; by default, with 'auto', as many as there are cores.
         target: The accuracy that costs are counted to.
+        progress: As for :func:`fedquilt.run`.
         options: Of every run, as for :func:`fedquilt.run`: ``evaluate_every``, ``patience``, ``min_replies``, ...
 
     Example:
@@ -68,18 +72,20 @@ def compare(
     """
     _check_methods(methods)
     arguments = {"rounds": rounds, "seeds": seeds, "target": target, "at_once": at_once, **options}
-    with _place(folder) as (top, held):
+    with _place(folder) as (top, kept):
         config = settings_of(engine, top, **arguments)
         federations = _federations(federation, config.compare.seeds)
         todo = [
-            _planned(label, method, config, seed, top / f"{file_name(label)}-seed{seed}", held)
+            _planned(label, config, seed, top / f"{file_name(label)}-seed{seed}", _given(method, options, kept))
             for seed in config.compare.seeds
             for label, method in methods.items()
         ]
         problems = _unfit(methods, federations) + _untested(federations)
         _raise(problems + _other_study(top, CELLS, SWEEP, todo) + _other_runs(todo, federations))
-        compared(config, top, todo, federations, engine=engine if not isinstance(engine, str) else None)
-        return Results(top, held)
+        used = engine if not isinstance(engine, str) else None
+        with progress_of(progress) as shown:
+            compared(config, top, todo, federations, shown.parts(rounds, len(todo)), used, kept)
+        return Results(top, passing=not kept)
 
 
 def sweep(
@@ -95,6 +101,7 @@ def sweep(
     search: str = "grid",
     points: int = 20,
     search_seed: int = 0,
+    progress: bool | None = None,
     **options: Unpack[RunOptions],
 ) -> Results:
     """Try many settings of a method and choose one on validation samples, as ``fedquilt sweep`` does.
@@ -103,7 +110,7 @@ def sweep(
         make: Makes the method of a point; its arguments are the names in ``space``.
         space: What to try of each argument: a list of values, or a range in the words of ``--set``: ``"0.1..1.0"``,
             ``"log:0.001..1"``.
-        federation, rounds, seeds, folder, engine, at_once, options: As for :func:`fedquilt.compare`.
+        federation, rounds, seeds, folder, engine, at_once, progress, options: As for :func:`fedquilt.compare`.
         search: 'grid' (every combination), 'random' or 'optuna'.
         points: How many of the last two.
         search_seed: Draws them.
@@ -119,7 +126,7 @@ def sweep(
     """
     plan = _plan(make, space, {"search": search, "points": points, "seed": search_seed})
     arguments = {"rounds": rounds, "seeds": seeds, "at_once": at_once, **options}
-    with _place(folder) as (top, held):
+    with _place(folder) as (top, kept):
         config = settings_of(engine, top, **arguments)
         config = config.model_copy(update={"sweep": plan.model_copy(update={"seeds": config.compare.seeds})})
         federations = _federations(federation, config.compare.seeds)
@@ -129,34 +136,41 @@ def sweep(
 
         def settings(values: Mapping[str, JSON]) -> tuple[Config, Given]:
             method = make(**values)
-            named = config.method.model_copy(update={"kind": kind_of(method)})
-            return config.model_copy(update={"method": named}), Given(method, kept=held is None)
+            return _called(config, method), _given(method, options, kept)
 
         def fresh(cells: Sequence[PlannedRun]) -> None:
             _raise(_other_runs(cells, federations))
 
         used = engine if not isinstance(engine, str) else None
-        swept(config, top, settings, federations, engine=used, fresh=fresh)
-        return Results(top, held)
+        with progress_of(progress) as shown:
+            swept(config, top, settings, federations, shown.parts(rounds, planned(config)), used, fresh, kept)
+        return Results(top, passing=not kept)
 
 
-def _planned(label: str, method: Method, config: Config, seed: int, folder: Path, held: object | None) -> PlannedRun:
-    kind = config.method.model_copy(update={"kind": kind_of(method)})
-    settings = config.model_copy(update={"seed": seed, "method": kind})
-    return PlannedRun(label, settings, folder, label, given=Given(method, kept=held is None))
+def _planned(label: str, config: Config, seed: int, folder: Path, given: Given) -> PlannedRun:
+    return PlannedRun(label, _called(config, given.method).model_copy(update={"seed": seed}), folder, label, given)
+
+
+def _called(config: Config, method: Method) -> Config:
+    """The settings, with what people call a method."""
+    return config.model_copy(update={"method": config.method.model_copy(update={"kind": kind_of(method)})})
+
+
+def _given(method: Method, options: RunOptions, kept: bool) -> Given:
+    return Given(method, checks=options.get("checks"), attackers=options.get("attackers"), kept=kept)
 
 
 @contextmanager
-def _place(folder: str | Path | None) -> Iterator[tuple[Path, object | None]]:
-    """The folder of a study; without one, a temporary one, and what holds it."""
+def _place(folder: str | Path | None) -> Iterator[tuple[Path, bool]]:
+    """The folder of a study, and whether it is kept; without one, a temporary one."""
     if folder is not None:
-        yield Path(folder), None
+        yield Path(folder), True
         return
-    held = tempfile.TemporaryDirectory(prefix="fedquilt-", ignore_cleanup_errors=True)
+    place = Path(tempfile.mkdtemp(prefix="fedquilt-"))
     try:
-        yield Path(held.name) / "study", held
+        yield place, False
     except BaseException:
-        held.cleanup()
+        shutil.rmtree(place, ignore_errors=True)
         raise
 
 

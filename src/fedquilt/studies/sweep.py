@@ -103,6 +103,7 @@ def swept(
     audience: Audience | None = None,
     engine: Engine | None = None,
     fresh: Callable[[Sequence[PlannedRun]], None] = lambda cells: None,
+    drawn: bool = True,
 ) -> Row:
     """The points of a sweep in its folder, on the federation of each seed; ``fresh`` sees runs before they begin."""
     search = asker(config.sweep)
@@ -130,7 +131,7 @@ def swept(
     keep_federations(top, [cell for point in points for cell in point.cells(top)], federations)
     if all(accuracy is None for _, accuracy in done):
         raise RoundError(player.all_failed("point"))
-    return conclude(config, top, points, player.failed)
+    return conclude(config, top, points, player.failed, drawn)
 
 
 def _asked(search: Asker, done: Sequence[tuple[Values, float | None]]) -> list[Values]:
@@ -222,7 +223,9 @@ def _write(config: Config, top: Path, points: Sequence[Point], total: int) -> No
     write_atomic(top / FILE, to_json(content, indent=1).encode())
 
 
-def conclude(config: Config, top: Path, points: Sequence[Point], failed: Sequence[Mapping[str, JSON]] = ()) -> Row:
+def conclude(
+    config: Config, top: Path, points: Sequence[Point], failed: Sequence[Mapping[str, JSON]] = (), drawn: bool = True
+) -> Row:
     """The table, the picture, the report, and the recipe of the best point."""
     from fedquilt.report import write_report
     from fedquilt.results.comparison_plots import as_csv, draw
@@ -246,7 +249,9 @@ def conclude(config: Config, top: Path, points: Sequence[Point], failed: Sequenc
         told = f"# fedquilt run {top.name}/best.toml\n# chosen by a sweep on validation samples: {best['label']}\n"
         write_atomic(top / "best.toml", (told + dump(points[best["point"]].config)).encode())
     write_atomic(top / "sweep.csv", as_csv(rows).encode())
-    draw(rows, list(config.sweep.space), top / "parameters")
+    if drawn:
+        draw(rows, list(config.sweep.space), top / "parameters")
     write_atomic(top / "summary.json", to_json(summary, indent=1).encode())
-    write_report(top)
+    if drawn:
+        write_report(top)
     return summary

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedquilt import terminal
-from fedquilt.show import progress, show
-from fedquilt.show.progress import Progress
+from fedquilt.runs import progress
+from fedquilt.runs.progress import Progress
+from fedquilt.show import show
 from fedquilt.terminal import broken, say, show_table
 from helpers.command import fedquilt
 

@@ -24,6 +24,7 @@ from fedquilt.data.sources.hub import from_hub
 from fedquilt.data.sources.known import KNOWN
 from fedquilt.data.sources.places import FOLDER, data_folder, installed, missing, opened, place
 from fedquilt.errors import InputError
+from fedquilt.own_code import is_reference, own_errors, unpinned
 
 
 def read(name: str) -> Arrays:
@@ -39,7 +40,7 @@ def read(name: str) -> Arrays:
         arrays = arrays_of(load(path), str(path))
         return replace(arrays, classes=_classes(arrays.y, arrays.y_test), name=name, source=str(path))
     arrays = _packaged(entry) if entry.needs else _from_files(entry)
-    arrays = replace(arrays, classes=arrays.classes or entry.classes, name=name, ready=arrays.table is None)
+    arrays = replace(arrays, classes=arrays.classes or entry.classes, name=unpinned(name), ready=arrays.table is None)
     if entry.licence == "not stated":
         return arrays
     return replace(arrays, licence=entry.licence, source=entry.source)
@@ -63,7 +64,7 @@ def find(name: str) -> DatasetEntry | None:
     """What is known of this name: by this package, or by an installed one."""
     if name in KNOWN:
         return KNOWN[name]
-    known = _from_packages().get(name)
+    known = registry.lookup("dataset", name) if is_reference(name) else _from_packages().get(name)
     return None if known is None else _entry_of(known)
 
 
@@ -105,7 +106,8 @@ def _packaged(entry: DatasetEntry) -> Arrays:
     if not installed(entry.needs.partition(".")[0]):
         raise InputError(f"{entry.name} needs the package {entry.needs}. {missing(entry)}")
     assert entry.read is not None
-    return call(entry.read, what=entry.name)
+    with own_errors(f"The data {unpinned(entry.name)!r}"):
+        return call(entry.read, what=unpinned(entry.name))
 
 
 def _from_files(entry: DatasetEntry) -> Arrays:
@@ -224,7 +226,7 @@ def _from_packages() -> dict[str, registry.RegistryEntry]:
 
 def _entry_of(known: registry.RegistryEntry) -> DatasetEntry:
     """The catalogue entry that a package brings: itself, or made of a function without arguments that reads."""
-    name, package = known.name, known.package
+    name, package = known.name, known.package or "your own"
     try:
         found: Any = known.load()
     except Exception as error:  # whatever another package does while it is imported

@@ -1,4 +1,4 @@
-"""How far a run is, in the terminal: bars that live, or plain lines where nobody watches a screen."""
+"""How far a run is: bars that live in a terminal or below a notebook's cell, or plain lines where nobody watches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from rich.errors import LiveError
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Column
@@ -15,11 +16,12 @@ from rich.text import Text
 
 from fedquilt.core.plain import JSON
 from fedquilt.results.statistics.targets import MEGABYTE
+from fedquilt.runs.notebook import NotebookLines, display_here
 from fedquilt.terminal import console as console
 from fedquilt.terminal import say
 
 if TYPE_CHECKING:
-    from fedquilt.studies.player import PlannedRun
+    from fedquilt.config.config import Config
 
 _PLAIN_SECONDS, _LIVE_SECONDS = 10.0, 0.1
 SCORED = (
@@ -136,13 +138,19 @@ class _Numbers(ProgressColumn):
         return Text.assemble(task.fields["numbers"], " ", (task.fields["phase"], "dim"), no_wrap=True)
 
 
-class Progress:
-    """A live view in a terminal, a line every few seconds elsewhere, nothing when quiet."""
+def progress_of(asked: bool | None) -> Progress:
+    """What a script shows: None shows progress in a notebook or a terminal, and nothing where nobody watches."""
+    display = None if asked is False else display_here()
+    return Progress(asked is False or (asked is None and not on_screen()), display)
 
-    def __init__(self, quiet: bool = False) -> None:
+
+class Progress:
+    """A live view in a terminal or a notebook, a line every few seconds elsewhere, nothing when quiet."""
+
+    def __init__(self, quiet: bool = False, display: Callable[..., Any] | None = None) -> None:
         self.quiet = quiet
-        self.live: RichProgress | None = None
-        if not quiet and on_screen():
+        self.live: RichProgress | NotebookLines | None = None if display is None else NotebookLines(display)
+        if self.live is None and not quiet and on_screen():
             wide = 20 if console.width >= 110 else 8
             rest = Column(no_wrap=True, overflow="ellipsis", max_width=max(16, console.width - wide - 36))
             columns = [
@@ -157,7 +165,10 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self.live is not None:
-            self.live.start()
+            try:
+                self.live.start()
+            except LiveError:  # in the loop of another run, whose bar has the screen
+                self.live, self.quiet = None, True
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -224,7 +235,7 @@ class OneLine:
         self.moved()
 
     @contextmanager
-    def playing(self, cell: PlannedRun) -> Iterator[OneRun]:
+    def playing(self, cell: Planned) -> Iterator[OneRun]:
         """One of them is played."""
         run = OneRun(self, f"{cell.display} seed {cell.config.seed}")
         self._playing.append(run)
@@ -250,6 +261,7 @@ class OneLine:
         """It is done: its line goes."""
         if self._owner.live is not None and self._task is not None:
             self._owner.live.remove_task(self._task)
+            self._owner.draw(now=True)
 
 
 class OneRun:
@@ -271,6 +283,20 @@ class OneRun:
         self._line.say(f"{self.title}: {text}")
 
 
+class Planned(Protocol):
+    """One run of several."""
+
+    @property
+    def display(self) -> str:
+        """What people read for its method."""
+        ...
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+        ...
+
+
 class ProgressLines:
     """A line for all runs, and one for each that is played; what was played stays above."""
 
@@ -285,7 +311,7 @@ class ProgressLines:
         self._moved()
 
     @contextmanager
-    def playing(self, cell: PlannedRun) -> Iterator[Bar]:
+    def playing(self, cell: Planned) -> Iterator[Bar]:
         """One of them is played."""
         bar = self._owner.bar(f"{cell.display} seed {cell.config.seed}", self._rounds, self._moved)
         self._playing.append(bar)

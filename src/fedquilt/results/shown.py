@@ -38,10 +38,10 @@ class Shown:
     Example:
         >>> print(Shown("Two", ("method", "accuracy"), (("FedAvg", "91.0"), ("Ditto", "95.5")), frozenset({1})))
         Two
-        method  accuracy
-        ────────────────
-        FedAvg      91.0
-        Ditto       95.5
+        method   accuracy
+        ─────────────────
+        FedAvg       91.0
+        Ditto        95.5
     """
 
     title: str
@@ -86,7 +86,6 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
     rows = sorted(summary["rows"], key=lambda row: not row["frame"])
     scores = [c for c in score_columns() if any(row.get(c.key) is not None for row in rows)]
     won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
-    shown = names(summary)
     least = {summary["measure"]: summary["majority_class"], "common_accuracy": summary["majority_class_common"]}
     lines = [("majority class", *(_percent(least.get(c.key), None) for c in scores), "", "")]
     lines += [
@@ -99,13 +98,13 @@ def comparison_shown(summary: Mapping[str, JSON]) -> Shown:
         for row in rows
     ]
     best = {won["method"], *won["tied"]} if won["versus"] else set()
-    seeds = len(summary["seeds"])
+    seeds, called = len(summary["seeds"]), names(summary)
     return Shown(
         f"{summary['clients']} clients, {seeds} seed{'s' if seeds > 1 else ''}; accuracy in %",
         ("method", *(c.label for c in scores), "MB", "sec"),
         tuple(lines),
         frozenset(i for i, row in enumerate(rows, 1) if row["method"] in best),
-        f"Highest: {shown[won['method']]}. {apart(won, shown)}" if won["versus"] else "",
+        f"Highest: {called[won['method']]}. {apart(won, called)}" if won["versus"] else "",
         frozenset(i for i, c in enumerate(scores, 1) if c.metric.minor),
     )
 
