@@ -216,20 +216,6 @@ class Progress:
             say(text)
 
 
-class Called(Protocol):
-    """One run of several, as far as a line tells of it."""
-
-    @property
-    def display(self) -> str:
-        """What people read for its method."""
-        ...
-
-    @property
-    def config(self) -> Config:
-        """Its settings."""
-        ...
-
-
 class OneLine:
     """A line for all runs together, that goes when they are done."""
 
@@ -249,7 +235,7 @@ class OneLine:
         self.moved()
 
     @contextmanager
-    def playing(self, cell: Called) -> Iterator[OneRun]:
+    def playing(self, cell: Planned) -> Iterator[OneRun]:
         """One of them is played."""
         run = OneRun(self, f"{cell.display} seed {cell.config.seed}")
         self._playing.append(run)
@@ -275,6 +261,7 @@ class OneLine:
         """It is done: its line goes."""
         if self._owner.live is not None and self._task is not None:
             self._owner.live.remove_task(self._task)
+            self._owner.draw(now=True)
 
 
 class OneRun:
