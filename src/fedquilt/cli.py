@@ -9,13 +9,49 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from fedquilt import __version__
 from fedquilt.commands import catalogues, federations, looking, models, projects, running
 from fedquilt.commands.options import STOPPED
 from fedquilt.errors import FedquiltError
 
+
+def _plainly(error: Any, setting: str) -> None:
+    """A wrong command line in better words: settings are no options, and a suggestion is made once."""
+    if type(error).__name__ == "NoSuchOption" and setting:
+        error.message += f" Settings are written KEY=VALUE: {setting}=VALUE."
+    if "Did you mean" in str(getattr(error, "message", "")):
+        error.possibilities = None  # of which click would make the same suggestion
+
+
+class _Commands(TyperGroup):
+    """All commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            _plainly(error, "")
+            raise
+
+
+class _Command(TyperCommand):
+    """One command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Its words."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            takes_settings = any(parameter.name == "overrides" for parameter in self.params)
+            _plainly(error, str(getattr(error, "option_name", "")).lstrip("-") if takes_settings else "")
+            raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -57,7 +93,7 @@ fedquilt: federated learning with PyTorch for clients whose data differ.
   fedquilt --help                  all commands"""
 for _panel, _commands in PANELS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel)(_command)
+        app.command(cls=_Command, rich_help_panel=_panel)(_command)
 
 
 def _print_version(asked: bool) -> None:

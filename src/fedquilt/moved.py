@@ -303,11 +303,10 @@ FIELDS = {"slope": "gradient", "slopes": "gradients"}  # of messages, on which a
 
 def current_choice(given: Any) -> Any:
     """A choice of a recipe with its options as they are called now."""
-    olds = [name for name in given if (given.get("kind"), name) in OPTIONS] if isinstance(given, dict) else []
-    for old in olds:
-        new = OPTIONS[given["kind"], old]
-        _warn(f"{given['kind']}.{old} is {new} now", 3)
-        given = {new if name == old else name: value for name, value in given.items()}
+    for (kind, old), new in OPTIONS.items() if isinstance(given, dict) else ():
+        if given.get("kind") == kind and old in given:
+            _warn(f"{kind}.{old} is {new} now", 3)
+            given = {new if name == old else name: value for name, value in given.items()}
     return given
 
 

@@ -688,6 +688,9 @@ def _installed(table: str, path: tuple[str, ...]) -> Mapping[str, RegistryEntry]
     return MappingProxyType(found)
 
 
+_LISTED = 20  # names that an error lists
+
+
 def lookup(table: str, name: str) -> RegistryEntry:
     """The entry of a name or reference; an unknown name is an error that says what was perhaps meant."""
     if ":" in name or name.endswith(".py"):
@@ -695,7 +698,8 @@ def lookup(table: str, name: str) -> RegistryEntry:
     known = entries(table)
     if name in known:
         return known[name]
-    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} (known: {', '.join(sorted(known))})")
+    all_of_them = f"known: {', '.join(sorted(known))}" if len(known) <= _LISTED else f"'fedquilt {table}s' lists them"
+    raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} ({all_of_them})")
 
 
 def shown_as(table: str, name: str) -> str:

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from fedquilt.analysis.hf_folder import save_folder
 from fedquilt.analysis.run_models import RunModel, RunModels
+from fedquilt.core.exchange import Method
 from fedquilt.core.net import logits_of
 from fedquilt.core.plain import Row
 from fedquilt.errors import InputError, did_you_mean
+from fedquilt.own_code import short
 from fedquilt.rounds.client import one_thread
 from fedquilt.runs.preparation import kept_in
 from fedquilt.storage.files import write_atomic
@@ -53,7 +55,13 @@ class Exported:
 
 
 def export_model(
-    folder: str | Path, to: str | Path, model: str = "global", format: str | None = None, force: bool = False
+    folder: str | Path,
+    to: str | Path,
+    model: str = "global",
+    format: str | None = None,
+    force: bool = False,
+    *,
+    method: Method | None = None,
 ) -> Exported:
     """Write a model of a run as other programs load it.
 
@@ -65,12 +73,13 @@ def export_model(
             rows, any number of them, and is compared with the model here (extra ``onnx``). 'hf': a folder for
             ``from_pretrained``, of models that are made of one (extra ``hf``). By default as the name ends.
         force: Replace what is there.
+        method: That of the run, where a script began it with a network or method of its own.
 
     Example:
         >>> export_model("runs/quick-1a2b3c4d", "global.onnx").difference < 1e-4  # doctest: +SKIP
         True
     """
-    place, run = Path(to), RunModels.of(folder)
+    place, run = Path(to), RunModels.of(folder, method)
     chosen = format or ENDS.get(place.suffix)
     if chosen not in FORMATS:
         told = f"format={format!r}{did_you_mean(str(format), FORMATS)}" if format else f"'{place}' ends in no known way"
@@ -78,7 +87,8 @@ def export_model(
     if place.exists() and not force:
         raise InputError(f"'{place}' exists. Give another name, or --force to replace it.")
     found = run.model(model)
-    module, facts = found.module(), facts_of(run, found)
+    module = found.module()
+    facts = facts_of(run, found, module)
     difference = None
     with one_thread():
         if chosen == "safetensors":
@@ -91,13 +101,13 @@ def export_model(
     return Exported(place, chosen, facts, difference, tuple(filter(None, (found.note, run.unfinished))))
 
 
-def facts_of(run: RunModels, found: RunModel) -> Row:
+def facts_of(run: RunModels, found: RunModel, module: nn.Module) -> Row:
     """What goes with an exported model: where it comes from, what it takes, and what its classes are."""
     inputs, kept = run.inputs, kept_in(run.folder)
     return {
         "run": run.folder.resolve().name,
-        "method": run.config.method.kind,
-        "model": run.config.model.kind,
+        "method": run.method_name,
+        "model": type(module).__name__ if run.config.script else short(run.config.model.kind),
         "of": found.name,
         "round": found.round,
         "input": {"shape": list(inputs.shape), "dtype": inputs.dtype},

@@ -18,6 +18,7 @@ from fedquilt.analysis.new_rows import NewRows, Reader
 from fedquilt.analysis.run_models import RunModels
 from fedquilt.config.config import Config
 from fedquilt.config.data import federation_of
+from fedquilt.core.exchange import Method
 from fedquilt.core.table import Batch
 from fedquilt.errors import InputError
 from fedquilt.rounds.client import one_thread
@@ -80,7 +81,7 @@ class Answers:
         write_atomic(Path(path), self.csv().encode())
 
 
-def predict(folder: str | Path, data: Any, model: str = "global") -> Answers:
+def predict(folder: str | Path, data: Any, model: str = "global", *, method: Method | None = None) -> Answers:
     """Answer new rows with a model of a run, as its evaluations do.
 
     Rows are read and prepared as the run's were: standardised by the same numbers, encoded by the same categories and
@@ -91,16 +92,17 @@ def predict(folder: str | Path, data: Any, model: str = "global") -> Answers:
         data: A folder of images, an .npz with x (and y, for the accuracy), a table (.csv, .parquet), a .txt with one
             text in each line; an array, a data frame, or a list of texts.
         model: 'global', 'best' (the global one of the best round), 'cluster:2' or 'client:7'.
+        method: That of the run, where a script began it with a network or method of its own.
 
     Example:
         >>> predict("runs/quick-1a2b3c4d", "new.npz", "client:7").classes  # doctest: +SKIP
         tensor([1, 0, 4])
     """
-    run = RunModels.of(folder)
+    run = RunModels.of(folder, method)
     found = run.model(model)
     if getattr(run.learned.method, "reconstructs", False):
         raise InputError(
-            f"{run.config.method.kind} learns features, no classes. They are made by "
+            f"{run.method_name} learns features, no classes. They are made by "
             f"load_model({str(folder)!r}).embed(images)."
         )
     rows = reader_of(run.folder, run.config, run.inputs).read(data)

@@ -20,11 +20,13 @@ from fedquilt.analysis.newcomers import LearnedRun, download_of
 from fedquilt.config.config import Config
 from fedquilt.config.data import federation_of
 from fedquilt.core.deployed import deployed_model, first_state
+from fedquilt.core.exchange import Method
 from fedquilt.core.net import Net, logits_of
 from fedquilt.core.params import Params
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch, ClientId, Divided, Site
 from fedquilt.errors import InputError, SnapshotError, StorageError, did_you_mean
+from fedquilt.own_code import short
 from fedquilt.pieces.clustering.result import members
 from fedquilt.records.record import unpack
 from fedquilt.results.clusters import clusters_of
@@ -79,8 +81,8 @@ class RunModels:
     slots: FolderSlots
 
     @classmethod
-    def of(cls, folder: str | Path) -> RunModels:
-        """From the folder of a run."""
+    def of(cls, folder: str | Path, method: Method | None = None) -> RunModels:
+        """From the folder of a run; of one that a script began, perhaps with its own method."""
         place = Path(folder)
         config = config_in(place)
         inputs = inputs_in(place, partial(federation_of, config))
@@ -89,8 +91,15 @@ class RunModels:
         if found is None:
             raise SnapshotError(_nothing_yet(run))
         run.slots.now = dict(entries_of(found.slots))
-        learned = LearnedRun(method_of(config, cast(Divided, inputs)), found.state, found.done, Seed(config.seed))
+        if method is None:
+            method = config.script.used_method() if config.script else method_of(config, cast(Divided, inputs))
+        learned = LearnedRun(method, found.state, found.done, Seed(config.seed))
         return cls(place, config, inputs, learned, found.progress.get("best_round"), run.slots)
+
+    @property
+    def method_name(self) -> str:
+        """What its method is called."""
+        return short(self.config.method.kind)
 
     @property
     def unfinished(self) -> str:
@@ -138,7 +147,7 @@ class RunModels:
     def _global(self) -> Params:
         found = self.learned.method.global_model(self.learned.state)
         if found is None:
-            raise InputError(f"{self.config.method.kind} has no global model. There are: {self.names()}.")
+            raise InputError(f"{self.method_name} has no global model. There are: {self.names()}.")
         return found
 
     def _best(self) -> Params:
@@ -167,7 +176,7 @@ class RunModels:
         """The model that the members of a cluster have in common."""
         found = clusters_of(self.learned.state)
         if found is None:
-            raise InputError(f"This run of {self.config.method.kind} has no clusters. There are: {self.names()}.")
+            raise InputError(f"This run of {self.method_name} has no clusters. There are: {self.names()}.")
         groups = {str(k): group for k, group in enumerate(members(found)) if group}
         if str(which) not in groups:
             raise InputError(f"There is no cluster {which}. There are: {self.names()}.")
@@ -205,7 +214,7 @@ class RunModels:
 
     def _note(self, found: RunModel) -> str:
         """Says so, if the method answers otherwise than the network alone."""
-        method, name = self.learned.method, self.config.method.kind
+        method, name = self.learned.method, self.method_name
         if found.net is None:
             return f"a model of {name} is no single network"
         if getattr(method, "reconstructs", False):
@@ -232,18 +241,19 @@ def text_of(client: ClientId) -> str:
     return str(client) if isinstance(client, int | str) else json.dumps(client)
 
 
-def load_model(folder: str | Path, model: str = "global") -> nn.Module:
+def load_model(folder: str | Path, model: str = "global", *, method: Method | None = None) -> nn.Module:
     """A model of a run as a PyTorch module with its weights, in evaluation mode.
 
     Args:
         folder: Of the run; of one that is not over, its newest snapshot counts.
         model: 'global', 'best' (the global one of the best round), 'cluster:2' or 'client:7'.
+        method: That of the run, where a script began it with a network or method of its own.
 
     Example:
         >>> load_model("runs/quick-1a2b3c4d", "client:7")(torch.zeros(1, 1, 8, 8)).shape  # doctest: +SKIP
         torch.Size([1, 10])
     """
-    run = RunModels.of(folder)
+    run = RunModels.of(folder, method)
     found = run.model(model)
     for note in filter(None, (found.note, run.unfinished)):
         warnings.warn(note, stacklevel=2)

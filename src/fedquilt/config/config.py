@@ -38,11 +38,19 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     except OSError as error:
         raise InputError(f"'{where}' cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits, ...
-        raise ConfigError([f"not valid TOML: {error}"], where) from error
+        raise ConfigError([f"not valid TOML: {error}{_line(file, error)}"], where) from error
     if _depth(raw) > _DEEPEST:
         raise ConfigError([f"sections and lists inside one another more than {_DEEPEST} times"], where)
     settings, problems = apply(raw, overrides)
     return parse(settings, where, problems, file.parent)
+
+
+def _line(file: Path, error: Exception) -> str:
+    """The line that an error is about, as it is in the file."""
+    number = re.search(r"at line (\d+)", str(error))
+    lines = file.read_text(encoding="utf-8").splitlines() if number else []
+    told = lines[int(number[1]) - 1].strip()[:100] if number and int(number[1]) <= len(lines) else ""
+    return f": {told}" if told else ""
 
 
 _DEEPEST = 20
@@ -64,7 +72,7 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            problems.append(f"override {text!r} is not of the form key=value")
+            problems.append(f"{text!r} changes no setting: write KEY=VALUE, for example rounds=5")
             continue
         *parents, leaf = key.strip().split(".")
         place = settings
@@ -74,7 +82,15 @@ def apply(raw: Mapping[str, JSON], overrides: Sequence[str]) -> tuple[Row, list[
                 problems.append(f"override {text!r}: '{name}' is not a section")
                 place = {}
         place[leaf] = _value(value.strip())
+        if key.strip() in _TYPED_LISTS and not isinstance(place[leaf], list):
+            place[leaf] = [_value(part.strip()) for part in value.strip(" []").split(",")]
+        if key.strip() in _INSTEAD:
+            place.pop(_INSTEAD[key.strip()], None)
     return settings, problems
+
+
+_TYPED_LISTS = ("compare.methods", "compare.seeds")  # compare.methods=fedavg,ditto: shells take quotes away
+_INSTEAD = {"data.path": "source", "data.source": "path"}  # what the recipe has of these makes way for the other
 
 
 def _value(text: str) -> JSON:

@@ -82,8 +82,11 @@ def _meant(name: str, known: list[str]) -> str:
 def find(asked: str | Path) -> Path:
     """The file of a recipe: a path on the disk or, where there is none, a name ('quick', 'recipes/quick.toml')."""
     file = Path(asked)
-    if file.exists() and not file.is_dir():
-        return file
+    try:
+        if file.exists() and not file.is_dir():
+            return file
+    except OSError as error:  # a name that is too long, say
+        raise InputError(f"'{asked}' cannot be read: {error.strerror}.") from error
     known = recipes()
     name = file.as_posix().removeprefix("recipes/").removesuffix(".toml")
     if name in known:

@@ -78,6 +78,16 @@ class Script(BaseModel):
         """What tells its snapshots from those of other runs."""
         return hashlib.sha256(repr((self.kind, *settings, *self.others)).encode()).hexdigest()[:8]
 
+    def used_method(self) -> Method:
+        """The method for what it has learned, where nothing is trained or scored: that needs none of the rest."""
+        try:
+            found: Method = self.made("method")
+        except InputError as error:
+            raise InputError(
+                f"{error} Or give the method: load_model(folder, method=method), and so for predict and export_model."
+            ) from error
+        return found
+
     def made_federation(self) -> Federation:
         """The federation, made again; refused if its rows are others now."""
         found: Federation = self.made("federation")

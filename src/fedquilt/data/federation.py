@@ -166,6 +166,7 @@ class Federation:
         seed. Of a DataLoader its data set is taken.
 
         Example:
+            >>> import torch
             >>> from torch.utils.data import TensorDataset
             >>> own = TensorDataset(torch.randn(50, 3, 8, 8), torch.arange(50) % 2)
             >>> Federation.from_datasets({"oslo": own, "bergen": {"train": own, "test": own}})

@@ -37,7 +37,8 @@ def result_table(folder: Path, result: Mapping[str, JSON]) -> None:
     _numbers(folder, result)
     up, down = result["bytes_up"] / MEGABYTE, result["bytes_down"] / MEGABYTE
     stopped = " (stopped early)" if result["stopped_early"] else ""
-    say(f"{result['rounds']} rounds{stopped}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
+    rounds = f"{result['rounds']} round{'s' * (result['rounds'] != 1)}{stopped}"
+    say(f"{rounds}, {result['seconds']:.1f} s, {up:.2f} MB up, {down:.2f} MB down")
     if result.get("energy"):
         say(in_words(result["energy"]))
     if in_messages(result):

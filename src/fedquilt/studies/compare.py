@@ -31,11 +31,11 @@ def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
         choices += [MethodChoice(kind=kind) for kind in able if kind not in {c.kind for c in choices}]
     labels = _labels(choices)
     display = dict(zip(labels, shown_apart(choices), strict=True))
-    seeds = config.compare.seeds
+    made = dict(zip(labels, map(config.with_method, choices), strict=True))
     runs = {
-        (label, seed): config.with_method(choice).model_copy(update={"seed": seed})
-        for seed in seeds
-        for label, choice in zip(labels, choices, strict=True)
+        (label, seed): one.model_copy(update={"seed": seed})
+        for seed in config.compare.seeds
+        for label, one in made.items()
     }
     identity = hashlib.sha256("".join(c.identity() for c in runs.values()).encode()).hexdigest()[:8]
     top = Path(config.output.folder) / f"compare-{config.name}-{identity}"

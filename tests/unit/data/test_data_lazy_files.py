@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from fedquilt.config.config import parse
 from fedquilt.core.lazy import LazyColumn, built, told
 from fedquilt.data import Dirichlet, Transforms, channel_statistics, imports, with_local_tests
 from fedquilt.data.imports import folders
-from fedquilt.data.lazy.files import file_rows
+from fedquilt.data.lazy.files import FileRows, file_rows
 from fedquilt.data.transforms import Normalise, RandomFlip
 from fedquilt.errors import InputError
 from fedquilt.records.record import pack, unpack
@@ -89,6 +90,20 @@ def test_a_folder_is_decoded_once_and_read_from_disk(photos, monkeypatch) -> Non
     assert again.fingerprint() == plain.fingerprint()
     assert kept(photos) == stamps
     assert len(stamps) == 2
+
+
+def test_nothing_reads_all_images_to_make_a_federation(photos, monkeypatch) -> None:
+    arrays = imports.of_folder(photos, 4, lazy=True)
+    monkeypatch.setattr(FileRows, "__array__", None)
+    monkeypatch.setattr(LazyColumn, "read", None)
+    users = replace(arrays, user=arrays.y, user_test=None)
+    for data in (
+        Federation.from_source(arrays, Dirichlet(0.9), clients=3),
+        Federation.from_source(users, natural=True),
+        Federation.from_clients({"a": arrays.pair, "b": {"train": arrays.pair, "test": arrays.global_test}}),
+        Federation.from_folder(photos, clients=3, size=4, lazy=True).pooled(),
+    ):
+        assert data.summary()["bytes"] > 40 * 48
 
 
 def test_large_folders_are_lazy_unasked_also_in_recipes(photos, monkeypatch) -> None:

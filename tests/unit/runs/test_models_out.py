@@ -15,18 +15,19 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import nn
 
 import fedquilt
 from fedquilt.analysis import export
 from fedquilt.analysis.run_models import RunModels
-from fedquilt.config.config import Config
+from fedquilt.config.config import Config, parse
 from fedquilt.config.data import federation_of
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Batch
 from fedquilt.data.imports import of_csv
 from fedquilt.engines.local import Local
 from fedquilt.errors import InputError, SnapshotError
-from fedquilt.models import make
+from fedquilt.models import MLP, make
 from fedquilt.runs.build import run_of
 from fedquilt.runs.inputs import FILE
 from fedquilt.storage.logs import CLIENTS, read
@@ -336,6 +337,81 @@ def test_folders_of_earlier_versions_tell_it_by_their_recipe(runs: Path, tmp_pat
     (folder / FILE).write_text(json.dumps(told))
     with pytest.raises(InputError, match="'os:system' is not among the trusted"):
         fedquilt.predict(folder, rows())
+
+
+OWN = """
+import torch
+from torch import nn
+
+
+class Mine(nn.Module):
+    def __init__(self, features, classes, width=4, counts=False):
+        super().__init__()
+        self.counts, self.inner, self.norm = counts, nn.Linear(features, width), nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        rows = len(x) if self.counts else x.shape[0]
+        return self.head(self.norm(self.inner(x.reshape(rows, -1))))
+"""
+
+
+def test_a_network_of_ones_own_leaves_by_the_runs_copy_of_its_file(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    model = {"kind": f"{own}:Mine", "width": 3}
+    folder = played(tmp_path / "run", rounds=1, model=parse({"model": model}).model.model_dump())
+    own.unlink()
+    made = fedquilt.export_model(folder, tmp_path / "a.safetensors")
+    space: dict[str, Any] = {}
+    exec(OWN, space)
+    mine = space["Mine"](features=64, classes=10, width=3)
+    mine.load_state_dict(load_file(made.path), strict=True)
+    with torch.inference_mode():
+        scores = mine.eval()(rows())
+        assert torch.equal(scores, fedquilt.load_model(folder)(rows()))
+    assert torch.allclose(fedquilt.predict(folder, rows()).probabilities, scores.softmax(1))
+    assert made.facts["model"] == "Mine"
+
+
+def test_a_network_that_counts_its_rows_is_told_how_to_leave_as_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "own.py").write_text(OWN)
+    model = parse({"model": {"kind": f"{tmp_path}/own.py:Mine", "counts": True}}).model.model_dump()
+    folder = played(tmp_path / "run", rounds=1, model=model)
+    with pytest.raises(InputError, match=r"fixes the number of rows: write x\.shape\[0\] there, not len\(x\)"):
+        fedquilt.export_model(folder, tmp_path / "a.onnx")
+
+
+class Tiny(nn.Sequential):
+    """A network that only this file has."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+
+def test_models_of_a_run_that_a_script_began(tmp_path: Path) -> None:
+    """Its data are arrays and nowhere else; a network of the library needs no more than the folder, one of the
+    script's own needs its method."""
+    draw = Seed(0).numpy()
+    x, y = draw.normal(size=(60, 1, 8, 8)).astype(np.float32), draw.integers(10, size=60)
+    data = fedquilt.Federation.from_arrays(x, y, clients=3)
+    for name, net in (("library", fedquilt.Net.of(MLP, features=64, classes=10)), ("own", fedquilt.Net(Tiny))):
+        method, folder = fedquilt.FedAvg(net), tmp_path / name
+        for snapshot in fedquilt.run(method, data, rounds=1, engine="local", folder=folder):
+            wanted = snapshot.global_model()
+        given = {} if name == "library" else {"method": method}
+        loaded = fedquilt.load_model(folder, **given)
+        assert all(torch.equal(t, wanted[n]) for n, t in loaded.state_dict().items())
+        assert torch.equal(
+            fedquilt.predict(folder, x, "client:1", **given).classes, loaded(torch.from_numpy(x)).argmax(1)
+        )
+        made = fedquilt.export_model(folder, tmp_path / f"{name}.safetensors", **given)
+        assert made.facts["model"] == type(loaded).__name__
+    with pytest.raises(
+        InputError, match=r"only it can make its method: .*Give the method: load_model\(folder, method="
+    ):
+        fedquilt.load_model(tmp_path / "own")
 
 
 # The command
