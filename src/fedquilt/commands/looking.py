@@ -186,7 +186,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print how the runs are doing, and end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow runs while they go on, on a page of this machine: progress, curves, clients, messages, what was left out.
+    """Follow runs while they go on, on a page of this machine: progress, curves, clients, messages, dropped replies.
 
     Whatever engine they run on, and whoever started them. Ctrl-C ends the page, not the runs.
 
