@@ -63,7 +63,7 @@ def test_a_screen_shows_scores_bytes_what_was_left_out_and_the_phase(screen: io.
     said = last(screen)[-1]
     assert said.startswith("quick")
     assert "3/10" in said
-    assert "test accuracy 0.873, training loss 0.250, 5.0 MB, 2 left out train 5/20" in said
+    assert "test accuracy 0.873, training loss 0.250, 5.0 MB, 2 dropped train 5/20" in said
     assert "note: [odd] client" in screen.getvalue()
 
 
