@@ -661,6 +661,9 @@ _TABLES: Mapping[str, Mapping[str, RegistryEntry]] = {
     "engine": ENGINES,
     "dataset": {},
     "metric": {},  # what the library itself has of these is in tables of their own
+    "loss": {},  # and of these it has none that have a name
+    "loop": {},
+    "callback": {},
 }
 
 
@@ -698,6 +701,8 @@ def lookup(table: str, name: str) -> RegistryEntry:
     known = entries(table)
     if name in known:
         return known[name]
+    if not known:
+        raise InputError(f"unknown {table} {name!r}; name one of your own, such as 'my.py:{name or 'name'}'")
     all_of_them = f"known: {', '.join(sorted(known))}" if len(known) <= _LISTED else f"'fedquilt {table}s' lists them"
     raise InputError(f"unknown {table} {name!r}{did_you_mean(name, known)} ({all_of_them})")
 

@@ -48,3 +48,11 @@ def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     assert "there already, and not empty" in json.loads(said.out)["message"]
     assert (tmp_path / "mine" / "recipe.toml").read_text() == before
     assert "gives no name" in fedquilt("new", tmp_path / "...").err
+
+
+def test_a_run_that_is_not_there_is_told_by_its_likeness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "quick-1a2b3c4d").mkdir(parents=True)
+    (tmp_path / "runs" / "quick-1a2b3c4d" / "config.toml").touch()
+    assert "did you mean 'runs/quick-1a2b3c4d'?" in fedquilt("resume", "runs/quick").err
+    assert "There is no folder 'elsewhere/x'. " in fedquilt("resume", "elsewhere/x").err

@@ -50,6 +50,8 @@ def test_what_works_and_what_is_refused(tmp_path: Path) -> None:
         ("traffic", folder),
         ("partition", recipe),
         ("recipes", "quick", "--copy"),
+        ("new", "mine"),
+        ("compare", "mine/recipe.toml", "rounds=1", "compare.seeds=0", "compare.frame=false"),  # files of one's own
     )
     refused = (("run", recipe, "engine.kind=workers", "rounds=9"), ("serve", "quick", "--insecure", "--json"))
     found = there([*works, *refused], tmp_path)
@@ -58,7 +60,7 @@ def test_what_works_and_what_is_refused(tmp_path: Path) -> None:
     assert found[0].json["digest"] == here["digest"]
     assert here["digest"] in found[1].out
     assert "±" in found[1].out
-    (compared,) = top.glob("compare-*")
+    (compared,) = top.glob("compare-small-*")
     assert {"report.html", "curves.png", "table.csv"} <= {path.name for path in compared.iterdir()}
     workers, serve = found[len(works) :]
     assert (workers.code, serve.code) == (2, 2)
