@@ -31,7 +31,7 @@ def demo(
     """
     from fedquilt.demo.play import config_of, play, write
     from fedquilt.demo.play import scenes as called
-    from fedquilt.show.progress import Progress
+    from fedquilt.runs.progress import Progress
     from fedquilt.terminal import say
 
     todo = [(scene, config_of(scene, to, changes or [])) for scene in called(scenes or [])]

@@ -235,7 +235,7 @@ class OneLine:
         self.moved()
 
     @contextmanager
-    def playing(self, cell: PlannedRun) -> Iterator[OneRun]:
+    def playing(self, cell: Planned) -> Iterator[OneRun]:
         """One of them is played."""
         run = OneRun(self, f"{cell.display} seed {cell.config.seed}")
         self._playing.append(run)
