@@ -38,13 +38,9 @@ def main(shown: Path, picture: Path) -> None:
 
 
 def arrange(page: Any) -> None:
-    """The summary of a report, and the curves below it."""
-    page.get_by_role("tab", name="Curves", exact=True).click()
+    """The summary of a report: headline, pictures and table."""
     page.evaluate("""() => {
-        const [from, to] = [document.getElementById("view-curves"), document.getElementById("view-summary")];
-        document.getElementById("tab-summary").click();
         document.getElementById("panel-tests")?.remove();
-        to.append(from.querySelector("section"));
         document.querySelector("footer").remove();
     }""")
 

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from browser.conftest import Opened, opened
+from fedquilt.registry import shown_as
 from fedquilt.report import write_report
 from helpers.command import lines
 from helpers.made_runs import METHODS, made_comparison
 
 pytestmark = pytest.mark.browser
+NAMES = {label: shown_as("method", label) for label in METHODS}
 TABS = ["Summary", "Curves", "Clients", "Federation", "Methods", "Communication", "Dropped replies", "Runs"]
 
 
@@ -51,15 +53,20 @@ def test_every_tab_opens_and_shows_its_panels(report: Opened) -> None:
 
 def test_the_table_is_what_the_result_files_say(report: Opened, made: Path) -> None:
     shown = {row[0]: row for row in report.cells("comparison")}
-    assert list(shown)[:3] == ["majority class", "local_only", "centralised"]  # the frame comes first
+    scores = [float(row[1].split(" ")[0]) for row in shown.values()]
+    assert scores == sorted(scores, reverse=True)  # by score from the beginning, and the head says so
+    assert report.page.locator("#table-comparison th[aria-sort=descending]").inner_text().strip() == "accuracy"
+    assert report.page.locator("header .subtitle").first.inner_text().startswith("data digits · partition Dirichlet")
+    assert report.page.locator("#chart-glance svg").is_visible()
+    assert report.page.locator("#chart-glance-clients svg").is_visible()
     for label in METHODS:
         values = [r["best"]["test_accuracy"] for r in results(made, label)]
         half = 4.302653 * np.std(values, ddof=1) / np.sqrt(3)
-        assert shown[label][1] == f"{100 * np.mean(values):.1f} ± {100 * half:.1f}"
+        assert shown[NAMES[label]][1] == f"{100 * np.mean(values):.1f} ± {100 * half:.1f}"
         worst = [r["best"]["test_accuracy_worst10"] for r in results(made, label)]
-        assert shown[label][3].startswith(f"{100 * np.mean(worst):.1f} ±")
+        assert shown[NAMES[label]][3].startswith(f"{100 * np.mean(worst):.1f} ±")
     lead = report.page.locator(".lead").inner_text()
-    assert lead.startswith("ditto has the highest test accuracy")  # centralised training cannot win
+    assert lead.startswith("Ditto has the highest test accuracy")  # centralised training cannot win
     assert "significantly above" in lead
 
 
@@ -67,16 +74,16 @@ def test_tables_sort_filter_and_show_more_columns(report: Opened) -> None:
     head = report.page.locator("#table-comparison thead")
     head.get_by_role("button", name="accuracy", exact=True).click()
     shown = [float(row[1].split(" ")[0]) for row in report.cells("comparison") if row[1]]
-    assert shown == sorted(shown, reverse=True)
-    assert head.locator("th[aria-sort=descending]").inner_text().strip().startswith("accuracy")
+    assert shown == sorted(shown)
     head.get_by_role("button", name="accuracy", exact=True).click()
     shown = [float(row[1].split(" ")[0]) for row in report.cells("comparison") if row[1]]
-    assert shown == sorted(shown)
+    assert shown == sorted(shown, reverse=True)
+    assert head.locator("th[aria-sort=descending]").inner_text().strip().startswith("accuracy")
     head.get_by_role("button", name="method", exact=True).click()
-    assert [row[0] for row in report.cells("comparison")] == sorted([*METHODS, "majority class"])
+    assert [row[0] for row in report.cells("comparison")] == sorted([*NAMES.values(), "majority class"], key=str.lower)
     panel = report.page.locator("#panel-comparison")
     panel.get_by_role("searchbox").fill("fed")
-    assert {row[0] for row in report.cells("comparison")} == {"fedavg", "fedprox", "fedrep"}
+    assert {row[0] for row in report.cells("comparison")} == {"FedAvg", "FedProx", "FedRep"}
     panel.get_by_role("searchbox").fill("nobody")
     assert report.cells("comparison") == [["No row has these words."]]
     panel.get_by_role("searchbox").fill("")
@@ -93,11 +100,11 @@ def test_tables_are_copied_as_markdown_latex_and_csv(report: Opened, made: Path)
     assert len(markdown) == 2 + 7
     latex = report.copied(panel, "LaTeX")
     assert latex.startswith("\\begin{tabular}{lr")
-    assert "local\\_only" in latex
+    assert "\\textbf{Ditto} & \\textbf{" in latex
     assert "$\\pm$" in latex
     rows = {r["method"]: r for r in csv.DictReader(io.StringIO(report.copied(panel, "CSV")))}
     values = [r["best"]["test_accuracy"] for r in results(made, "ditto")]
-    assert float(rows["ditto"]["accuracy"]) == pytest.approx(np.mean(values))
+    assert float(rows["Ditto"]["accuracy"]) == pytest.approx(np.mean(values))
     assert rows["majority class"]["worst 10 %"] == ""
 
 
@@ -108,7 +115,7 @@ def test_curves_are_the_means_of_the_round_files(report: Opened, made: Path) -> 
     seeds = [lines(made / f"fedrep-seed{s}/metrics/rounds.jsonl") for s in range(3)]
     for round in (1, 50, 100):
         values = [100 * rows[round - 1]["test_accuracy"] for rows in seeds]
-        assert [float(v) for v in shown["fedrep", round][2:]] == pytest.approx(
+        assert [float(v) for v in shown["FedRep", round][2:]] == pytest.approx(
             [np.mean(values), min(values), max(values)], abs=2e-3
         )
     panel.get_by_role("combobox", name="vertical", exact=True).select_option("test_loss")
@@ -117,12 +124,12 @@ def test_curves_are_the_means_of_the_round_files(report: Opened, made: Path) -> 
     shown = {(r[0], int(r[1])): r for r in report.cells("curves-numbers")}
     values = [rows[49]["test_loss"] for rows in seeds]
     half = 4.302653 * np.std(values, ddof=1) / np.sqrt(3)
-    found = [float(v) for v in shown["fedrep", 50][2:]]
+    found = [float(v) for v in shown["FedRep", 50][2:]]
     assert found == pytest.approx(
         [50 * 2 * 4100 * 50 / 1e6, np.mean(values), np.mean(values) - half, np.mean(values) + half], abs=2e-3
     )
-    panel.get_by_role("button", name="fedavg", exact=True).click()
-    assert "fedavg" not in {row[0] for row in report.cells("curves-numbers")}
+    panel.get_by_role("button", name="FedAvg", exact=True).click()
+    assert "FedAvg" not in {row[0] for row in report.cells("curves-numbers")}
     panel.get_by_label("logarithmic horizontal").check()
     assert panel.locator("svg").count() == 1
 
@@ -148,7 +155,7 @@ def test_hovering_names_the_client_and_its_score(report: Opened, made: Path) -> 
 def test_the_heat_map_follows_its_menus_and_the_client_files(report: Opened, made: Path) -> None:
     panel = report.tab("Clients")
     chart = panel.locator("#chart-heat")
-    chart.get_by_role("combobox", name="method", exact=True).select_option("ditto")
+    chart.get_by_role("combobox", name="method", exact=True).select_option("Ditto")
     chart.get_by_role("combobox", name="seed", exact=True).select_option("2")
     chart.get_by_text("Numbers", exact=True).click()
     shown = report.cells("heat-numbers")
@@ -181,10 +188,10 @@ def test_the_keyboard_reaches_tabs_and_points(report: Opened) -> None:
     canvas = report.page.locator("#chart-curves .canvas")
     canvas.focus()
     report.page.keyboard.press("ArrowRight")
-    assert report.page.locator("#live").inner_text().startswith("fedavg, round 1, test accuracy")
+    assert report.page.locator("#live").inner_text().startswith("FedAvg, round 1, test accuracy")
     assert "round 1" in canvas.locator("svg g[aria-label=tip]").text_content()  # the tip follows
     report.page.keyboard.press("End")
-    assert report.page.locator("#live").inner_text().startswith("centralised, round 100")
+    assert report.page.locator("#live").inner_text().startswith("Centralized, round 100")
 
 
 def test_the_theme_changes_and_print_is_always_light(report: Opened) -> None:
@@ -235,11 +242,11 @@ def test_runs_that_did_not_finish_are_shown_as_such(chromium: Any, tmp_path: Pat
     (top / "fedrep-seed1" / "result.json").unlink()
     page = opened(chromium, write_report(top))
     warning = page.page.locator(".warning").first.inner_text()
-    assert "ditto, seed 1: unfinished: 3 of 6 rounds" in warning
-    assert "fedrep, seed 1: not begun" in warning
-    assert {"ditto", "fedrep"}.isdisjoint(row[0] for row in page.cells("comparison"))
+    assert "Ditto, seed 1: unfinished: 3 of 6 rounds" in warning
+    assert "FedRep, seed 1: not begun" in warning
+    assert {"Ditto", "FedRep"}.isdisjoint(row[0] for row in page.cells("comparison"))
     page.tab("Curves")
-    assert page.page.locator("#chart-curves .legend").get_by_role("button", name="ditto").count() == 1
+    assert page.page.locator("#chart-curves .legend").get_by_role("button", name="Ditto").count() == 1
     assert page.errors == []
     page.page.context.close()
 
@@ -247,13 +254,13 @@ def test_runs_that_did_not_finish_are_shown_as_such(chromium: Any, tmp_path: Pat
 def test_a_real_comparison_is_shown_with_its_clusters(chromium: Any, real: Path) -> None:
     page = opened(chromium, real / "report.html")
     shown = {row[0]: row for row in page.cells("comparison")}
-    told = {row["method"]: row for row in json.loads((real / "summary.json").read_text())["rows"]}
+    told = {row["display"]: row for row in json.loads((real / "summary.json").read_text())["rows"]}
     assert set(shown) == {"majority class", *told}
     for label, row in told.items():
         assert shown[label][1].startswith(f"{100 * row['accuracy']:.1f} ±")
     page.tab("Methods")
     assert page.page.locator("#panel-clusters").is_visible()
-    assert {row[0] for row in page.cells("clusters")} == {"flhc"}
+    assert {row[0] for row in page.cells("clusters")} == {"FL+HC (initial_rounds 1)"}
     page.tab("Federation")
     assert page.page.locator("#chart-labels circle").count() > 4
     assert page.errors == []

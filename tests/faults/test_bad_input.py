@@ -174,7 +174,7 @@ def test_clients_that_diverge_are_told_in_the_terminal(recipe: Path) -> None:
     said = fedquilt("run", recipe, *data)
     assert said.code == 0, said
     assert "note: round 1: client 1 left out: non-finite numbers in the upload" in said.out
-    assert "3 replies were left out" in said.out
+    assert "3 replies were dropped" in said.out
     assert "dropped.jsonl says why" in said.out
 
 

@@ -33,7 +33,7 @@ def page(found: Gathered) -> str:
     scripts = [asset(name) for name in SCRIPTS]
     body = BODY.format(
         heading=html.escape(found.title),
-        about=" · ".join(f"<span>{name} <b>{html.escape(told)}</b></span>" for name, told in found.about),
+        about=" · ".join(f"<span>{name} <strong>{html.escape(told)}</strong></span>" for name, told in found.about),
         subtitle=html.escape(size),
         answer=html.escape(" ".join(_answer(panels))),
         data=data,

@@ -163,7 +163,7 @@ def test_once(server: WatchServer) -> None:
     assert [line["state"] for line in said.json] == ["done"] * 6
     said = fedquilt("watch", server.board.top, "--once")
     assert said.code == 0
-    assert re.search(r"ditto, seed 0 +│ done +│ 4/4 ", said.out)
+    assert re.search(r"Ditto, seed 0 +│ done +│ 4/4 ", said.out)
 
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
