@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedquilt import __version__
 from fedquilt.commands import catalogues, federations, looking, models, projects, running
+from fedquilt.commands.demo import demo
 from fedquilt.commands.options import STOPPED
 from fedquilt.errors import FedquiltError
 
@@ -64,6 +65,7 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Most used": (
+        demo,
         projects.new,
         running.run,
         running.compare,
@@ -86,6 +88,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 START = """\
 fedquilt: federated learning with PyTorch for clients whose data differ.
 
+  fedquilt demo                    five problems, and what answers them
   fedquilt run quick               FedAvg on ten clients, a few seconds
   fedquilt compare stitch/digits   methods side by side, with a report
   fedquilt new my-project          a folder for a model and a method of your own

@@ -16,9 +16,10 @@ import importlib.abc
 import importlib.util
 import linecache
 import re
+import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -64,9 +65,14 @@ class OwnCode:
         return hashlib.sha256(f"{self.entry}\n{told}".encode()).hexdigest()[:16]
 
     @property
+    def package(self) -> str:
+        """The name above all of its modules."""
+        return f"{PACKAGE}.b{self.hash}"
+
+    @property
     def module(self) -> str:
         """The name by which the file is imported."""
-        return f"{PACKAGE}.b{self.hash}." + ".".join(PurePosixPath(self.entry).with_suffix("").parts)
+        return f"{self.package}." + ".".join(PurePosixPath(self.entry).with_suffix("").parts)
 
     @property
     def folder(self) -> str:
@@ -89,6 +95,7 @@ class OwnCode:
 
 
 _known: dict[str, OwnCode] = {}  # by hash; what this process may import
+_trusted: ContextVar[tuple[Collection[str], Collection[str]] | None] = ContextVar("trusted", default=None)  # None: all
 _loaded: set[str] = set()  # the paths of what it did import
 _folders: ContextVar[tuple[Path, ...]] = ContextVar("folders", default=())
 
@@ -269,7 +276,7 @@ class _Beside(ast.NodeTransformer):
     """``import helper`` as an import from the same code."""
 
     def __init__(self, code: OwnCode) -> None:
-        self.above = f"{PACKAGE}.b{code.hash}."
+        self.above = f"{code.package}."
         self.tops = {PurePosixPath(path).parts[0].removesuffix(".py") for path in code.files}
 
     def _own(self, module: str | None) -> bool:
@@ -328,6 +335,7 @@ sys.meta_path.append(_Finder())
 def load(where: str) -> Any:
     """The object at 'module:name' of code of the user's own; what is wrong there is told with its file and line."""
     module, _, name = where.partition(":")
+    _refuse_untrusted(module)
     try:
         value: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:
@@ -396,14 +404,85 @@ def used(*values: object) -> list[OwnCode]:
     return [code for hash, code in _known.items() if hash in found]
 
 
+def refusal(codes: Sequence[OwnCode], trusted: Collection[str]) -> InputError | None:
+    """Why code of somebody else's is not run here, and what its hashes are; None if the SHA-256 of each of its files is
+    among the trusted ones."""
+    files = {(path, print_) for code in codes for path, print_ in code.prints.items() if print_ not in trusted}
+    if not files:
+        return None
+    named = ", ".join(f"{path} (sha256 {print_})" for path, print_ in sorted(files))
+    options = " ".join(f"--trust-code {print_}" for print_ in sorted({print_ for _, print_ in files}))
+    return InputError(
+        f"The recipe names code that this site does not trust: {named}. Nothing of it was run. If you have read "
+        f"it and trust it: {options}"
+    )
+
+
+def write_down(codes: Sequence[OwnCode], folder: Path) -> None:
+    """Write files to be looked at, under names that nothing imports, in place of those that were there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for code in codes:
+        for path, content in code.files.items():
+            place = folder / code.folder / f"{path}.txt"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+
+
+@contextmanager
+def only(code: Collection[str], packages: Collection[str]) -> Iterator[None]:
+    """Inside, references lead to files with these SHA-256, and to these packages, and anything else is refused."""
+    token = _trusted.set((code, packages))
+    try:
+        yield
+    finally:
+        _trusted.reset(token)
+
+
+def _refuse_untrusted(module: str) -> None:
+    trusted, code = _trusted.get(), _of_module(module)
+    if trusted is None:
+        return
+    if code is not None and (why := refusal([code], trusted[0])) is not None:
+        raise why
+    if code is None and not any(module == package or module.startswith(f"{package}.") for package in trusted[1]):
+        raise InputError(
+            f"The recipe names {module!r}, which this site does not trust. If you do, give --trust {module}"
+        )
+
+
 def packed(codes: Sequence[OwnCode]) -> list[list[Any]]:
     """Code as plain values, for another process."""
     return [[code.root, code.entry, dict(code.files)] for code in codes]
 
 
 def unpacked(given: Sequence[Sequence[Any]]) -> list[OwnCode]:
-    """The code again; from here on this process can import it."""
-    found = [OwnCode(str(root), str(entry), dict(files)) for root, entry, files in given]
-    for code in found:
+    """The code again."""
+    return [OwnCode(str(root), str(entry), dict(files)) for root, entry, files in given]
+
+
+def let_in(codes: Sequence[OwnCode]) -> None:
+    """From here on this process can import it."""
+    for code in codes:
         _known.setdefault(code.hash, code)
-    return found
+
+
+_PATH = re.compile(r"(?:[^\W\d]\w*/)*[^\W\d]\w*\.py")
+
+
+def received(frame: object) -> list[OwnCode]:
+    """Code that came from elsewhere; nothing of it is run, or let in. Raises unless it is what :func:`packed` gives."""
+    given: Any = frame if isinstance(frame, list) else [frame]
+    if not all(map(_is_sound, given)):
+        raise InputError("malformed code: it should be lists of a root, a file, and files by their paths")
+    if sum(len(content) for _, _, files in given for content in files.values()) > MOST_BYTES:
+        raise InputError(f"malformed code: more than {MOST_BYTES:,} bytes")
+    return unpacked([["", *rest] for _, *rest in given])
+
+
+def _is_sound(item: object) -> bool:
+    if not (isinstance(item, list) and len(item) == 3):
+        return False
+    _, entry, files = item
+    if not (isinstance(entry, str) and isinstance(files, dict) and entry in files):
+        return False
+    return all(isinstance(p, str) and _PATH.fullmatch(p) and isinstance(c, bytes) for p, c in files.items())

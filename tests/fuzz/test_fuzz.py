@@ -101,6 +101,7 @@ ODD_DATA = {
 
 @pytest.mark.parametrize(("setting", "refusal"), ODD_DATA.values(), ids=ODD_DATA)
 def test_odd_data_are_made_or_refused_in_no_time(setting, refusal, tmp_path):
+    fuzz_configs.warm()
     began = time.process_time()
     with nullcontext() if refusal is None else pytest.raises(InputError, match=refusal):
         federation_of(fuzz_configs.small(load_text(f"[data]\n{setting}\n", tmp_path)))

@@ -61,12 +61,13 @@ def grid(
     folder: Path | None = None,
     trusted: tuple[str, ...] = ("helpers",),
     seen: Seen | None = None,
+    trusted_code: tuple[str, ...] = (),
 ) -> InProcess:
     """A grid of so many nodes; ``seen`` gets all that they get."""
     apps = {}
     for number, part in enumerate(parts(federation, nodes), start=11):
         apps[number] = FlowerClient(
-            _Serving(part, None if folder is None else folder / f"node-{number}", trusted, seen)
+            _Serving(part, None if folder is None else folder / f"node-{number}", trusted, seen, trusted_code)
         )
     return InProcess(apps)
 
@@ -74,8 +75,16 @@ def grid(
 class _Serving:
     """Answers messages in this process, with states in Flower's context or in a folder."""
 
-    def __init__(self, part: Part, folder: Path | None, trusted: tuple[str, ...], seen: Seen | None = None) -> None:
-        self.node = Node(part, lambda run: Keep(InMemory({})), trusted)
+    def __init__(
+        self,
+        part: Part,
+        folder: Path | None,
+        trusted: tuple[str, ...],
+        seen: Seen | None = None,
+        trusted_code: tuple[str, ...] = (),
+    ) -> None:
+        refused = None if folder is None else folder / "refused"
+        self.node = Node(part, lambda run: Keep(InMemory({})), trusted, trusted_code=trusted_code, refused=refused)
         self.part, self.folder, self.seen = part, folder, seen
 
     def __call__(self, kind: str, frames: dict[str, bytes], context: Any) -> dict[str, bytes]:

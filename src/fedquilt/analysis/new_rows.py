@@ -18,6 +18,7 @@ from fedquilt.data import imports
 from fedquilt.data.checks import input_column
 from fedquilt.data.imports.columns import joined
 from fedquilt.data.imports.columns import labels as numbered
+from fedquilt.data.imports.frames import cells_of
 from fedquilt.data.npz import load
 from fedquilt.data.reading import Reading
 from fedquilt.data.sources.formats.pictures import ENDINGS, decoded
@@ -89,8 +90,9 @@ class Reader:
         return (), found["x"], None if y is None else self._labels(y, len(found["x"]), f"{path}: y")
 
     def _given(self, data: Any) -> tuple[tuple[str, ...], Any, Tensor | None]:
-        if hasattr(data, "columns") and not isinstance(data, np.ndarray | Tensor):  # a data frame
-            return (), *self._cells({str(n): np.asarray(data[n]) for n in data.columns}, "The data frame")
+        if hasattr(data, "columns") or hasattr(data, "column_names"):  # a data frame
+            where = f"The {type(data).__name__}"
+            return (), *self._cells(cells_of(data, where), where)
         if isinstance(data, Sequence) and len(data) and all(isinstance(text, str) for text in data):
             return (), self._texts(data, "The list"), None
         return (), data if isinstance(data, Tensor) else np.asarray(data), None

@@ -118,7 +118,7 @@ def _keys_or_plain(folder: Path | None, insecure: bool) -> None:
 
 
 def join(
-    data: Annotated[str, typer.Option(help="A .npz, .csv, .parquet, a folder of images, or package.module:function.")],
+    data: Annotated[str, typer.Option(help="A .npz, .csv, .parquet, a folder of images, or file.py:function.")],
     superlink: Annotated[str | None, typer.Option(help="Where the server is.", metavar="HOST:PORT")] = None,
     label: Annotated[str | None, typer.Option(help="The label column of a table (label).")] = None,
     user: Annotated[str | None, typer.Option(help="The column whose values are the clients of this site.")] = None,
@@ -130,6 +130,10 @@ def join(
     key: Annotated[Path | None, typer.Option(help="This node's private key.")] = None,
     state: Annotated[Path | None, typer.Option(help="Where clients' states are kept.", metavar="DIR")] = None,
     trust: Annotated[list[str] | None, typer.Option(help="A package whose methods may run here.")] = None,
+    trust_code: Annotated[
+        list[str] | None,
+        typer.Option(help="The SHA-256 of a file of the recipe's own code that may run here.", metavar="SHA256"),
+    ] = None,
     test: Annotated[float, typer.Option(help="The part of the rows that models are scored on.")] = 0.2,
     valid: Annotated[float, typer.Option(help="The part that chooses rounds.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Which rows these are follows from it.")] = 0,
@@ -163,7 +167,7 @@ def join(
     place = (state or Path.home() / ".local" / "state" / "fedquilt" / (name or "site")).absolute()
     own = is_function(data)
     given = {
-        "data": data if own else str(Path(data).absolute()),
+        "data": data if own and ".py:" not in data else str(Path(data).absolute()),
         "label": label,
         "user": user,
         "size": size,
@@ -172,6 +176,7 @@ def join(
         "categories": category or [],
         "state": str(place),
         "trusted": trust or [],
+        "trusted_code": trust_code or [],
         "test": test,
         "valid": valid,
         "seed": seed,

@@ -44,7 +44,7 @@ def sweep(
 
     if random is not None and optuna is not None:
         raise InputError("--random and --optuna exclude each other; leave one of them out.")
-    config = _varied(load(recipe, with_energy(overrides, energy)), str(recipe), tried or [], random, optuna)
+    config = _varied(load(recipe, with_energy(overrides, energy)), recipe, tried or [], random, optuna)
     with stops_on_sigterm(), Progress(quiet=as_json) as progress:
         summary = sweep_all(config, progress.parts(config.rounds, planned(config)))
     echo(summary) if as_json else sweep_table(summary)
@@ -52,20 +52,23 @@ def sweep(
         raise typer.Exit(3)
 
 
-def _varied(config: Config, recipe: str, tried: list[str], random: int | None, optuna: int | None) -> Config:
+def _varied(config: Config, recipe: Path, tried: list[str], random: int | None, optuna: int | None) -> Config:
     """The recipe with what the command line says of its sweep."""
+    from fedquilt.config.config import with_code
     from fedquilt.config.space import read_set
+    from fedquilt.own_code import looking_in
 
     changes: dict[str, object] = {}
     if random is not None or optuna is not None:
         changes = {"search": "optuna" if random is None else "random", "points": optuna if random is None else random}
     try:
-        given = dict(map(read_set, tried))
+        with looking_in(recipe.parent):
+            given = with_code(dict(map(read_set, tried)))
         plan = config.sweep.model_dump() | changes
         plan["space"] = {**plan["space"], **given}
         return config.model_copy(update={"sweep": type(config.sweep).model_validate(plan)})
     except ValueError as error:
-        raise ConfigError([_told(error)], recipe) from error
+        raise ConfigError([_told(error)], str(recipe)) from error
 
 
 def _told(error: ValueError) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedquilt.config.options import check_options
+from fedquilt.config.options import check_options, piece
 from fedquilt.config.settings import CodecChoice, Config
 from fedquilt.core.deployed import first_state
 from fedquilt.core.exchange import Codec, Context, Exchange, Method, plain
@@ -54,7 +54,7 @@ def _made(kind: str, options: Row, where: str) -> Codec:
     given, problems = check_options("codec", kind, options, where)
     if problems:
         raise ConfigError(problems)
-    codec: Codec = lookup("codec", kind).load()(**given)
+    codec: Codec = piece("codec", lookup("codec", kind), given)
     return codec
 
 

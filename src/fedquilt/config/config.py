@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedquilt.config.metrics import use_metrics
 from fedquilt.config.options import check_options as check_options
 from fedquilt.config.options import explain_all
 from fedquilt.config.recipes import find
@@ -106,17 +107,18 @@ def parse(
     """Check settings; raises one error that lists every problem, after those already known. Files of one's own code are
     looked for in the folder first."""
     with looking_in(folder):
-        return _parsed(_with_code(_with_kinds(raw)), where, list(known))
+        return _parsed(with_code(_with_kinds(raw)), where, list(known))
 
 
 def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
+    problems += use_metrics(_inner(raw, "metrics"))  # before anything asks for one by its id
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
         problems += explain_all(error.errors())
         config = None
     if raw.get("script") is None:
-        problems += _check_choices(raw) + _check_model(_inner(raw, "model"))
+        problems += _check_choices(raw) + _check_model(_inner(raw, "model")) + _check_loop(_inner(raw, "train", "loop"))
     else:
         problems += [f"{name}: a script gave the objects of this run; change it there" for name in _in_objects(raw)]
     if config is not None and config.script is None and not problems:
@@ -129,18 +131,18 @@ def _parsed(raw: Row, where: str, problems: list[str]) -> Config:
     return config
 
 
-_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "transforms", "trackers", "methods"}
-# beside those of _KINDS and _SINGLE, the settings in which something is named
+_NAMES = {"kind", "aggregate", "codec", "download_codec", "chain", "source", "loop", "metrics"}
+# the settings in which something is named, beside those of _KINDS, _SINGLE and _LISTS
 
 
-def _with_code(value: Any, name: str = "") -> Any:
+def with_code(value: Any, name: str = "") -> Any:
     """The settings, with the hash of its files in every reference to code of one's own; what cannot be found is told
     where it is looked up."""
     if isinstance(value, Mapping):
-        return {inner: _with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
+        return {inner: with_code(v, inner.rpartition(".")[2]) for inner, v in value.items()}
     if isinstance(value, list):
-        return [_with_code(v, name) for v in value]
-    if isinstance(value, str) and name in {*_NAMES, *(keys[-1] for keys in (*_KINDS, *_SINGLE))}:
+        return [with_code(v, name) for v in value]
+    if isinstance(value, str) and name in {*_NAMES, *(keys[-1] for keys in (*_KINDS, *_SINGLE, *_LISTS))}:
         with suppress(InputError):
             return pinned(value)
     return value
@@ -203,8 +205,14 @@ _SINGLE = (
     ("stream", "stream"),
     ("shift", "stream", "shift"),
     ("attack", "attack"),
+    ("loss", "train", "loss"),
 )
-_LISTS = (("transform", "data", "transforms"), ("tracker", "output", "trackers"), ("method", "compare", "methods"))
+_LISTS = (
+    ("transform", "data", "transforms"),
+    ("tracker", "output", "trackers"),
+    ("method", "compare", "methods"),
+    ("callback", "callbacks"),
+)
 _APART = {  # settings of their own
     "method": ("label",),
     "stream": ("shift",),
@@ -254,6 +262,19 @@ def _check_model(asked: JSON) -> list[str]:
         return check_options("model", kind, options, "model")[1]
     odd = [name for name in given if name != "kind" and name not in takes]
     return [f"model.{name}: unknown key for {kind!r}{did_you_mean(name, takes)}" for name in odd]
+
+
+def _check_loop(asked: JSON) -> list[str]:
+    """Problems of a training loop of the user's own."""
+    if not isinstance(asked, str):
+        return []
+    from fedquilt.core.own_loop import check_loop
+
+    try:
+        check_loop(lookup("loop", asked).load())
+    except InputError as error:
+        return [f"train.loop: {error}"]
+    return []
 
 
 def _inner(raw: Mapping[str, JSON], *keys: str) -> JSON:

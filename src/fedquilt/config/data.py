@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedquilt.config.config import Config, Data, Kinded, check_options
+from fedquilt.config.options import piece
 from fedquilt.config.texts import asked, columns_of_text, source_of_texts
 from fedquilt.core.columns import PerColumn, blank_of
 from fedquilt.core.plain import Array
@@ -32,8 +33,10 @@ from fedquilt.data import (
     without_labels,
 )
 from fedquilt.data.pairs import pair_columns
+from fedquilt.data.sources.own import given
 from fedquilt.data.tabular import fit, scope_of
 from fedquilt.errors import ConfigError, InputError
+from fedquilt.own_code import is_reference, unpinned
 from fedquilt.registry import lookup
 
 
@@ -87,6 +90,12 @@ def divided(data: Data, source: str | None = None, classes: Sequence[int] | None
     """A federation by these settings: of another data set, or of some classes only, if asked for."""
     if source is None and data.path is not None and imports.is_split(Path(data.path)):
         return _shifted(data, _already_divided(data, classes))
+    whole = given(data.source) if source is None and data.source and is_reference(data.source) else None
+    if isinstance(whole, Federation):
+        _refuse_dividing(
+            data, classes, f"{unpinned(str(data.source))} gives a federation, divided over clients already"
+        )
+        return _shifted(data, whole)
     arrays = _arrays(data, source)
     _check_labels(data, arrays, classes)
     if classes is not None:
@@ -133,7 +142,13 @@ def _shifted(data: Data, federation: Federation) -> Federation:
 
 
 def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
-    """A PFLlib folder: who has what is settled, so nothing else may settle it."""
+    """A PFLlib folder."""
+    _refuse_dividing(data, classes, f"{data.path} is divided over clients already, by PFLlib")
+    return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
+
+
+def _refuse_dividing(data: Data, classes: Sequence[int] | None, what: str) -> None:
+    """Who has what is settled, so nothing else may settle it."""
     fixed = (
         "clients",
         "limit",
@@ -148,10 +163,9 @@ def _already_divided(data: Data, classes: Sequence[int] | None) -> Federation:
     other = [name for name in fixed if getattr(data, name)]
     if not data.by_user or other:
         wrong = f"data.{other[0]} cannot be had there: leave it out" if data.by_user else "set data.by_user = true"
-        raise InputError(f"{data.path} is divided over clients already, by PFLlib; {wrong}.")
+        raise InputError(f"{what}; {wrong}.")
     if classes is not None:
-        raise InputError(f"{data.path} is divided over clients already; use stream.each = false.")
-    return Federation.from_pfllib(str(data.path), data.valid, data.seed, drop_empty=data.drop_empty)
+        raise InputError(f"{what}; use stream.each = false.")
 
 
 def for_pretraining(data: Data, valid: float) -> Federation:
@@ -330,4 +344,4 @@ def made(table: str, choice: Kinded, path: str) -> Any:
     given, problems = check_options(table, choice.kind, choice.options, path)
     if problems:
         raise ConfigError(problems)
-    return lookup(table, choice.kind).load()(**given)
+    return piece(table, lookup(table, choice.kind), given)

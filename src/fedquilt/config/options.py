@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from fedquilt.config.settings import Config
 from fedquilt.core.plain import JSON, Row
 from fedquilt.errors import InputError, did_you_mean
-from fedquilt.own_code import unpinned
+from fedquilt.own_code import place, unpinned
 from fedquilt.registry import RegistryEntry, lookup
 
 
@@ -37,13 +37,26 @@ def check_options(table: str, kind: str, options: Mapping[str, JSON], path: str)
     given = {name: getattr(made, name) for name in made.model_fields_set}
     if table == "method":
         return _with_aggregator(given, path)
-    if table == "model":  # which is made when the shape of the data is known
+    if table in ("model", "loss"):  # which are made when they are needed
         return given, []
     try:
-        lookup(table, kind).load()(**given)  # pieces check their own ranges when they are made
+        piece(table, lookup(table, kind), given)  # pieces check their own ranges when they are made
     except (InputError, ValueError, TypeError) as error:
-        return {}, [f"{path}: {error}"]
+        return {}, [f"{path}: {error}{place(error)}"]
     return given, []
+
+
+def piece(table: str, entry: RegistryEntry, given: Mapping[str, JSON]) -> Any:
+    """The object of a choice. A class or function makes it; a function of the user's own is the thing itself, with the
+    options as further arguments, where what is wanted can be called."""
+    maker = entry.load()
+    if not _is_itself(table, entry, maker):
+        return maker(**given)
+    return partial(maker, **given) if given else maker
+
+
+def _is_itself(table: str, entry: RegistryEntry, maker: Any) -> bool:
+    return entry.own and table in CALLED and not isinstance(maker, type) and callable(maker)
 
 
 def _with_aggregator(given: Row, path: str) -> tuple[Row, list[str]]:
@@ -72,18 +85,18 @@ def _aggregator(asked: str | Row, path: str) -> tuple[Any, list[str]]:
         entry = lookup("aggregate", kind)
     except InputError as error:
         return None, [f"{path}: {error}"]
-    if entry.ready:
+    if entry.ready or (_is_itself("aggregate", entry, entry.load()) and not options):
         return entry.load(), [f"{path}.{name}: {kind!r} has no options" for name in options]
     inner: Row = {}
     if "then" in options and "then" in inspect.signature(entry.load()).parameters:
         then, problems = _aggregator(options.pop("then"), f"{path}.then")
         inner = {"then": then}
         if not problems and not hasattr(then, "merge"):
-            problems = [f"{path}.then: only robust aggregators go behind {kind!r}, such as 'coordinate_median'"]
+            problems = [f"{path}.then: only robust aggregators go behind {kind!r}, such as 'median'"]
         if problems:
             return None, problems
     made, problems = check_options("aggregate", kind, options, path)
-    return (None, problems) if problems else (entry.load()(**made, **inner), [])
+    return (None, problems) if problems else (piece("aggregate", entry, {**made, **inner}), [])
 
 
 def options_of(table: str, kind: str) -> Mapping[str, FieldInfo]:
@@ -108,7 +121,10 @@ def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
     hints = _hints(maker)
     taken: dict[str, Any] = {}
     parameters = inspect.signature(maker).parameters
+    passed = list(parameters)[: _count(table, parameters)] if _is_itself(table, entry, maker) else []
     for name, parameter in parameters.items():
+        if name in passed:
+            continue
         kind_of = _named(hints.get(name, parameter.annotation))
         if (kind_of is inspect.Parameter.empty or isinstance(kind_of, str)) and parameter.kind not in _MANY:
             kind_of = object if name in _OBJECTS else Any  # somebody's own, without types
@@ -129,6 +145,27 @@ def _schema_of(table: str, entry: RegistryEntry, maker: Any) -> type[BaseModel]:
 COMMON = ("optimizer", "epochs", "epochs_first", "steps", "batch_size", "schedule", "clip", "cohort")
 GIVEN = {"method": COMMON, "model": ("shape", "features", "channels", "size", "length", "classes")}
 # arguments that come from elsewhere than the options of a choice
+CALLED = {  # what can be called is called with
+    "aggregate": ("current", "replies", "context"),
+    "loss": ("scores", "labels"),
+    "metric": ("scores", "labels"),
+    "partition": ("labels", "clients", "seed"),
+    "schedule": ("round",),
+    "shift": ("federation", "seed"),
+    "transform": ("x",),
+}
+TERM = ("out", "params", "fixed", "batch")  # with which a loss can be called instead
+
+
+def is_term(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a loss is a term of an objective, by what it must be called with."""
+    return sum(p.default is p.empty for p in parameters.values()) == len(TERM)
+
+
+def _count(table: str, parameters: Mapping[str, inspect.Parameter]) -> int:
+    return len(TERM if table == "loss" and is_term(parameters) else CALLED[table])
+
+
 _OBJECTS = ("objective", "base", "client_update")  # those of methods
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -173,7 +173,9 @@ class OptimizerChoice(Kinded):
 
 
 class Training(_Section):
-    """Local work. Where nothing is given, each method has settings of its own (:mod:`fedquilt.config.training`)."""
+    """Local work. Where nothing is given, each method has settings of its own (:mod:`fedquilt.config.training`).
+
+    ``loss`` and ``loop`` name a loss and a training loop of the user's own."""
 
     epochs: Positive = 1
     epochs_first: Positive | None = None
@@ -183,6 +185,8 @@ class Training(_Section):
     schedule: Choice | None = None
     clip: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
+    loss: Choice | None = None
+    loop: Text | None = None
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
@@ -357,6 +361,10 @@ _USUAL: tuple[tuple[str, str, JSON], ...] = (  # settings that came later: left 
     ("", "checks", None),
     ("", "codec", None),
     ("", "download_codec", None),
+    ("train", "loss", None),
+    ("train", "loop", None),
+    ("", "metrics", None),
+    ("", "callbacks", None),
 )
 
 
@@ -381,6 +389,8 @@ class Config(_Section):
     network: Network | None = None
     evaluate: EvaluationSettings = EvaluationSettings()
     stop: Stop = Stop()
+    metrics: list[Choice] = []
+    callbacks: list[Choice] = []
     snapshot: Snapshots = Snapshots()
     meters: MeterSettings = MeterSettings()
     output: Output = Output()

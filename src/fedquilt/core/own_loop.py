@@ -40,7 +40,7 @@ def client_update(loop: F) -> F:
 
     ``model`` is an ``nn.Module`` with the values that the client was sent; what the function leaves in it is what the
     client has learned. ``data_loader`` gives shuffled batches ``(x, y)`` of the client's training samples. The function
-    may return numbers: ``loss``, the mean training loss.
+    may return numbers: ``loss``, the mean training loss, and ``steps``, if these are not the batches that it drew.
 
     Example:
         >>> import torch.nn.functional as F
@@ -186,7 +186,8 @@ def run_loop(
     if told is not None and not isinstance(told, Mapping):
         raise InputError(f"A client update returns numbers by name, such as {{'loss': 0.3}}, or None; got {told!r}.")
     after = {n: t.detach().cpu().clone() for n, t in model.state_dict().items()}
-    return {n: after[n] for n in job.params}, drawn.batches, float((told or {}).get("loss", float("nan")))
+    numbers = {"steps": drawn.batches, "loss": float("nan"), **(told or {})}
+    return {n: after[n] for n in job.params}, int(numbers["steps"]), float(numbers["loss"])
 
 
 class _Drawn:

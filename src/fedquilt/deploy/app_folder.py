@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedquilt.config.config import Config, dump
 from fedquilt.errors import InputError
+from fedquilt.storage.code import write_code
 from fedquilt.storage.files import write_atomic
 
 _PROJECT = """\
@@ -66,6 +67,7 @@ def export(config: Config, place: Path, folder: Path | None = None) -> list[Path
     }
     for name, text in content.items():
         write_atomic(place / name, text.encode())
+    write_code(place, config.model_dump())
     return [place / name for name in content]
 
 

@@ -50,7 +50,13 @@ def answering(file: Path) -> Callable[[str, dict[str, bytes]], dict[str, bytes]]
     state = Path(own.state)
     budget = Budget(own.max_steps, own.max_epochs, own.max_jobs, own.max_seconds)
     node = Node(
-        source_of(own), lambda run: Keep(OnDisk(state / safe(run))), own.trusted, Mark(state / "working"), budget
+        source_of(own),
+        lambda run: Keep(OnDisk(state / safe(run))),
+        own.trusted,
+        Mark(state / "working"),
+        budget,
+        own.trusted_code,
+        state / "refused-code",
     )
     return lambda kind, frames: node.answer(kind, frames, versions())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fedquilt import own_code
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId
@@ -55,7 +56,8 @@ def leaving(settings: SiteSettings, recipe: Path, rounds: int = 3, most: int = 1
     from fedquilt.config.config import load
     from fedquilt.runs.build import method_of
 
-    config = load(recipe)
+    with own_code.only(settings.trusted_code, settings.trusted):  # the recipe may be somebody else's
+        config = load(recipe)
     if settings.classes is None:  # the server would say so
         settings = settings.model_copy(update={"classes": config.flower.classes})
     engine = _Listening()

@@ -63,7 +63,7 @@ def begin_of(method: Method, source: Any, seed: Seed, score: Score | None, index
         main=None,
         path=[],
         device=None,
-        code=own_code.packed(own_code.used(method_, prepare, score_)),
+        code=own_code.packed(own_code.used(method_, prepare, score_, index)),
     )
 
 
@@ -170,7 +170,7 @@ def _begin(message: Begin, descriptor: int) -> ClientSide:
     sys.path[:] = [p for p in message.path if p not in sys.path] + sys.path
     if message.main is not None and getattr(sys.modules["__main__"], "__file__", None) != message.main:
         _adopt_main(message.main)
-    own_code.unpacked(message.code)
+    own_code.let_in(own_code.unpacked(message.code))
     tensors = mapped(descriptor, message.index)
     source = find(message.source).from_shared(tensors, message.layout, build(message.prepare))
     device = None if message.device is None else torch.device(message.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from fedquilt.core.params import Params
 from fedquilt.core.table import Batch, Table
 from fedquilt.errors import InputError
+from fedquilt.metrics.own import OfTable
 from fedquilt.metrics.table import metrics
 from fedquilt.records.record import record
 
@@ -120,10 +122,42 @@ def _widened(counts: Tensor, shape: Sequence[int]) -> Tensor:
 
 def classify(predict: Callable[[Params, Batch], Tensor], params: Params, table: Table) -> Scores:
     """Score a model on a table, in blocks of at most ``ROWS_PER_BLOCK`` rows."""
-    known = statistics()
+    return _classified(predict, params, table, statistics())
+
+
+@dataclass(frozen=True)
+class ClassifyWith:
+    """The same, also with statistics that only this process may know of.
+
+    Args:
+        own: Their ids and functions.
+    """
+
+    own: tuple[tuple[str, Callable[[Tensor, Tensor], Tensor]], ...]
+
+    def __call__(self, predict: Callable[[Params, Batch], Tensor], params: Params, table: Table) -> Scores:
+        """Score a model on a table."""
+        return _classified(predict, params, table, {**statistics(), **dict(self.own)})
+
+
+def _classified(predict: Callable[[Params, Batch], Tensor], params: Params, table: Table, known: Statistics) -> Scores:
+    whole = {name: statistic for name, statistic in known.items() if isinstance(statistic, OfTable)}
+    of_blocks = {name: statistic for name, statistic in known.items() if name not in whole}
+    kept: list[tuple[Tensor, Tensor]] = []
     with torch.inference_mode():
-        parts = (_block(predict(params, b), b.y, known) for b in table.blocks(ROWS_PER_BLOCK))
-        return reduce(operator.add, parts)
+
+        def block(batch: Batch) -> Scores:
+            logits = predict(params, batch)
+            if whole:
+                kept.append((logits, batch.y))
+            return _block(logits, batch.y, of_blocks)
+
+        found = reduce(operator.add, map(block, table.blocks(ROWS_PER_BLOCK)))
+        if not whole:
+            return found
+        logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        sums = {name: statistic(logits, labels) for name, statistic in whole.items()}
+        return _with({**getattr(found, "sums", {}), **sums}, found)
 
 
 def _block(logits: Tensor, y: Tensor, known: Statistics) -> Scores:

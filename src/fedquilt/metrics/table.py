@@ -254,6 +254,23 @@ for _metric in (
     register(_metric)
 
 
+_used: list[str] = []  # the ids of those that a recipe named
+
+
+def use(metrics: Sequence[Metric]) -> None:
+    """Make the metrics of a recipe known, and those of the recipe before unknown."""
+    while _used:
+        _KNOWN.pop(_used.pop(), None)
+    for found in metrics:
+        register(found)
+        _used.append(found.id)
+
+
+def statistics_in_use() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """What metrics of a recipe add up, by their ids: other processes must be told of it."""
+    return {m.id: m.statistic for m in (_KNOWN[id] for id in _used) if m.statistic is not None}
+
+
 @cache
 def _installed() -> None:
     """Register the metrics of installed packages, once, when somebody first asks for all."""

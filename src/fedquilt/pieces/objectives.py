@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,6 +93,31 @@ class calibrated:
 def tilt(out: object, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
     """<fixed["tilt"], w>: adds a constant to the gradient of every name in ``fixed["tilt"]``."""
     return sum(((params[n] * t).sum() for n, t in fixed["tilt"].items()), logits_of(out).new_zeros(()))
+
+
+@dataclass(frozen=True)
+class own_loss:
+    """A loss as plain PyTorch has it: of scores [rows, classes] and labels [rows], the mean over rows.
+
+    Args:
+        function: It, or what makes it when it is called without arguments, such as ``nn.CrossEntropyLoss``.
+        makes: Whether that is so.
+    """
+
+    function: Callable[..., Any]
+    makes: bool = False
+
+    @cached_property
+    def _loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        found: Callable[[Tensor, Tensor], Tensor] = self.function() if self.makes else self.function
+        return found
+
+    def __call__(self, out: object, params: Params, fixed: Fixed, batch: Batch) -> Tensor:
+        scores = logits_of(out)
+        if batch.weight is None:
+            return self._loss(scores, batch.y)
+        each = torch.func.vmap(lambda s, y: self._loss(s.unsqueeze(0), y.unsqueeze(0)))
+        return weighted_mean(each(scores, batch.y), batch.weight)
 
 
 @dataclass(frozen=True)

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fedquilt.config.codecs import check_codecs, with_codecs
-from fedquilt.config.config import Config, check_options, dump, flat
+from fedquilt.config.config import Config, Kinded, check_options, dump, flat
 from fedquilt.config.data import federation_of as federation_of
 from fedquilt.config.data import made
+from fedquilt.config.options import is_term
 from fedquilt.core.exchange import Cohort, Method, at_random, everyone, fraction
 from fedquilt.core.net import Net, logits_of
+from fedquilt.core.objective import Objective, Term
 from fedquilt.core.plain import Row
 from fedquilt.core.seed import Seed
 from fedquilt.core.table import Divided
-from fedquilt.core.train import constant
+from fedquilt.core.train import InTurn, constant
 from fedquilt.errors import ConfigError, InputError
 from fedquilt.methods.fedavg import FedAvg
 from fedquilt.metrics.classify import classify
 from fedquilt.metrics.energy import Meter
 from fedquilt.models.registry import net as net_called
 from fedquilt.own_code import own_errors, short
+from fedquilt.pieces.objectives import own_loss
 from fedquilt.pieces.robust.cohort import Attackers, CohortChecks
 from fedquilt.registry import lookup
 from fedquilt.rounds.engine import Engine
+from fedquilt.runs.callbacks import Callback
 from fedquilt.runs.energy import OFF
 from fedquilt.runs.engines import make_engine
 from fedquilt.runs.given import Given
@@ -52,8 +58,9 @@ def method_of(config: Config, federation: Divided) -> Method:
     given, problems = check_options("method", config.method.kind, config.method.options, "method")
     if problems:
         raise ConfigError(problems)
+    loss = None if train.loss is None else _loss(train.loss)
     settings = {
-        "objective": net,
+        "objective": net if loss is None else Objective(net, (loss,)),
         "optimizer": made("optimizer", train.optimizer, "train.optimizer"),
         "schedule": constant if train.schedule is None else made("schedule", train.schedule, "train.schedule"),
         "epochs": train.epochs,
@@ -62,8 +69,14 @@ def method_of(config: Config, federation: Divided) -> Method:
         "clip": train.clip,
         "cohort": _cohort(config),
         **({} if train.epochs_first is None else {"epochs_first": train.epochs_first}),
+        **({} if train.loop is None else {"client_update": lookup("loop", train.loop).load()}),
     }
     method = _made(config, settings, given)
+    if loss is not None and any(loss not in terms for terms in _terms(method)):
+        raise InputError(
+            f"train.loss: {short(config.method.kind)} has a loss of its own, which would take the place of yours. "
+            "Leave train.loss out, or take another method."
+        )
     if federation.classes is None and not getattr(method, "reconstructs", False):
         raise InputError(
             f"The data have no labels, and {config.method.kind} learns from labels. Give y, or use a method that "
@@ -72,19 +85,45 @@ def method_of(config: Config, federation: Divided) -> Method:
     return with_codecs(method, config)
 
 
+def _loss(choice: Kinded) -> Term:
+    """A loss of the user's own: a term of an objective, or as plain PyTorch has it."""
+    entry, path = lookup("loss", choice.kind), "train.loss"
+    given, problems = check_options("loss", choice.kind, choice.options, path)
+    if problems:
+        raise ConfigError(problems)
+    maker = entry.load()
+    if isinstance(maker, type):
+        return own_loss(partial(maker, **given) if given else maker, makes=True)
+    function: Term = partial(maker, **given) if given else maker
+    return function if is_term(inspect.signature(maker).parameters) else own_loss(function)
+
+
+def _terms(method: Method) -> Iterator[tuple[Term, ...]]:
+    """Of each training that the method is known to make, the terms of its loss."""
+    for exchange in method.exchanges():
+        for work in exchange.work.works if isinstance(exchange.work, InTurn) else (exchange.work,):
+            objective = getattr(work, "objective", None)
+            objective = getattr(objective, "loss", objective)
+            if isinstance(objective, Objective):
+                yield objective.terms
+
+
 def _made(config: Config, settings: Row, given: Row) -> Method:
     """The method from its maker; one of the user's own is given what it takes, or FedAvg as its ``base``."""
     entry = lookup("method", config.method.kind)
     maker = entry.load()
+    name, takes = short(config.method.kind), inspect.signature(maker).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    if "client_update" in settings and not (anything or takes.keys() & {"client_update", "base"}):
+        raise InputError(f"train.loop: {name} has no place for a training loop of your own. Take another method.")
     method: Method
     if not entry.own:
         method = maker(**settings, **given)
         return method
-    name, takes = short(config.method.kind), inspect.signature(maker).parameters
     if "base" in takes and "objective" not in takes:
         common = {n: given.pop(n) for n in ("aggregate", "shared_start") if n in given}
         settings = {"base": FedAvg(**settings, **common)}
-    elif not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+    elif not anything:
         lost = [f"train.{n}" for n in settings if n not in takes and n in config.train.model_fields_set]
         lost += ["cohort"] if "cohort" not in takes and config.cohort != type(config.cohort)() else []
         if lost or "objective" not in takes:
@@ -170,7 +209,7 @@ def run_of(
         checks=_checks(config) if given is None else given.checks,
         attackers=_attackers(config, engine) if given is None else given.attackers,
         network=config.network,
-        callbacks=(*trackers_of(config, folder), *(() if given is None else given.callbacks)),
+        callbacks=(*callbacks_of(config), *trackers_of(config, folder), *(() if given is None else given.callbacks)),
         meter=meter if config.meters.energy else Meter(why=OFF),
         withhold_test=config.output.withhold_test,
     )
@@ -204,11 +243,23 @@ def _attackers(config: Config, engine: Engine) -> Attackers | None:
     return Attackers(made("attack", config.attack, "attack"), clients if isinstance(clients, float) else tuple(clients))
 
 
+def callbacks_of(config: Config) -> list[Callback]:
+    """The callbacks of the user's own that the settings name."""
+    found = [made("callback", choice, f"callbacks.{i}") for i, choice in enumerate(config.callbacks)]
+    for choice, callback in zip(config.callbacks, found, strict=True):
+        if not isinstance(callback, Callback):
+            raise InputError(
+                f"callbacks: {short(choice.kind)} gave a {type(callback).__name__}. Make it a subclass of "
+                "fedquilt.Callback."
+            )
+    return found
+
+
 def trackers_of(config: Config, folder: Path | None) -> tuple[Trackers, ...]:
     """The trackers that the settings ask for, as one callback."""
     if folder is None or not config.output.trackers:
         return ()
-    kinds = [choice.kind for choice in config.output.trackers]
+    kinds = [short(choice.kind) for choice in config.output.trackers]
     made_ = {
         kind if kinds.count(kind) == 1 else f"{kind}#{i}": made("tracker", choice, f"output.trackers.{i}")
         for i, (kind, choice) in enumerate(zip(kinds, config.output.trackers, strict=True))

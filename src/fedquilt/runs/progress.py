@@ -189,12 +189,97 @@ class Progress:
         """For so many runs."""
         return ProgressLines(self, rounds, count)
 
+    @contextmanager
+    def whole(self, title: str) -> Iterator[Callable[[int, int], OneLine]]:
+        """One line for all runs of a study; what is given makes it of their rounds and number."""
+        made: list[OneLine] = []
+
+        def begun(rounds: int, count: int) -> OneLine:
+            made.append(OneLine(self, title, rounds, count))
+            return made[-1]
+
+        try:
+            yield begun
+        finally:
+            for line in made:
+                line.end()
+
     def note(self, text: str) -> None:
         """Something worth saying above the progress."""
+        self.tell(f"note: {text}")
+
+    def tell(self, text: str) -> None:
+        """A line above the progress, that stays."""
         if self.live is not None:
-            say(f"note: {text}", screen=self.live.console)
+            say(text, screen=self.live.console)
         elif not self.quiet:
-            say(f"note: {text}")
+            say(text)
+
+
+class OneLine:
+    """A line for all runs together, that goes when they are done."""
+
+    def __init__(self, owner: Progress, title: str, rounds: int, count: int) -> None:
+        self._owner, self._title, self._rounds, self._left, self._over = owner, title, rounds, count, 0
+        self._task = None
+        if owner.live is not None:
+            self._task = owner.live.add_task(title, total=rounds * count, numbers="", phase="")
+            owner.draw(now=True)
+        else:
+            owner.tell(f"{title} ({count} runs)")
+        self._playing: list[OneRun] = []
+
+    def kept(self) -> None:
+        """One of them was finished before."""
+        self._left, self._over = self._left - 1, self._over + self._rounds
+        self.moved()
+
+    @contextmanager
+    def playing(self, cell: PlannedRun) -> Iterator[OneRun]:
+        """One of them is played."""
+        run = OneRun(self, f"{cell.display} seed {cell.config.seed}")
+        self._playing.append(run)
+        try:
+            yield run
+        finally:
+            self._playing.remove(run)
+            self.kept()
+
+    def moved(self) -> None:
+        """Bring the line up to date."""
+        if self._owner.live is not None and self._task is not None:
+            done = self._over + sum(run.done for run in self._playing)
+            phase = ", ".join(run.title for run in self._playing) if self._left else "tables and pictures"
+            self._owner.live.update(self._task, completed=done, phase=phase)
+            self._owner.draw(now=not self._left)
+
+    def say(self, text: str) -> None:
+        """Something worth knowing, above the line."""
+        self._owner.note(text)
+
+    def end(self) -> None:
+        """It is done: its line goes."""
+        if self._owner.live is not None and self._task is not None:
+            self._owner.live.remove_task(self._task)
+
+
+class OneRun:
+    """One run of those in a line."""
+
+    def __init__(self, line: OneLine, title: str) -> None:
+        self._line, self.title, self.done = line, title, 0
+
+    def step(self, round: int, phase: str, done: int, of: int) -> None:
+        """So many clients of a phase of a round are done: too little to tell."""
+
+    def round(self, done: int, metrics: Mapping[str, JSON], totals: Mapping[str, JSON] | None = None) -> None:
+        """So many rounds are done."""
+        self.done = done
+        self._line.moved()
+
+    def say(self, text: str) -> None:
+        """Something worth knowing."""
+        self._line.say(f"{self.title}: {text}")
 
 
 class Planned(Protocol):

@@ -18,6 +18,9 @@ from fedquilt.terminal import console, say, show_table
 
 def comparison_table(summary: Mapping[str, JSON]) -> None:
     """The end of a comparison."""
+    if "probe" in summary:
+        _probed(summary)
+        return
     won = summary["winner"] or {"method": None, "tied": [], "versus": {}}
     shown = names(summary)
     framed = [row for row in summary["rows"] if row["frame"]]
@@ -29,6 +32,28 @@ def comparison_table(summary: Mapping[str, JSON]) -> None:
     _beside(summary)
     _notes(summary)
     _how(summary)
+
+
+def _probed(summary: Mapping[str, JSON]) -> None:
+    """The end of a comparison of methods that learn without labels."""
+    seeds, measure = len(summary["seeds"]), summary["measure"]
+    title = f"{summary['clients']} clients, {summary['tasks']} tasks, {seeds} seed{'s' if seeds > 1 else ''}; in %"
+    table = narrow(title, "method", (summary["probe"], "forgotten", "MB", "sec"))
+    table.add_row("untrained", _percent(summary["untrained"], None), "", "", "", style="dim")
+    lost = measure.replace("_average", "_forgetting")
+    for row in summary["rows"]:
+        told = (_percent(row[n], row[f"{n}_half_95"]) for n in (measure, lost))
+        sent = f"{row['megabytes_up'] + row['megabytes_down']:.1f}"
+        table.add_row(row["display"], *told, sent, f"{row['seconds']:.1f}", style="dim" if row["frame"] else "")
+    show_table(table)
+    if (won := summary["winner"]) and won["versus"]:
+        shown = names(summary)
+        say(f"Highest: {shown[won['method']]}. {apart(won, shown)}")
+    for run in summary["failed"]:
+        say(f"FAILED {run.get('display', run['method'])}, seed {run['seed']}: {run['reason']}")
+    say("Features after the last task, probed on test samples of all tasks; labels are read by the probe alone.")
+    say(f"report {summary['report']}")
+    say(f"table  {summary['folder']}/table.csv")
 
 
 def _scores(summary: Mapping[str, JSON], framed: Sequence[Row], top: Set[str | None]) -> None:

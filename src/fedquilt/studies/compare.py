@@ -11,7 +11,7 @@ from fedquilt.config.shown import shown_apart
 from fedquilt.core.plain import JSON, Row
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation, Stream
-from fedquilt.errors import ConfigError, InputError, RoundError
+from fedquilt.errors import ConfigError, RoundError
 from fedquilt.own_code import short
 from fedquilt.results.statistics.spread import client_means
 from fedquilt.results.tables import FRAME, as_csv, by_label, mean_of, scored, summary_of
@@ -21,6 +21,7 @@ from fedquilt.runs.build import federation_of
 from fedquilt.storage.federation_file import FILE, constants, write_federation
 from fedquilt.storage.files import to_json, write_atomic
 from fedquilt.studies.player import Audience, Federations, PlannedRun, Player
+from fedquilt.studies.probed import probed, unlabelled
 
 
 def cells(config: Config) -> tuple[Path, list[PlannedRun]]:
@@ -72,8 +73,7 @@ def compared(
 ) -> Row:
     """The runs of a comparison in its folder, on the federation of each seed; with pictures and report, if they are to
     be ``drawn``."""
-    for cell in todo:
-        check(cell, federations[cell.config.seed])
+    without_labels = unlabelled(todo, federations)
     begin(config, top, todo)
     keep_federations(top, todo, federations)
     with Player(config, federations, audience, engine) as player:
@@ -82,6 +82,8 @@ def compared(
     done = [cell for cell in todo if cell.label not in trouble]
     if not done:
         raise RoundError(player.all_failed("method"))
+    if without_labels:
+        return probed(config, top, done, federations, player.failed)
     return conclude(config, top, done, federations, player.failed, drawn)
 
 
@@ -122,15 +124,6 @@ def _check_tests(config: Config, federation: Federation | Stream, todo: Sequence
                     "samples"
                 ]
             )
-
-
-def check(cell: PlannedRun, federation: Federation | Stream) -> None:
-    """Refuse what cannot work, or cannot be compared, before the first run."""
-    if getattr(cell.method(federation), "reconstructs", False):
-        raise InputError(
-            f"{cell.label} does not classify, so it has no accuracy to compare. Run it by itself and look at "
-            "'fedquilt continual RUN'."
-        )
 
 
 def begin(config: Config, top: Path, todo: Sequence[PlannedRun]) -> None:

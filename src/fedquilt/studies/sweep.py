@@ -12,13 +12,14 @@ from fedquilt.config.config import Config, dump, parse
 from fedquilt.config.settings import OTHERWISE
 from fedquilt.config.space import Range, Space
 from fedquilt.core.plain import JSON, Row
+from fedquilt.data import Federation, Stream
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.results.ranking import FILE, ranking
 from fedquilt.rounds.engine import Engine
 from fedquilt.runs.build import federation_of
 from fedquilt.runs.given import Given
 from fedquilt.storage.files import to_json, write_atomic
-from fedquilt.studies.compare import begin, check, keep_federations
+from fedquilt.studies.compare import begin, keep_federations
 from fedquilt.studies.player import Audience, Federations, PlannedRun, Player
 from fedquilt.studies.points import Asker, Values, asker
 
@@ -108,7 +109,7 @@ def swept(
     search = asker(config.sweep)
     for values in ends(config.sweep.space):
         for cell in Point(0, "", values, *settings(values)).cells(top):
-            check(cell, federations[cell.config.seed])
+            _check_scores(cell, federations[cell.config.seed])
     points: list[Point] = []
     done: list[tuple[Values, float | None]] = []
     known: dict[str, Point] = {}
@@ -142,6 +143,15 @@ def _asked(search: Asker, done: Sequence[tuple[Values, float | None]]) -> list[V
             break
         found.append(values)
     return found
+
+
+def _check_scores(cell: PlannedRun, federation: Federation | Stream) -> None:
+    """Refuse what cannot work, or has no score to choose by, before the first run."""
+    if getattr(cell.method(federation), "reconstructs", False):
+        raise InputError(
+            f"{cell.config.method.kind} does not classify, so it has no accuracy to choose by. Run it by itself and "
+            "look at 'fedquilt continual RUN', or compare settings with 'fedquilt compare'."
+        )
 
 
 def _check(config: Config) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from PIL import Image
@@ -19,6 +20,7 @@ from torch import nn
 
 import fedquilt
 from fedquilt.analysis import export
+from fedquilt.analysis.assign import assign
 from fedquilt.analysis.run_models import RunModels
 from fedquilt.config.config import Config, parse
 from fedquilt.config.data import federation_of
@@ -228,6 +230,8 @@ def test_raw_tables_are_prepared_as_in_training(tmp_path: Path) -> None:
     row = table(found.csv())[0]
     assert row["name"] == found.labels[0] == ("healthy", "ill")[int(row["class"])]
     assert float(row["confidence"]) == max(float(row["p(healthy)"]), float(row["p(ill)"]))
+    frame = pyarrow.table({n: [row[n] for row in table(new.read_text())] for n in clinics.HEADER})
+    assert torch.equal(fedquilt.predict(folder, frame).probabilities, found.probabilities)
     bare = fedquilt.predict(folder, named(tmp_path / "bare.csv", 60, seed=5, labelled=False))
     assert bare.accuracy is None
     assert torch.equal(bare.probabilities, found.probabilities)
@@ -276,6 +280,7 @@ def test_texts_are_numbered_by_the_runs_vocabulary(tmp_path: Path) -> None:
     data = {"path": str(path), "text": ["title", "body"], "length": 8, "words": 12, "limit": None}
     model = {"kind": "text_cnn", "vocab": 12, "width": 8, "maps": 8}
     folder = played(tmp_path / "run", rounds=6, data=data, model=model, train={"optimizer": {"kind": "sgd", "lr": 0.5}})
+    clusters = played(tmp_path / "ifca", 1, data=data, model=model, method={"kind": "ifca", "n_clusters": 2})
     path.unlink()
     texts = ["about the film was great", "about the film was dull", "great quokka", "dull"]
     found = fedquilt.predict(folder, texts)
@@ -287,6 +292,7 @@ def test_texts_are_numbered_by_the_runs_vocabulary(tmp_path: Path) -> None:
     tabled = fedquilt.predict(folder, tmp_path / "new.csv")
     assert torch.equal(tabled.probabilities, found.probabilities[:2])
     assert tabled.accuracy == 1
+    assert assign(clusters, tmp_path / "new.csv").cluster in (0, 1)
     assert torch.equal(fedquilt.predict(folder, tmp_path / "new.txt").probabilities, found.probabilities)
     (tmp_path / "new.csv").write_text("body\nfine\n")
     with pytest.raises(InputError, match=r"has no column 'title', the run's text\. It has body"):

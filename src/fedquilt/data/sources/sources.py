@@ -22,15 +22,20 @@ from fedquilt.data.sources.download import Checked, Report, check, download
 from fedquilt.data.sources.formats.text import Strings
 from fedquilt.data.sources.hub import from_hub
 from fedquilt.data.sources.known import KNOWN
+from fedquilt.data.sources.own import arrays_of_own
 from fedquilt.data.sources.places import FOLDER, data_folder, installed, missing, opened, place
 from fedquilt.errors import InputError
+from fedquilt.own_code import is_reference
 
 
 def read(name: str) -> Arrays:
     """The arrays of a named data set; see :func:`available` for the names.
 
-    Official files are decoded once and mapped from the cache afterwards (:mod:`fedquilt.data.sources.cache`).
+    A name like ``my.py:function`` is that of code of one's own. Official files are decoded once and mapped from the
+    cache afterwards (:mod:`fedquilt.data.sources.cache`).
     """
+    if is_reference(name):
+        return arrays_of_own(name)
     entry = find(name)
     if entry is None:
         path = _own_files().get(name)
@@ -224,7 +229,7 @@ def _from_packages() -> dict[str, registry.RegistryEntry]:
 
 def _entry_of(known: registry.RegistryEntry) -> DatasetEntry:
     """The catalogue entry that a package brings: itself, or made of a function without arguments that reads."""
-    name, package = known.name, known.package
+    name, package = known.name, known.package or "your own"
     try:
         found: Any = known.load()
     except Exception as error:  # whatever another package does while it is imported

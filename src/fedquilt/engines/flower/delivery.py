@@ -151,7 +151,7 @@ class Delivery:
     membership: ConnectedSites
     note: Callable[[str], None]
     kind: str
-    begin: bytes
+    terms: Frames
     oldest: int
     job: JobFor
     what: str = "an exchange"
@@ -200,7 +200,7 @@ class Delivery:
             parcel, number = Parcel(), uuid.uuid4().hex
             jobs = [self.job(client, parcel) for client in clients]
             parcel.head("jobs", NodeJobs(number, jobs, self.oldest))
-            sent = _Sent(node, tuple(clients), {"begin": self.begin, **parcel.frames}, number)
+            sent = _Sent(node, tuple(clients), {**self.terms, **parcel.frames}, number)
             self._under_way.append(sent)
             self._push(sent)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from flwr.serverapp import Grid
 
+from fedquilt import own_code
 from fedquilt.core.deployed import mode_scores
 from fedquilt.core.describe import describe
 from fedquilt.core.exchange import Method
@@ -48,7 +49,7 @@ class Flower:
         self.note: Note = note or (lambda text: None)
         self.post = Post(grid, self.patience)
         self.membership = ConnectedSites(self.post, self.run, self.note)
-        self._begin = b""
+        self._terms: dict[str, bytes] = {}
         self._oldest = 0
         self._waited: dict[ClientId, float] = {}
         self._kind: type | None = None
@@ -87,7 +88,10 @@ class Flower:
         if not isinstance(source, Elsewhere):
             raise InputError("The Flower engine needs the source that gather() gave.")
         method_, score_ = describe(method), describe(score, "score")
-        self._begin = pack(RunTerms(self.run, method_, score_, seed.value, prepare=source.prepare), compact=True)
+        begin = RunTerms(self.run, method_, score_, seed.value, prepare=source.prepare)
+        self._terms = {"begin": pack(begin, compact=True)}
+        if code := own_code.packed(own_code.used(method_, score_)):
+            self._terms["code"] = pack([["", *rest] for _, *rest in code], compact=True)  # not where it is here
         self._kind = _returned(score)
         self._models = {"deployed", "global", *mode_scores(method).values()}
 
@@ -96,7 +100,7 @@ class Flower:
         self._oldest = oldest
 
     def _deliver(self, kind: str, clients: Sequence[ClientId], job: JobFor, what: str) -> dict[ClientId, Answered]:
-        delivery = Delivery(self.post, self.membership, self.note, kind, self._begin, self._oldest, job, what)
+        delivery = Delivery(self.post, self.membership, self.note, kind, self._terms, self._oldest, job, what)
         answers, self._waited = delivery.run(clients), delivery.waited
         return answers
 

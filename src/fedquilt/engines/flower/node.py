@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from fedquilt import own_code
 from fedquilt.core.allowance import OverLimit
 from fedquilt.core.columns import PerColumn
 from fedquilt.core.describe import build
@@ -18,6 +20,7 @@ from fedquilt.core.seed import Seed
 from fedquilt.core.table import ClientId, Source
 from fedquilt.engines.flower.budget import Budget, TooLong
 from fedquilt.engines.flower.jobs import (
+    HEAD_SECONDS,
     PROTOCOL,
     Answer,
     EvaluationJob,
@@ -31,12 +34,13 @@ from fedquilt.engines.flower.jobs import (
     RunTerms,
     UpdateJob,
     frame_at,
+    head_limits,
     read,
 )
 from fedquilt.engines.flower.keep import Keep
 from fedquilt.engines.flower.mark import Mark
 from fedquilt.errors import ExchangeError, FedquiltError, InputError
-from fedquilt.records.record import pack
+from fedquilt.records.record import pack, unpack
 from fedquilt.rounds.client import ClientSide, Evaluation, Task, one_thread
 
 log = logging.getLogger("fedquilt.node")
@@ -52,6 +56,8 @@ class Node:
         trusted: Packages, beside this library, whose methods the server may name.
         mark: Tells other processes of this site what is being worked on.
         budget: What it works on at most.
+        trusted_code: The SHA-256 of files of the recipe's own that may run here.
+        refused: The folder that gets other such files, to be looked at.
     """
 
     source: Source
@@ -59,6 +65,8 @@ class Node:
     trusted: Sequence[str] = ()
     mark: Mark | None = None
     budget: Budget = field(default_factory=Budget)
+    trusted_code: Sequence[str] = ()
+    refused: Path | None = None
     _sides: dict[bytes, ClientSide] = field(default_factory=dict)
     _doing: str = ""
     _done: tuple[str, Parcel] | None = None
@@ -141,7 +149,7 @@ class Node:
                         raise InputError(excess or f"client {client!r} has two jobs in one message")
                     seen.add(client)
                     with self.budget.task():
-                        side = self._side(begin)
+                        side = self._side(begin, frames.get("code"))
                     results.append(self._job(side, self.keep(begin.run), batch, job, frames, parcel))
                 except TooLong:
                     log.warning("a job for client %r took longer than %g seconds", client, self.budget.seconds)
@@ -186,16 +194,30 @@ class Node:
             outcome.after,
         )
 
-    def _side(self, begin: RunTerms) -> ClientSide:
+    def _side(self, begin: RunTerms, code: bytes | None) -> ClientSide:
         if begin.protocol != PROTOCOL:
             raise InputError(f"the server speaks version {begin.protocol} of the protocol, this site {PROTOCOL}")
         key = pack(begin)
         side = self._sides.get(key)
         if side is None:
-            method, score = (build(part, trusted=self.trusted) for part in (begin.method, begin.score))
+            trusted = (*self.trusted, *(() if code is None else self._let_in(code)))
+            method, score = (build(part, trusted=trusted) for part in (begin.method, begin.score))
             self._sides.clear()  # one run at a time: a long-lived process must not collect them
             side = self._sides[key] = ClientSide(method, self._prepared(begin.prepare), Seed(begin.seed), score)
         return side
+
+    def _let_in(self, frame: bytes) -> list[str]:
+        """The packages of the recipe's own code that came with the run, if this site trusts all of it; otherwise it is
+        only written down."""
+        codes = own_code.received(unpack(frame, limits=head_limits(HEAD_SECONDS)))
+        why = own_code.refusal(codes, self.trusted_code)
+        if why is not None:
+            if self.refused is not None:
+                own_code.write_down(codes, self.refused)
+                log.warning("code of the server's that is not trusted can be looked at in '%s'", self.refused)
+            raise why
+        own_code.let_in(codes)
+        return [code.package for code in codes]
 
     def _prepared(self, prepare: object) -> Source:
         """The clients of this site, with their tables prepared as the federation agreed on."""

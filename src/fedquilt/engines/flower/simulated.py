@@ -74,7 +74,7 @@ class Actor:
             _kept.clear()
             _kept.update(where=where, tensors=tensors_of(ray.get(self.data), message.index))
         if _kept.get("begin") != begin:
-            own_code.unpacked(message.code)
+            own_code.let_in(own_code.unpacked(message.code))
             source = find(message.source).from_shared(_kept["tensors"], message.layout, build(message.prepare))
             side = ClientSide(build(message.method), source, Seed(message.seed), build(message.score))
             _kept.update(begin=begin, side=side)

@@ -1,0 +1,44 @@
+"""Metrics of plain functions: one number of the scores and labels of all of a client's samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedquilt.metrics.support import Array
+from fedquilt.metrics.table import Counts, Metric
+
+
+@dataclass(frozen=True)
+class OfTable:
+    """A statistic of a client's samples taken together: the number that a function makes of the scores and labels of
+    all of them, and that it is one. Without a number (NaN), the client has none."""
+
+    function: Callable[[Tensor, Tensor], Any]
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """(the number, 1), or zeros; also for no rows."""
+        value = float(self.function(scores, labels)) if len(labels) else math.nan
+        return scores.new_tensor([0.0, 0.0] if math.isnan(value) else [value, 1.0])
+
+
+@dataclass(frozen=True)
+class _MeanOf:
+    """Of what :class:`OfTable` made: each client's number."""
+
+    id: str
+
+    def __call__(self, counts: Counts) -> Array:
+        total, count = np.asarray(counts.sums[self.id], np.float64).T
+        return np.ma.masked_array(total / np.maximum(count, 1), count == 0)
+
+
+def of_function(id: str, function: Callable[[Tensor, Tensor], Any], **how: Any) -> Metric:
+    """The metric of a plain function: a number of the scores [rows, classes] and labels [rows] of a client."""
+    given = {"name": id.replace("_", " "), "share": False, **how}
+    return Metric(id=id, of=_MeanOf(id), statistic=OfTable(function), **given)
