@@ -340,7 +340,7 @@ def test_a_folder_whose_data_were_changed_is_refused(recipe: Path) -> None:
 
 def test_what_is_not_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     refused(2, fedquilt("resume", tmp_path), "is not the folder of a run", "config.toml")
-    refused(2, fedquilt("resume", tmp_path / "absent"), "is not the folder of a run")
+    refused(2, fedquilt("resume", tmp_path / "absent"), "There is no folder")
 
 
 def test_a_finished_run_is_told_again_and_not_run_again(recipe: Path) -> None:

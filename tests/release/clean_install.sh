@@ -33,7 +33,7 @@ version=$(sed -n 's/^__version__ = "\([^"]*\)".*/\1/p' "$root/src/fedquilt/__ini
 (cd project && "$bin/fedquilt" run recipe.toml rounds=2 >run.txt && "$bin/fedquilt" run recipe.toml rounds=2 engine.kind=workers name=workers >workers.txt)
 cmp <(grep '^state ' project/run.txt) <(grep '^state ' project/workers.txt) # a network and a method of one's own
 "$bin/fedquilt" demo rare >demo.txt
-[ -s runs/demo/index.html ]
+[ -s runs/demo/rare.html ]
 "$bin/python" -W error -c "import fedquilt; [getattr(fedquilt, name) for name in fedquilt.__all__]; import fedquilt.report"
 "$bin/python" -m pip check
 echo "fedquilt $version: built, installed and used ($(cd "$root/dist" && echo *))"
