@@ -19,6 +19,7 @@ from fedquilt.core.columns import Column, PerColumn
 from fedquilt.core.seed import Seed
 from fedquilt.data import Federation
 from fedquilt.methods.survey import Survey
+from fedquilt.registry import METHODS
 from fedquilt.runs.runner import run
 from fedquilt.testing.spoiling import ALWAYS, KINDS, Path, Spoil, Spoiling
 
@@ -44,6 +45,8 @@ LEGAL = (  # the kind, the field, and why it may be accepted
     ("negative", r"columns\.upload\.mean", "any mean is that of some numbers"),
     ("1e30|huge", r".*\.(shown|seen)", "truth values: which classes a client has is its own to say"),
 )
+UNASKED = {("ifca", "starts"), ("cgpfl", "starts")}  # asked for by starts = "updates" only, which other rows have
+ALIKE = {("flhc-retest", "retest")}  # what the test of the clusters finds is the same without one client
 LIAR = 1
 
 
@@ -67,8 +70,14 @@ def problems(case: Case) -> Iterator[str]:
     """What went wrong with every way to spoil this method's uploads."""
     honest = Spoiling(None, {})
     good, _ = played(case, honest)
+    asked = [exchange for exchange, *_ in honest.targets(LIAR)]
+    for exchange in case.method.exchanges():
+        if exchange.name not in asked and (case.name.split("-")[0], exchange.name) not in UNASKED:
+            yield f"{exchange.name}: was never played"
     for exchange, liar, fields in honest.targets(LIAR):
         lost, _ = played(case, Spoiling(Spoil(liar, exchange), honest.memo))
+        if lost == good and (case.name, exchange) not in ALIKE:
+            yield f"{exchange}: the run is the same without the upload, so that nothing is compared"
         hit: set[Path] = set()
         for path, kind in product(fields, KINDS):
             spoil = Spoil(liar, exchange, path, kind)
@@ -93,3 +102,13 @@ def problems(case: Case) -> Iterator[str]:
 @pytest.mark.parametrize("case", ROWS, ids=str)
 def test_a_spoilt_field_harms_only_its_sender(case: Case) -> None:
     assert list(problems(case)) == []
+
+
+def test_every_method_that_can_be_asked_for_has_a_row() -> None:
+    """And every exchange that only some of a method's rows play is played in one of them."""
+    made = [case.method for case in CASES]
+    kinds = {type(m) for m in (*made, *(getattr(m, "base", m) for m in made))}
+    loaded = {name: METHODS[name].load() for name in METHODS}
+    assert not [name for name, kind in loaded.items() if isinstance(kind, type) and kind not in kinds]
+    starting = {type(case.method).__name__ for case in ROWS if getattr(case.method, "starts", None) == "updates"}
+    assert starting >= {"IFCA", "IFCAGradient"}
