@@ -86,7 +86,7 @@ class FileRows:
         if self._sums is not None:
             self._check(places, found)
         if found[:1].nbytes >= _APART:
-            self._let_go(places, found[:1].nbytes)
+            self._let_go()
         return found
 
     @cached_property
@@ -115,16 +115,12 @@ class FileRows:
                 raise InputError(f"{self.path} is damaged in row {place}. Start again: it is then made anew.")
             self._seen[place] = True
 
-    def _let_go(self, places: Ints, size: int) -> None:
-        """Pages that were read stay in the system's cache, but do not count as memory of this process."""
+    def _let_go(self) -> None:
+        """What was read, and what the system mapped around it, stays in the system's cache, but is no longer this
+        process's memory."""
         held = getattr(self._mapped, "_mmap", None)
-        if not isinstance(held, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-            return
-        skipped = self.offset % mmap.ALLOCATIONGRANULARITY  # numpy maps from the page in which the array begins
-        for place in places.tolist():
-            first = (skipped + place * size) // mmap.PAGESIZE * mmap.PAGESIZE
-            last = skipped + (place + 1) * size
-            held.madvise(mmap.MADV_DONTNEED, first, last - first)
+        if isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            held.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, eq=False)
