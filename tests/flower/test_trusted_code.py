@@ -21,6 +21,7 @@ from fedquilt.engines.flower.engine import Flower
 from fedquilt.engines.local import Local
 from fedquilt.errors import ConfigError, InputError, RoundError
 from fedquilt.metrics.scoring import score_of
+from fedquilt.own_code.files import KNOWN, PACKAGE
 from fedquilt.records.record import pack
 from fedquilt.rounds.rounds import Rounds
 from fedquilt.runs.build import method_of
@@ -89,8 +90,8 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Forget:
     """Let this process be another one: it knows no code, and has imported none."""
 
     def forget() -> None:
-        own_code._known.clear()
-        for name in [name for name in sys.modules if name.startswith(own_code.PACKAGE)]:
+        KNOWN.clear()
+        for name in [name for name in sys.modules if name.startswith(PACKAGE)]:
             del sys.modules[name]
 
     return forget
